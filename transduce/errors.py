@@ -1,0 +1,22 @@
+"""Errors a user can cause, each saying where, what was found, what was expected and what to do.
+
+The command line prints them without a traceback and exits with code 2. Anything else that is raised is a fault of ours.
+"""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something the user can put right; its text is all they need to do so."""
+
+
+class ConfigError(UserError):
+    """A setting that does not exist, has the wrong type or value, or contradicts another."""
+
+
+class DataError(UserError):
+    """Text, a tokenizer or a prepared corpus that cannot be used as it is."""
+
+
+class RunError(UserError):
+    """A run folder that is locked, damaged, full, or does not fit what was asked of it."""

@@ -1,0 +1,80 @@
+"""Progress with rate and time left: a live bar on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as LiveProgress
+from rich.text import Text
+
+QUIET_SECONDS = 2.0  # work that ends sooner shows nothing when there is no terminal
+LINE_SECONDS = 10.0  # between two plain lines
+
+
+def seconds_as_text(seconds: float) -> str:
+    """'42 s', '3 min 05 s' or '2 h 10 min'."""
+    whole = int(round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class _Rate(TextColumn):
+    def __init__(self, unit: str) -> None:
+        super().__init__("")
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} {self.unit}/s" if task.speed else "", style="progress.data.speed")
+
+
+class Progress:
+    """`with Progress("Tokenizing", total=len(lines), unit="lines") as progress: ... progress.advance(1000)`."""
+
+    def __init__(self, title: str, total: int | None, unit: str) -> None:
+        self.title, self.total, self.unit = title, total, unit
+        self.done = 0
+        self._console = Console(stderr=True)
+        self._live: LiveProgress | None = None
+
+    def __enter__(self) -> Progress:
+        self._started = time.monotonic()
+        self._next_line = self._started + QUIET_SECONDS
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(self.unit))
+            self._live = LiveProgress(*columns, TimeRemainingColumn(), console=self._console)
+            self._live.start()
+            self._task = self._live.add_task(self.title, total=self.total)
+        return self
+
+    def advance(self, count: int = 1) -> None:
+        """Say that `count` more units are done."""
+        self.done += count
+        if self._live is not None:
+            self._live.advance(self._task, count)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_SECONDS
+            self._print_line()
+
+    def _print_line(self) -> None:
+        elapsed = time.monotonic() - self._started
+        rate = self.done / max(elapsed, 1e-9)
+        line = f"{self.title}: {self.done:,}"
+        if self.total:
+            line += f" of {self.total:,} ({self.done / self.total:.0%})"
+        line += f" {self.unit}, {rate:,.0f} {self.unit}/s"
+        if self.total and rate > 0:
+            line += f", {seconds_as_text((self.total - self.done) / rate)} left"
+        print(line, file=sys.stderr, flush=True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif kind is None and time.monotonic() - self._started >= QUIET_SECONDS:
+            self._print_line()
