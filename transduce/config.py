@@ -1,0 +1,331 @@
+"""TOML files and frozen dataclasses, each made from the other.
+
+Types are the schema: a dataclass is a table, a union of dataclasses is a choice named by `kind` (the class name in
+snake case, or the class's own `kind`), `Literal` is a word from a list, `tuple[X, ...]` is an array. A file may say
+`extends = "other.toml"` (or the name of a preset), and `key=value` overrides are laid over it. A class of the user's
+own is chosen by `kind = "package.module:Class"`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import re
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomlkit
+
+from transduce.errors import ConfigError
+
+T = TypeVar("T")
+PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclass
+class Layers:
+    """Settings merged from files and overrides, with the place each value came from."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def load(cls: type[T], path: str | Path | None = None, overrides: Sequence[str] = ()) -> T:
+    """The config of class `cls` in a TOML file (or preset), with `key=value` overrides."""
+    return parse(cls, layers(cls, path, overrides).tree)
+
+
+def layers(cls: type[Any], path: str | Path | None = None, overrides: Sequence[str] = ()) -> Layers:
+    """All settings that `path`, the files it extends and the overrides give, merged but not yet checked."""
+    merged = Layers()
+    for name, tree in _files(path) if path is not None else []:
+        _merge(cls, merged, tree, origin=name)
+    for text in overrides:
+        _merge(cls, merged, _override(text), origin="command line")
+    return merged
+
+
+def presets() -> list[str]:
+    """Names that `extends` and the command line take in place of a file."""
+    return sorted(file.stem for file in PRESETS.glob("*.toml"))
+
+
+def _files(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
+    """The file and all it extends, the most general first."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    seen: list[Path] = []
+    here: Path | None = _locate(path, Path())
+    while here is not None:
+        if here.resolve() in seen:
+            raise ConfigError(
+                f"{here}: extends itself through {' -> '.join(str(file) for file in seen)}; remove one 'extends'"
+            )
+        seen.append(here.resolve())
+        tree = _read_toml(here)
+        parent = tree.pop("extends", None)
+        if parent is not None and not isinstance(parent, str):
+            raise ConfigError(f"{here}: extends: expected a file or preset name, got {parent!r}")
+        found.append((f"preset {here.stem}" if here.parent == PRESETS else str(here), tree))
+        here = _locate(parent, here.parent) if parent is not None else None
+    return found[::-1]
+
+
+def _locate(name: str | Path, folder: Path) -> Path:
+    text = str(name)
+    if not text.endswith(".toml") and "/" not in text:
+        if (PRESETS / f"{text}.toml").is_file():
+            return PRESETS / f"{text}.toml"
+        raise ConfigError(
+            f"'{text}' is neither a .toml file nor a preset; presets are {', '.join(presets())}{_hint(text, presets())}"
+        )
+    path = folder / text
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give a .toml file or one of the presets {', '.join(presets())}")
+    return path
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def _override(text: str) -> dict[str, Any]:
+    """`a.b=1` as the table {a: {b: 1}}; the value is read as TOML, else as a word."""
+    key, sign, value = text.partition("=")
+    if not sign or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key.strip()):
+        raise ConfigError(f"'{text}': expected key=value, such as training.steps=500")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return typing.cast("dict[str, Any]", parsed)
+
+
+def _merge(cls: Any, merged: Layers, new: Mapping[str, Any], origin: str) -> None:
+    merged.tree = _merged(cls, merged.tree, new, "", origin, merged.origins)
+
+
+def _merged(cls: Any, old: Any, new: Any, where: str, origin: str, origins: dict[str, str]) -> Any:
+    """`new` laid over `old`, where both are settings of type `cls`. Another `kind` drops the old kind's settings."""
+    choices = _choices(cls)
+    if choices:
+        new = {"kind": new} if isinstance(new, str) else new
+        old = {"kind": old} if isinstance(old, str) else old
+    if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
+        origins[where] = origin
+        return new
+    old = dict(old) if isinstance(old, Mapping) else {}
+    if choices:
+        default = _default_kind(cls, old)
+        kind = new.get("kind", default)
+        if kind != default:
+            for key in [key for key in origins if key.startswith(f"{where}.")]:
+                del origins[key]
+            old = {}
+        cls = choices.get(kind)
+    hints = _hints(cls) if cls is not None else {}
+    for key, value in new.items():
+        dotted = f"{where}.{key}" if where else key
+        old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, origin, origins)
+    return old
+
+
+def _default_kind(cls: Any, old: Mapping[str, Any]) -> Any:
+    """The kind that a table without `kind` has: what was chosen before, else the first of the union."""
+    return old.get("kind", next(iter(_choices(cls))))
+
+
+# -- checking --------------------------------------------------------------------------------------------------------
+
+
+def parse(cls: type[T], tree: Mapping[str, Any], where: str = "", trust: bool = True) -> T:
+    """Make a `cls` of plain tables, lists and words; a ConfigError names the dotted key.
+
+    `trust=False` refuses `kind = "package.module:Class"`, which imports code: for folders that came from others.
+    """
+    return typing.cast("T", _parse_table(cls, tree, where, trust))
+
+
+def _parse_table(cls: Any, tree: Any, where: str, trust: bool) -> Any:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({_type_of(tree)})")
+    hints = _hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        dotted = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise ConfigError(
+                f"{dotted}: no such setting{_hint(key, hints)}; settings here: {', '.join(hints) or 'none'}"
+            )
+        values[key] = _parse_value(hints[key], value, dotted, trust)
+    for item in dataclasses.fields(cls):
+        required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+        if required and item.name not in values:
+            raise ConfigError(f"{where + '.' if where else ''}{item.name}: must be given, and has no default")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}" if where else str(error)) from None
+
+
+def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
+    if _choices(kind):
+        return _parse_choice(kind, value, where, trust)
+    if dataclasses.is_dataclass(kind):
+        return _parse_table(kind, value, where, trust)
+    origin = typing.get_origin(kind)
+    if origin is typing.Literal:
+        words = typing.get_args(kind)
+        if value not in words:
+            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(str, words))}{_hint(value, words)}")
+        return value
+    if origin is tuple:
+        return _parse_array(kind, value, where, trust)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{where}: expected {kind.__name__}, got {value!r} ({_type_of(value)})")
+    return value
+
+
+def _parse_array(kind: Any, value: Any, where: str, trust: bool) -> tuple[Any, ...]:
+    items = typing.get_args(kind)
+    values = list(value) if isinstance(value, (list, tuple)) else [value]  # one item may stand without brackets
+    if items[-1] is not Ellipsis:
+        if len(values) != len(items):
+            raise ConfigError(f"{where}: expected {len(items)} values, got {len(values)}: {value!r}")
+        return tuple(
+            _parse_value(item, one, f"{where}[{i}]", trust)
+            for i, (item, one) in enumerate(zip(items, values, strict=True))
+        )
+    if not isinstance(value, (list, tuple)):
+        return (_parse_value(items[0], value, where, trust),)
+    return tuple(_parse_value(items[0], one, f"{where}[{i}]", trust) for i, one in enumerate(values))
+
+
+def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
+    table = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: expected a kind or a table, got {value!r} ({_type_of(value)})")
+    choices = _choices(union)
+    kind = _default_kind(union, table)
+    settings = {key: item for key, item in table.items() if key != "kind"}
+    if isinstance(kind, str) and ":" in kind:
+        return _parse_table(_own_class(kind, where, trust), settings, where, trust)
+    if kind not in choices:
+        raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{_hint(kind, choices)}")
+    return _parse_table(choices[kind], settings, where, trust)
+
+
+def _own_class(kind: str, where: str, trust: bool) -> Any:
+    """The user's dataclass named "package.module:Class", importable from the current folder too."""
+    if not trust:
+        raise ConfigError(
+            f"{where}.kind: '{kind}' would import code; if you trust where this folder came from,"
+            " say trust=True (--trust)"
+        )
+    module_name, _, class_name = kind.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        cls = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{where}.kind: cannot import '{kind}': {error}; expected package.module:Class") from None
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and callable(getattr(cls, "build", None))):
+        raise ConfigError(f"{where}.kind: '{kind}' is not a dataclass with a 'build' method")
+    return cls
+
+
+# -- types -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """Settings of a config class and their types."""
+    hints = typing.get_type_hints(cls)
+    return {item.name: hints[item.name] for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+
+
+@functools.cache
+def _choices(kind: Any) -> dict[str, Any]:
+    """The classes of a union by their `kind`; empty when the type is no choice."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return {}
+    return {kind_of(member): member for member in typing.get_args(kind)}
+
+
+def kind_of(cls: type[Any]) -> str:
+    """The word for a class in a config file: its own `kind`, else its name in snake case."""
+    own = cls.__dict__.get("kind")
+    return own if isinstance(own, str) else re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def _type_of(value: Any) -> str:
+    return "table" if isinstance(value, Mapping) else "array" if isinstance(value, list) else type(value).__name__
+
+
+def _hint(word: Any, words: Any) -> str:
+    near = difflib.get_close_matches(str(word), [str(item) for item in words], n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
+    """The config as TOML that `parse` reads back; with `origins`, a comment says where each value came from."""
+    return tomlkit.dumps(_table(config, "", origins))
+
+
+def _table(config: Any, where: str, origins: Mapping[str, str] | None, kind: str | None = None) -> Any:
+    table = tomlkit.table() if where else tomlkit.document()
+    if kind is not None:
+        table.add("kind", kind)
+    nested: list[tuple[str, Any]] = []
+    for name, hint in _hints(config.__class__).items():
+        value = getattr(config, name)
+        dotted = f"{where}.{name}" if where else name
+        item = _item(hint, value, dotted, origins)
+        if isinstance(item, (tomlkit.items.Table, tomlkit.items.AoT)):
+            nested.append((name, item))  # tables go after plain values, as TOML wants
+        else:
+            table.add(name, item)
+            if origins is not None and dotted in origins:
+                table[name].comment(origins[dotted])
+    for name, item in nested:
+        table.add(name, item)
+    return table
+
+
+def _item(hint: Any, value: Any, where: str, origins: Mapping[str, str] | None) -> Any:
+    if dataclasses.is_dataclass(value):
+        return _table(value, where, origins, _written_kind(hint, value) if _choices(hint) else None)
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        array = tomlkit.aot()
+        inner = typing.get_args(hint)[0]
+        for one in value:
+            array.append(_item(inner, one, where, origins))
+        return array
+    return tomlkit.item(list(value) if isinstance(value, tuple) else value)
+
+
+def _written_kind(union: Any, value: Any) -> str:
+    cls = type(value)
+    return kind_of(cls) if cls in _choices(union).values() else f"{cls.__module__}:{cls.__qualname__}"
