@@ -1,1 +1,51 @@
-"""transduce: learn to turn one sequence into another with the Transformer of "Attention Is All You Need"."""
+"""transduce: learn to turn one sequence into another with the Transformer of "Attention Is All You Need".
+
+    import transduce
+    translator = transduce.load("runs/demo")
+    translator("Guten Morgen")
+
+Names are fetched when first used, so that `import transduce` is quick and needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transduce.data.batch import Batch as Batch
+    from transduce.errors import ConfigError as ConfigError
+    from transduce.errors import UserError as UserError
+    from transduce.experiment import Config as Config
+    from transduce.loading import load as load
+    from transduce.model.contract import Memory as Memory
+    from transduce.model.contract import State as State
+    from transduce.objectives.base import Loss as Loss
+    from transduce.search.hypothesis import Hypothesis as Hypothesis
+    from transduce.training.loop import train as train
+    from transduce.translator import Translation as Translation
+    from transduce.translator import Translator as Translator
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "transduce.data.batch",
+    "Config": "transduce.experiment",
+    "ConfigError": "transduce.errors",
+    "Hypothesis": "transduce.search.hypothesis",
+    "Loss": "transduce.objectives.base",
+    "Memory": "transduce.model.contract",
+    "State": "transduce.model.contract",
+    "Translation": "transduce.translator",
+    "Translator": "transduce.translator",
+    "UserError": "transduce.errors",
+    "load": "transduce.loading",
+    "train": "transduce.training.loop",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'transduce' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -294,6 +294,21 @@ def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
     return tomlkit.dumps(_table(config, "", origins))
 
 
+def flatten(config: Any) -> dict[str, Any]:
+    """Every setting by its dotted key, as it would be written."""
+    flat: dict[str, Any] = {}
+
+    def walk(tree: Mapping[str, Any], where: str) -> None:
+        for key, value in tree.items():
+            if isinstance(value, Mapping):
+                walk(value, f"{where}{key}.")
+            else:
+                flat[f"{where}{key}"] = value
+
+    walk(tomllib.loads(dump(config)), "")
+    return flat
+
+
 def _table(config: Any, where: str, origins: Mapping[str, str] | None, kind: str | None = None) -> Any:
     table = tomlkit.table() if where else tomlkit.document()
     if kind is not None:

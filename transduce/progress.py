@@ -17,7 +17,7 @@ LINE_SECONDS = 10.0  # between two plain lines
 
 def seconds_as_text(seconds: float) -> str:
     """'42 s', '3 min 05 s' or '2 h 10 min'."""
-    whole = int(round(seconds))
+    whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
@@ -73,7 +73,9 @@ class Progress:
             line += f", {seconds_as_text((self.total - self.done) / rate)} left"
         print(line, file=sys.stderr, flush=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live is not None:
             self._live.stop()
         elif kind is None and time.monotonic() - self._started >= QUIET_SECONDS:

@@ -1,0 +1,78 @@
+"""A batch of sentence pairs, padded to a rectangle; the one place where the target is shifted by one.
+
+Shapes: B pairs, S source length, T target length. Padding lies to the right; a mask is True at real tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transduce.data.symbols import Symbols
+
+Tokens = Sequence[int] | NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """source (B, S) ends each sentence with eos; target (B, T + 1) begins with bos and ends with eos.
+
+    source_mask (B, S) and target_mask (B, T), the latter over `gold`.
+    """
+
+    source: Tensor
+    source_mask: Tensor
+    target: Tensor
+    target_mask: Tensor
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the decoder reads under teacher forcing, (B, T): bos and all but the last token."""
+        return self.target[:, :-1]
+
+    @property
+    def gold(self) -> Tensor:
+        """What it should say after each input, (B, T): the same shifted by one."""
+        return self.target[:, 1:]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device, without waiting for the copy where memory is pinned."""
+        return Batch(*(t.to(device, non_blocking=True) for t in self.tensors()))
+
+    def pin(self) -> Batch:
+        """The same in pinned host memory, from which copies to a GPU run in the background."""
+        return Batch(*(t.pin_memory() for t in self.tensors()))
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.source, self.source_mask, self.target, self.target_mask
+
+
+def pad_sources(sources: Sequence[Tokens], symbols: Symbols, length: int = 0) -> tuple[Tensor, Tensor]:
+    """Source sentences with eos as (B, S) tokens and mask; S is the longest, or `length` if that is more."""
+    lengths = np.array([len(tokens) + 1 for tokens in sources])
+    padded = np.full((len(sources), max(length, lengths.max())), symbols.pad, dtype=np.int64)
+    for row, tokens in enumerate(sources):
+        padded[row, : len(tokens)] = tokens
+    padded[np.arange(len(sources)), lengths - 1] = symbols.eos
+    mask = np.arange(padded.shape[1]) < lengths[:, None]
+    return torch.from_numpy(padded), torch.from_numpy(mask)
+
+
+def collate(
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens],
+    source_symbols: Symbols,
+    target_symbols: Symbols,
+    source_length: int = 0,
+    target_length: int = 0,
+) -> Batch:
+    """Pad pairs of token sequences (without bos and eos) to the longest, or to the given lengths if those are more."""
+    source, source_mask = pad_sources(sources, source_symbols, source_length)
+    gold, target_mask = pad_sources(targets, target_symbols, target_length)
+    start = torch.full((len(targets), 1), target_symbols.bos, dtype=torch.int64)
+    return Batch(source, source_mask, torch.cat((start, gold), dim=1), target_mask)

@@ -1,0 +1,142 @@
+"""The data doctor: what it looks for in parallel text, and what becomes of a pair that has it.
+
+Training pairs are kept, cleaned, dropped or refused as `Doctor` says. Validation and test lines are never dropped or
+changed, for scores must stay comparable: there "drop" and "clean" only report, but what cannot be kept at all (invalid
+UTF-8, a line above 1 MiB) is refused. Checks stand in the order they are made; a dropped pair counts once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from transduce.data.duplicates import Hashes, hash_text
+from transduce.data.lines import LINE_BYTES
+from transduce.data.report import Outcome, Tally, excerpt
+from transduce.data.text import Chunk
+from transduce.errors import ConfigError
+
+Action = Literal["keep", "clean", "drop", "refuse"]
+RATIO_SLACK = 10  # characters added to both sides before they are compared, so that short lines may differ
+# NUL and the other C0 and C1 controls and DEL; tab and U+0085 (next line) are white space that text does use.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f]")
+_OUTCOMES: dict[Action, Outcome] = {"keep": "kept", "clean": "cleaned", "drop": "dropped", "refuse": "refused"}
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """What to do with a pair that has the fault."""
+
+    invalid_utf8: Literal["refuse", "drop"] = "refuse"
+    control: Literal["clean", "drop", "refuse", "keep"] = "clean"  # control characters; clean: each becomes a space
+    empty: Literal["drop", "refuse", "keep"] = "drop"  # a side that is empty or only white space
+    too_long: Literal["drop", "refuse"] = "drop"  # a side of more than longest_characters
+    longest_characters: int = 5000
+    ratio: Literal["drop", "keep", "refuse"] = "drop"  # one side over largest_ratio times as long as the other
+    largest_ratio: float = 9.0  # in characters, 10 added to both; Chinese to English is seldom above 6
+    copied: Literal["keep", "drop", "refuse"] = "keep"  # the target is the source
+    overlap: Literal["drop", "keep", "refuse"] = "drop"  # a training pair that is also in valid or test
+    duplicates: Literal["drop", "keep"] = "drop"  # a training pair that was there before
+
+    def __post_init__(self) -> None:
+        if self.longest_characters < 1:
+            raise ConfigError(f"longest_characters={self.longest_characters}: expected at least 1")
+        if not self.largest_ratio >= 1:
+            raise ConfigError(f"largest_ratio={self.largest_ratio}: expected at least 1")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A chunk after the checks: the pairs that stay, where each was, and what was found."""
+
+    source: list[str]
+    target: list[str]
+    lines: list[int]
+    source_hashes: Hashes
+    pair_hashes: Hashes
+    read: int
+    tally: Tally
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """The checks that need only one pair, over the pairs of one chunk."""
+
+    doctor: Doctor
+    chunk: Chunk
+    held_out: bool
+    tally: Tally = field(default_factory=Tally)
+
+    def check(self) -> Checked:
+        """Check every pair."""
+        raw = self.chunk.pairs()
+        for repair, count in raw.repairs.items():
+            if count:
+                self.tally.add(repair, "cleaned", count)
+        source, target, lines = [], [], []
+        for line, (left, right) in enumerate(zip(raw.source, raw.target, strict=True), self.chunk.first_line):
+            pair = self._check_pair(line, left, right)
+            if pair is not None:
+                source.append(pair[0])
+                target.append(pair[1])
+                lines.append(line)
+        source_hashes = np.array([hash_text(clean(text)) for text in source], np.uint64)
+        target_hashes = np.array([hash_text(clean(text)) for text in target], np.uint64)
+        # An odd multiplier keeps (a, b) and (b, a) apart, and a copied pair from being zero.
+        pair_hashes = source_hashes * np.uint64(0x9E3779B97F4A7C15) ^ target_hashes
+        return Checked(source, target, lines, source_hashes, pair_hashes, len(raw.source), self.tally)
+
+    def _check_pair(self, line: int, left: bytes, right: bytes) -> tuple[str, str] | None:
+        """The pair as it stays, or None."""
+        sides: list[str] = []
+        for side, raw in enumerate((left, right)):
+            if len(raw) > LINE_BYTES:
+                self._found("too_long", line, side, excerpt(raw[:100]), readable=False)
+                return None
+            try:
+                text = raw.decode()
+            except UnicodeDecodeError as error:
+                self._found("invalid_utf8", line, side, excerpt(raw, error.start), readable=False)
+                return None
+            control = _CONTROL.search(text)
+            if control is not None:
+                action = self._found("control", line, side, excerpt(text, control.start()))
+                if action in ("drop", "refuse"):
+                    return None
+                text = clean(text) if action == "clean" else text
+            sides.append(text)
+        return None if self._leaves(line, *sides) else (sides[0], sides[1])
+
+    def _leaves(self, line: int, source: str, target: str) -> bool:
+        """Whether a check of the pair's texts drops or refuses it."""
+        doctor, found = self.doctor, []
+        longer = int(len(target) > len(source))
+        if not source.strip() or not target.strip():
+            found.append(("empty", int(bool(source.strip()))))
+        if max(len(source), len(target)) > doctor.longest_characters:
+            found.append(("too_long", longer))
+        short, long = sorted((len(source) + RATIO_SLACK, len(target) + RATIO_SLACK))
+        if long > doctor.largest_ratio * short and not found:
+            found.append(("ratio", longer))
+        if source == target and not found:
+            found.append(("copied", 0))
+        return any(
+            self._found(check, line, side, excerpt((source, target)[side])) in ("drop", "refuse")
+            for check, side in found
+        )
+
+    def _found(self, check: str, line: int, side: int, what: str, readable: bool = True) -> Action:
+        """Count a finding; what is to be done with the pair."""
+        action: Action = getattr(self.doctor, check)
+        if self.held_out and action != "refuse":
+            action = "keep" if readable else "refuse"
+        self.tally.add(check, _OUTCOMES[action], 1, [f"{self.chunk.files[side]}:{line}: {what}"])
+        return action
+
+
+def clean(text: str) -> str:
+    """The text with each control character replaced by a space."""
+    return _CONTROL.sub(" ", text)

@@ -1,0 +1,96 @@
+"""A folder that appears whole or not at all: filled under a hidden name beside its place, synced, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from transduce.errors import DataError, RunError
+
+
+@contextmanager
+def whole_folder(output: Path, mark: str, overwrite: bool) -> Iterator[Path]:
+    """Yield a fresh work folder that becomes `output` if the block ends well, and vanishes if it does not.
+
+    A folder that holds the file `mark` is a complete one, and only such a folder is ever overwritten. Two processes
+    that want the same place are kept apart by a lock; what a killed one left is removed.
+    """
+    output = output.absolute()
+    work, old = (output.with_name(f".{output.name}.{word}") for word in ("preparing", "replaced"))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock(work)
+    except OSError as error:
+        raise RunError(f"{output}: cannot be written: {error.strerror}") from None
+    try:
+        if old.exists() and not output.exists():
+            os.replace(old, output)  # killed between the two renames at the end
+        shutil.rmtree(old, ignore_errors=True)
+        _check_free(output, mark, overwrite)
+        _empty(work)
+        yield work
+        _sync(work)
+        if output.exists() and any(output.iterdir()):
+            os.replace(output, old)
+        os.replace(work, output)
+        _sync_folder(output.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise RunError(f"{output}: no space left on the disk; the unfinished work is removed") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock(work: Path) -> int:
+    work.mkdir(exist_ok=True)
+    lock = os.open(work, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise RunError(f"{work}: another process is at work on this folder; wait for it to end") from None
+    return lock
+
+
+def _check_free(output: Path, mark: str, overwrite: bool) -> None:
+    if output.is_dir() and (output / mark).is_file():
+        if not overwrite:
+            raise DataError(f"{output}: already there and complete; choose another output, or set overwrite = true")
+    elif output.is_dir() and any(output.iterdir()):
+        raise DataError(f"{output}: a folder with other files in it; choose another output")
+    elif output.exists() and not output.is_dir():
+        raise DataError(f"{output}: a file; expected the name of a folder to write")
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        else:
+            _sync_folder(path)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,153 @@
+"""What the data doctor found: for each corpus and check a count, the outcome and the first few places."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rich.table import Table
+
+Outcome = Literal["kept", "cleaned", "dropped", "refused", "warning"]
+PLACES = 3
+EXCERPT = 60
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check on one corpus."""
+
+    check: str
+    outcome: Outcome
+    count: int
+    places: tuple[str, ...] = ()  # "file:line: excerpt", the first few
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CorpusReport:
+    """All that was found in one corpus."""
+
+    split: str
+    name: str
+    pairs: int  # read
+    kept: int
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass
+class Tally:
+    """Findings while they are being counted; the first places stay, in order."""
+
+    counts: dict[tuple[str, Outcome], int] = field(default_factory=dict)
+    places: dict[tuple[str, Outcome], list[str]] = field(default_factory=dict)
+    notes: dict[tuple[str, Outcome], str] = field(default_factory=dict)
+
+    def add(self, check: str, outcome: Outcome, count: int = 1, places: Iterable[str] = (), note: str = "") -> None:
+        """Count a finding."""
+        key = check, outcome
+        self.counts[key] = self.counts.get(key, 0) + count
+        known = self.places.setdefault(key, [])
+        known.extend(list(places)[: PLACES - len(known)])
+        if note:
+            self.notes[key] = note
+
+    def merge(self, other: Tally) -> None:
+        """Add the findings of a later stretch of the same corpus."""
+        for (check, outcome), count in other.counts.items():
+            key = check, outcome
+            self.add(check, outcome, count, other.places[key], other.notes.get(key, ""))
+
+    def dropped(self) -> int:
+        return sum(count for (_, outcome), count in self.counts.items() if outcome in ("dropped", "refused"))
+
+    def findings(self) -> tuple[Finding, ...]:
+        """All that was counted at least once."""
+        return tuple(
+            Finding(check, outcome, count, tuple(self.places[check, outcome]), self.notes.get((check, outcome), ""))
+            for (check, outcome), count in self.counts.items()
+            if count
+        )
+
+
+def excerpt(text: str | bytes, at: int = 0) -> str:
+    """A short stretch of a line around position `at`, with everything unprintable escaped."""
+    start = max(0, at - EXCERPT // 3)
+    part = text[start : start + EXCERPT]
+    before, after = "…" if start else "", "…" if start + EXCERPT < len(text) else ""
+    return f"{before}{part!r}{after}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The doctor's result over all corpora of all splits."""
+
+    corpora: tuple[CorpusReport, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """One paragraph for each finding that stops `prepare`."""
+        return tuple(
+            "\n".join(
+                [f"{corpus.split}, {corpus.name}: {finding.check}: {finding.count:,} refused", *_indent(finding.places)]
+            )
+            for corpus in self.corpora
+            for finding in corpus.findings
+            if finding.outcome == "refused"
+        )
+
+    def count(self, check: str, split: str = "") -> int:
+        """How often a check struck, in one split or in all."""
+        return sum(
+            finding.count
+            for corpus in self.corpora
+            for finding in corpus.findings
+            if finding.check == check and split in ("", corpus.split)
+        )
+
+    def dropped(self, split: str = "train") -> dict[str, int]:
+        """How many pairs each check dropped."""
+        counts: Counter[str] = Counter()
+        for corpus in self.corpora:
+            if corpus.split == split:
+                counts.update({f.check: f.count for f in corpus.findings if f.outcome == "dropped"})
+        return dict(counts)
+
+    def render(self) -> Table:
+        """A table for the terminal."""
+        table = Table(title="Data doctor")
+        for heading in ("split", "corpus", "check", "outcome"):
+            table.add_column(heading)
+        table.add_column("count", justify="right")
+        table.add_column("first places", overflow="fold")
+        for corpus in self.corpora:
+            kept = f"{corpus.kept:,} of {corpus.pairs:,}"
+            table.add_row(corpus.split, corpus.name, "pairs", "kept", kept, "", style="bold")
+            for finding in corpus.findings:
+                style = {"refused": "red", "warning": "yellow"}.get(finding.outcome, "")
+                places = "\n".join([*finding.places, *([finding.note] if finding.note else [])])
+                # Excerpts may hold brackets, which rich would read as its own markup.
+                cells = ["", "", finding.check, finding.outcome, f"{finding.count:,}", places.replace("[", r"\[")]
+                table.add_row(*cells, style=style)
+        return table
+
+    def as_text(self) -> str:
+        """The same as plain lines."""
+        lines = []
+        for corpus in self.corpora:
+            lines.append(f"{corpus.split}, {corpus.name}: {corpus.kept:,} of {corpus.pairs:,} pairs kept")
+            for finding in corpus.findings:
+                note = f" ({finding.note})" if finding.note else ""
+                lines.append(f"  {finding.check}: {finding.count:,} {finding.outcome}{note}")
+                lines.extend(_indent(finding.places, 4))
+        return "\n".join([*lines, *self.notes]) + "\n"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        return asdict(self)
+
+
+def _indent(lines: Iterable[str], by: int = 2) -> list[str]:
+    return [" " * by + line for line in lines]

@@ -1,0 +1,271 @@
+"""Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
+
+`ParallelText` names one corpus; `read_chunks` streams it as `Chunk`s of raw bytes that know their file and line.
+What reading repairs, and counts: a byte order mark at the start of a file, "\\r" at the end of a line, and a line break
+inside a JSON or Parquet text (it becomes a space, for a text is one line everywhere else).
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from transduce.data.alignment import describe_mismatch
+from transduce.data.lines import BYTE_ORDER_MARK, COMPRESSIONS, LINE_BYTES, check_file, read_lines
+from transduce.errors import ConfigError, DataError
+
+CHUNK_LINES = 2000
+CHUNK_BYTES = 4 << 20  # a chunk ends early when its lines are long
+Format = Literal["lines", "tsv", "jsonl", "parquet"]
+_FORMATS: dict[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """One corpus: `source` and `target` name two line-aligned files, or `path` names one file that holds both sides.
+
+    Each may be a glob; its matches are taken in sorted order. The format of `path` is read from its extension before
+    any .gz, .xz or .zst. `columns` says where the two sides are: column numbers from 0 for TSV, field names for JSONL
+    and Parquet; left empty it means columns 0 and 1, or the fields "source" and "target".
+    """
+
+    source: str = ""
+    target: str = ""
+    path: str = ""
+    columns: tuple[str, ...] = ()
+    weight: float = 1.0  # how many times an epoch sees each pair, on average
+    tag: str = ""  # a token such as "<2de>", put before every source sentence
+    name: str = ""  # for reports; the file's name if empty
+
+    def __post_init__(self) -> None:
+        if bool(self.path) == bool(self.source or self.target) or bool(self.source) != bool(self.target):
+            raise ConfigError(
+                f"source={self.source!r}, target={self.target!r}, path={self.path!r}: "
+                "expected either both source and target (two line-aligned files), or path alone (TSV, JSONL, Parquet)"
+            )
+        if self.path and file_format(self.path) == "lines":
+            raise ConfigError(
+                f"path={self.path!r}: the format is read from the extension; expected .tsv, .jsonl or .parquet, "
+                "perhaps with .gz, .xz or .zst after it. For two line-aligned files set source and target"
+            )
+        if self.columns and (len(self.columns) != 2 or self.columns[0] == self.columns[1] or not self.path):
+            raise ConfigError(f"columns={self.columns!r}: expected two different columns, and only together with path")
+        if self.path and file_format(self.path) == "tsv" and not all(column.isdecimal() for column in self.sides):
+            raise ConfigError(f"columns={self.columns!r}: TSV columns are numbers that start at 0, such as ['0', '1']")
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ConfigError(f"weight={self.weight!r}: expected a number above 0")
+        if any(character.isspace() for character in self.tag):
+            raise ConfigError(f"tag={self.tag!r}: expected one token without spaces, such as '<2de>'")
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The columns, or their defaults."""
+        if self.columns:
+            return self.columns[0], self.columns[1]
+        return ("0", "1") if file_format(self.path) == "tsv" else ("source", "target")
+
+    @property
+    def label(self) -> str:
+        """What reports call this corpus."""
+        return self.name or Path(self.path or self.source).name
+
+    def files(self) -> list[tuple[str, str]]:
+        """The files of the source side, each with its target file (the same one for TSV, JSONL, Parquet)."""
+        if self.path:
+            return [(path, path) for path in _matches(self.path)]
+        sources, targets = _matches(self.source), _matches(self.target)
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{self.source} names {len(sources)} file(s) but {self.target} names {len(targets)}: "
+                "each source file needs its target file"
+            )
+        return list(zip(sources, targets, strict=True))
+
+    def read_chunks(self) -> Iterator[Chunk]:
+        """Stream the whole corpus, file after file."""
+        for source_file, target_file in self.files():
+            if not self.path:
+                yield from _read_two_files(source_file, target_file)
+            elif file_format(source_file) == "parquet":
+                yield from _read_parquet(source_file, self.sides)
+            else:
+                yield from _read_one_file(source_file, self.sides)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive raw lines of both sides; of TSV and JSONL the untouched lines, taken apart only in `pairs`.
+
+    Reading is one process's work, `pairs` that of many: this is why the chunk carries raw lines.
+    """
+
+    files: tuple[str, str]
+    first_line: int  # number of the first line, from 1
+    format: Format
+    source: list[bytes]
+    target: list[bytes]  # empty for TSV and JSONL
+    columns: tuple[str, str] = ("", "")
+
+    def pairs(self) -> RawPairs:
+        """Both sides of every line; raises DataError for a TSV or JSON line that does not hold them."""
+        repairs = {"byte_order_mark": 0, "carriage_return": 0, "line_break": 0}
+        source, target = self.source, self.target
+        if self.format != "parquet":
+            source, target = self._without_line_ends(source, repairs), self._without_line_ends(target, repairs)
+        if self.format in ("tsv", "jsonl"):
+            take = _take_tsv if self.format == "tsv" else _take_json
+            taken = [
+                take(line, self.columns, f"{self.files[0]}:{number}")
+                for number, line in enumerate(source, self.first_line)
+            ]
+            source, target = [pair[0] for pair in taken], [pair[1] for pair in taken]
+        if self.format in ("jsonl", "parquet"):
+            source, target = _without_line_breaks(source, repairs), _without_line_breaks(target, repairs)
+        return RawPairs(source, target, repairs)
+
+    def _without_line_ends(self, lines: list[bytes], repairs: dict[str, int]) -> list[bytes]:
+        if self.first_line == 1 and lines and lines[0].startswith(BYTE_ORDER_MARK):
+            lines = [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]]
+            repairs["byte_order_mark"] += 1
+        repairs["carriage_return"] += sum(line.endswith(b"\r") for line in lines)
+        return [line.removesuffix(b"\r") for line in lines]
+
+
+@dataclass(frozen=True)
+class RawPairs:
+    """Bytes of both sides, line by line, and how often reading repaired something."""
+
+    source: list[bytes]
+    target: list[bytes]
+    repairs: dict[str, int]
+
+
+def file_format(path: str) -> Format:
+    """The format that a file's extension promises; plain lines if it promises none."""
+    name = Path(path.lower())
+    extension = Path(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
+    return _FORMATS.get(extension, "lines")
+
+
+def _without_line_breaks(texts: list[bytes], repairs: dict[str, int]) -> list[bytes]:
+    repairs["line_break"] += sum(b"\n" in text for text in texts)
+    return [text.replace(b"\n", b" ") for text in texts]
+
+
+def _matches(pattern: str) -> list[str]:
+    if Path(pattern).exists() or not glob.has_magic(pattern):
+        check_file(pattern)
+        return [pattern]
+    found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+    if not found:
+        raise DataError(f"{pattern}: no file matches this pattern (seen from {Path.cwd()})")
+    return found
+
+
+def _take_lines(lines: Iterator[bytes], count: int) -> list[bytes]:
+    taken, size = [], 0
+    for line in islice(lines, count):
+        taken.append(line)
+        size += len(line)
+        if size >= CHUNK_BYTES:
+            break
+    return taken
+
+
+def _read_two_files(source_file: str, target_file: str) -> Iterator[Chunk]:
+    source, target = read_lines(source_file), read_lines(target_file)
+    done = 0
+    while True:
+        left = _take_lines(source, CHUNK_LINES)
+        right = list(islice(target, len(left) or 1))
+        if len(left) != len(right):
+            raise DataError(describe_mismatch(source_file, target_file))
+        if not left:
+            return
+        yield Chunk((source_file, target_file), done + 1, "lines", left, right)
+        done += len(left)
+
+
+def _read_one_file(path: str, columns: tuple[str, str]) -> Iterator[Chunk]:
+    lines = read_lines(path)
+    done = 0
+    while taken := _take_lines(lines, CHUNK_LINES):
+        yield Chunk((path, path), done + 1, file_format(path), taken, [], columns)
+        done += len(taken)
+
+
+def _take_tsv(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes, bytes]:
+    if not line or len(line) > LINE_BYTES:
+        return line, line  # an empty pair, or one that the doctor finds too long
+    fields = line.split(b"\t")
+    left, right = int(columns[0]), int(columns[1])
+    if max(left, right) >= len(fields):
+        raise DataError(
+            f"{place}: {len(fields)} tab-separated column(s); expected at least {max(left, right) + 1}, "
+            f"for columns = {list(columns)} counts from 0"
+        )
+    return fields[left], fields[right]
+
+
+def _take_json(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes, bytes]:
+    if not line or len(line) > LINE_BYTES:
+        return line, line
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError:
+        return line, line  # the doctor finds the invalid UTF-8
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not valid JSON ({error}); expected one object on each line") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{place}: a JSON {type(record).__name__}; expected an object with the fields {list(columns)}")
+    left, right = (_json_text(record, column, place) for column in columns)
+    return left, right
+
+
+def _json_text(record: dict[str, object], column: str, place: str) -> bytes:
+    if column not in record:
+        raise DataError(f"{place}: no field {column!r}; there are {sorted(record)}. Set columns to two of them")
+    value = record[column]
+    if not isinstance(value, str):
+        raise DataError(f"{place}: field {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string")
+    return value.encode("utf-8", "surrogatepass")  # a lone surrogate thus becomes invalid UTF-8, which the doctor finds
+
+
+def _read_parquet(path: str, columns: tuple[str, str]) -> Iterator[Chunk]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install transduce[parquet]") from None
+    check_file(path)
+    done = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for column in columns:
+                if column not in file.schema_arrow.names:
+                    raise DataError(f"{path}: no column {column!r}; there are {sorted(file.schema_arrow.names)}")
+            for batch in file.iter_batches(CHUNK_LINES, columns=list(columns)):
+                left, right = (
+                    _parquet_texts(batch.column(column).to_pylist(), column, path, done) for column in columns
+                )
+                yield Chunk((path, path), done + 1, "parquet", left, right)
+                done += len(left)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}:{done + 1}: not a readable Parquet file ({error})") from None
+
+
+def _parquet_texts(values: list[object], column: str, path: str, done: int) -> list[bytes]:
+    texts = []
+    for number, value in enumerate(values, done + 1):
+        if not isinstance(value, str):
+            raise DataError(
+                f"{path}:{number}: column {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string"
+            )
+        texts.append(value.encode("utf-8", "surrogatepass")[: LINE_BYTES + 1])
+    return texts

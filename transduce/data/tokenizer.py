@@ -1,0 +1,180 @@
+"""Text to tokens and back, by sentencepiece; one tokenizer for both sides or one for each.
+
+*Text* is a str, *pieces* are subword strings, *tokens* are their numbers. Start and end symbols are not put in here:
+whoever makes batches does that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import sentencepiece
+
+from transduce.data.symbols import Symbols
+from transduce.errors import DataError
+
+LARGEST_MODEL_BYTES = 64 << 20
+SHARED, SOURCE, TARGET = "shared.model", "source.model", "target.model"
+_SAMPLING = threading.Lock()  # sentencepiece keeps one seed for the whole process
+
+
+class Tokenizer:
+    """One sentencepiece model. Safe to use from several threads."""
+
+    def __init__(self, model: bytes, origin: str = "tokenizer") -> None:
+        self.model, self.origin = model, origin
+        try:
+            if not model:
+                raise RuntimeError("it is empty")
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise DataError(f"{origin}: not a sentencepiece model ({error}); expected a file trained by spm") from None
+        self.size: int = self._processor.get_piece_size()
+        if self._processor.eos_id() < 0:
+            raise DataError(
+                f"{origin}: this model has no end symbol </s>; train it with --eos_id, or without --eos_id=-1"
+            )
+        if any(index >= self.size for index in (self._processor.pad_id(), self._processor.bos_id())):
+            raise DataError(f"{origin}: the special symbols lie outside the {self.size} pieces; the file is damaged")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """The tokenizer in a .model file."""
+        try:
+            size = Path(path).stat().st_size
+            if size > LARGEST_MODEL_BYTES:
+                raise DataError(f"{path}: {size:,} bytes; a sentencepiece model has at most {LARGEST_MODEL_BYTES:,}")
+            return cls(Path(path).read_bytes(), str(path))
+        except OSError as error:
+            raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
+
+    @cached_property
+    def symbols(self) -> Symbols:
+        """A model without padding fills with the end symbol; one without a start symbol starts with the end symbol."""
+        processor = self._processor
+        eos, unk = processor.eos_id(), processor.unk_id()
+        pad = processor.pad_id() if processor.pad_id() >= 0 else eos
+        bos = processor.bos_id() if processor.bos_id() >= 0 else eos
+        return Symbols(pad, bos, eos, unk, never=tuple(sorted({pad, bos, unk} - {eos})))
+
+    @cached_property
+    def byte_fallback(self) -> bool:
+        """Whether a character without a piece is written as its bytes rather than as the unknown token."""
+        return any(self._processor.is_byte(token) for token in range(self.size))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of each text, without start and end."""
+        clean = [_printable(text) for text in texts]
+        return self._processor.encode(clean, num_threads=1)  # type: ignore[no-any-return]
+
+    def sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """Like `encode`, but one of many segmentations, drawn anew for each text: the same ones for the same seed.
+
+        Unigram models draw from all segmentations, sharper with larger `alpha`; BPE models leave out each merge with
+        probability `alpha`.
+        """
+        clean = [_printable(text) for text in texts]
+
+        def draw() -> list[list[int]]:
+            return self._processor.encode(  # type: ignore[no-any-return]
+                clean, enable_sampling=True, alpha=alpha, nbest_size=-1, num_threads=1
+            )
+
+        # Sentencepiece seeds its generator once a thread, so that a seed takes hold only in a new thread.
+        with _SAMPLING, ThreadPoolExecutor(1) as new_thread:
+            sentencepiece.set_random_generator_seed(seed % (1 << 32))
+            return new_thread.submit(draw).result()
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of the tokens; special symbols are skipped."""
+        plain = [token for token in map(int, tokens) if token not in self._specials]
+        return self._processor.decode(plain)  # type: ignore[no-any-return]
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The subword string of each token."""
+        return [self._processor.id_to_piece(int(token)) for token in tokens]
+
+    def token(self, piece: str) -> int:
+        """The number of a piece that must be there."""
+        token: int = self._processor.piece_to_id(piece)
+        if token == self._processor.unk_id() and piece != self._processor.id_to_piece(token):
+            raise DataError(f"{self.origin}: no piece {piece!r}; was the tokenizer trained with symbols=[{piece!r}]?")
+        return token
+
+    def unknown(self, text: str) -> list[str]:
+        """The characters of the text, in order, that no piece spells (they become bytes, or the unknown token)."""
+        return [character for character in text if self._is_unknown(character)]
+
+    def unknown_of(self, characters: set[str]) -> set[str]:
+        """Those of the characters that no piece spells."""
+        return {character for character in characters if self._is_unknown(character)}
+
+    def _is_unknown(self, character: str) -> bool:
+        known = self._known.get(character)
+        if known is None:
+            tokens = self.encode([character])[0]
+            unknown = self._processor.unk_id()
+            known = self._known[character] = not any(self._processor.is_byte(t) or t == unknown for t in tokens)
+        return not known
+
+    @cached_property
+    def _known(self) -> dict[str, bool]:
+        return {}
+
+    @cached_property
+    def _specials(self) -> set[int]:
+        symbols = self.symbols
+        controls = {token for token in range(self.size) if self._processor.is_control(token)}
+        return controls | {symbols.pad, symbols.bos, symbols.eos, symbols.unk}
+
+
+def _printable(text: str) -> str:
+    """Sentencepiece refuses lone surrogates, which are no text; they become U+FFFD."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizers of both sides; the same object twice if the vocabulary is shared."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def shared(self) -> bool:
+        return self.source is self.target
+
+    def save(self, folder: str | Path) -> None:
+        """Write shared.model, or source.model and target.model."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        models = {SHARED: self.source} if self.shared else {SOURCE: self.source, TARGET: self.target}
+        for name, tokenizer in models.items():
+            (Path(folder) / name).write_bytes(tokenizer.model)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizers:
+        """What `save` wrote."""
+        shared, source, target = (Path(folder) / name for name in (SHARED, SOURCE, TARGET))
+        if shared.is_file():
+            tokenizer = Tokenizer.load(shared)
+            return cls(tokenizer, tokenizer)
+        if source.is_file() and target.is_file():
+            return cls(Tokenizer.load(source), Tokenizer.load(target))
+        raise DataError(f"{folder}: no tokenizer here; expected {SHARED}, or {SOURCE} and {TARGET}")
+
+    def digest(self) -> str:
+        """SHA-256 over the model bytes, in hexadecimal."""
+        digest = hashlib.sha256(self.source.model)
+        if not self.shared:
+            digest.update(self.target.model)
+        return digest.hexdigest()

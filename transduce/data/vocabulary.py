@@ -1,0 +1,152 @@
+"""Where the tokenizers of a corpus come from: trained on its text, or given as files.
+
+The two choices of the setting `tokenizer`. Trained models number their specials: padding 0, unknown 1, start 2, end 3.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import sentencepiece
+
+from transduce.data.tokenizer import Tokenizer, Tokenizers
+from transduce.errors import ConfigError, DataError
+
+Normalization = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+_BYTES = 256
+_LONGEST_LINE = 16384  # bytes; sentencepiece leaves longer lines out of training
+
+
+@dataclass(frozen=True)
+class TrainedTokenizers:
+    """Tokenizers, and one line for each setting that could not be followed to the letter."""
+
+    tokenizers: Tokenizers
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SentencePiece:
+    """Train a sentencepiece model on the training text."""
+
+    model: Literal["unigram", "bpe", "char"] = "unigram"
+    vocabulary: int = 8000  # pieces in all: special symbols, bytes and `symbols` included
+    shared: bool = True  # one vocabulary for both sides, or one each
+    byte_fallback: bool = True  # unseen characters become bytes instead of the unknown token
+    symbols: tuple[str, ...] = ()  # never split, such as "<2de>"; the tags of the corpora are added by themselves
+    character_coverage: float = 0.9995  # rarer characters get no piece of their own
+    normalization: str = "nmt_nfkc"
+    sentences: int = 1_000_000  # at most about this many lines, drawn evenly from all corpora
+
+    def __post_init__(self) -> None:
+        if self.normalization not in get_args(Normalization):
+            choices = ", ".join(get_args(Normalization))
+            raise ConfigError(f"normalization={self.normalization!r}: expected one of {choices}")
+        if not 0 < self.character_coverage <= 1:
+            raise ConfigError(f"character_coverage={self.character_coverage}: expected above 0 and at most 1")
+        if self.vocabulary < 1 or self.sentences < 1:
+            raise ConfigError(f"vocabulary={self.vocabulary}, sentences={self.sentences}: expected at least 1")
+        for symbol in self.symbols:
+            if not symbol or any(character.isspace() for character in symbol) or symbol in SPECIALS:
+                raise ConfigError(
+                    f"symbols: {symbol!r}: expected text without spaces, other than {', '.join(SPECIALS)}"
+                )
+        if len(set(self.symbols)) < len(self.symbols):
+            raise ConfigError(f"symbols={list(self.symbols)}: one of them is there twice")
+
+    def train(self, source: Iterable[str], target: Iterable[str]) -> TrainedTokenizers:
+        """Tokenizers for the two sides of the text; for both together if `shared`."""
+        if self.shared:
+            tokenizer, notes = self._train_one("both sides", [*source, *target])
+            return TrainedTokenizers(Tokenizers(tokenizer, tokenizer), notes)
+        first, first_notes = self._train_one("the source side", list(source))
+        second, second_notes = self._train_one("the target side", list(target))
+        return TrainedTokenizers(Tokenizers(first, second), first_notes + second_notes)
+
+    def _train_one(self, what: str, lines: list[str]) -> tuple[Tokenizer, tuple[str, ...]]:
+        if not any(line.strip() for line in lines):
+            raise DataError(f"tokenizer: {what} has no text to train on")
+        size = self.vocabulary
+        try:
+            model = self._run(lines, size)
+        except RuntimeError as error:
+            possible = re.search(r"set it to a value <= (\d+)", str(error))
+            if possible is None:
+                raise DataError(self._why_not(what, lines, str(error))) from None
+            size = int(possible.group(1))
+            model = self._run(lines, size)
+        tokenizer = Tokenizer(model, f"tokenizer of {what}")
+        if tokenizer.size == self.vocabulary:
+            return tokenizer, ()
+        return tokenizer, (
+            f"tokenizer of {what}: the text yields {tokenizer.size:,} pieces, not the {self.vocabulary:,} asked for",
+        )
+
+    def _run(self, lines: Iterable[str], size: int) -> bytes:
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=self.model,
+            vocab_size=size,
+            byte_fallback=self.byte_fallback,
+            user_defined_symbols=list(self.symbols),
+            character_coverage=self.character_coverage,
+            normalization_rule_name=self.normalization,
+            remove_extra_whitespaces=self.normalization != "identity",  # identity keeps every character
+            max_sentence_length=_LONGEST_LINE,
+            train_extremely_large_corpus=False,
+            num_threads=16,  # fixed: the result depends on it
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            minloglevel=2,
+        )
+        return model.getvalue()
+
+    def _why_not(self, what: str, lines: list[str], error: str) -> str:
+        """Sentencepiece's complaint in the words of our settings."""
+        smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", error)
+        if smallest is not None:
+            least = int(smallest.group(1))
+        elif self.model == "char" and "vocab_size" in error:
+            least = Tokenizer(self._run(lines, 1 << 20)).size
+        elif "sentences_.empty" in error:
+            return f"tokenizer: {what} has no line of at most {_LONGEST_LINE:,} bytes to train on"
+        else:
+            return f"tokenizer: sentencepiece cannot train on {what}: {error}"
+        bytes_too = f", {_BYTES} bytes (byte_fallback)" if self.byte_fallback else ""
+        return (
+            f"tokenizer.vocabulary={self.vocabulary} is too small for {what}: its characters, {len(SPECIALS)} special "
+            f"symbols, {len(self.symbols)} symbols{bytes_too} need at least {least}. "
+            "Raise vocabulary, or lower character_coverage"
+        )
+
+
+@dataclass(frozen=True)
+class GivenTokenizer:
+    """Take existing sentencepiece models: one file `shared` by both sides, or `source` and `target`."""
+
+    shared: str = ""
+    source: str = ""
+    target: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.shared) == bool(self.source or self.target) or bool(self.source) != bool(self.target):
+            raise ConfigError(
+                f"shared={self.shared!r}, source={self.source!r}, target={self.target!r}: "
+                "expected the path of one model as shared, or of two as source and target"
+            )
+
+    def load(self) -> Tokenizers:
+        """Read the files."""
+        if self.shared:
+            tokenizer = Tokenizer.load(self.shared)
+            return Tokenizers(tokenizer, tokenizer)
+        return Tokenizers(Tokenizer.load(self.source), Tokenizer.load(self.target))

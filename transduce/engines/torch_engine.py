@@ -1,0 +1,69 @@
+"""The reference engine: any model of ours, on any device torch knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from transduce.data.batch import collate, pad_sources
+from transduce.data.symbols import Symbols
+from transduce.errors import ConfigError
+from transduce.model.seq2seq import Seq2Seq
+from transduce.search.hypothesis import Hypothesis
+
+
+class TorchEngine:
+    """Runs a model in evaluation mode; the model stays usable for training in between."""
+
+    def __init__(self, model: Seq2Seq, source: Symbols, target: Symbols, device: torch.device) -> None:
+        self.model = model
+        self.source = source
+        self.target = target
+        self.device = device
+
+    def search(
+        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]], keys: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        tokens, mask = pad_sources(sources, self.source)
+        with evaluating(self.model), torch.inference_mode():
+            memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
+            found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(prefixes), list(keys))
+            return found
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        batch = collate(sources, targets, self.source, self.target).to(self.device)
+        with evaluating(self.model), torch.inference_mode():
+            logits, _ = self.model.advance(
+                batch.inputs, self.model.start(self.model.encode(batch.source, batch.source_mask))
+            )
+            log_probs = logits.float().log_softmax(-1).gather(-1, batch.gold.unsqueeze(-1)).squeeze(-1)
+        return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
+
+
+class evaluating:
+    """`with evaluating(model):` switches dropout off and back to what it was."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def __enter__(self) -> None:
+        self.before = self.model.training
+        self.model.eval()
+
+    def __exit__(self, *error: object) -> None:
+        self.model.train(self.before)
+
+
+def pick_device(name: str) -> torch.device:
+    """ "auto" is the GPU if there is one, else the CPU; anything else is torch's name of a device."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: '{name}' is not a device; use auto, cpu, cuda or cuda:0") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device: '{name}' was asked for, and torch finds no GPU here; use device=cpu or auto")
+    return device

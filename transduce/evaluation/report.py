@@ -1,0 +1,119 @@
+"""Everything `transduce evaluate` says of a translation: metrics with signatures, quality by length, verdicts.
+
+`evaluate` computes, `Evaluation.as_dict` is for machines, `Evaluation.render` for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from transduce.evaluation.compare import Verdict, compare
+from transduce.evaluation.length import LengthRow, by_length
+from transduce.evaluation.metrics import (
+    UNSPACED,
+    Quality,
+    References,
+    base_language,
+    bleu_metric,
+    chrf_metric,
+    measure,
+    published_bleu,
+    ter_metric,
+    tokenizer_for,
+)
+from transduce.progress import Progress
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One system's quality; `verdicts` is empty unless it was compared with another, `lengths` without sources."""
+
+    sentences: int
+    qualities: tuple[Quality, ...]
+    lengths: tuple[LengthRow, ...]
+    length_unit: str
+    verdicts: tuple[Verdict, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values only, for JSON."""
+        return asdict(self)
+
+    def render(self, console: Console) -> None:
+        """Print all of it: ruled tables on a terminal, aligned columns elsewhere; signatures unbroken, to be copied."""
+        console.print(f"{self.sentences:,} sentences\n", highlight=False)
+        console.print(self._quality_table(console))
+        for quality in self.qualities:
+            console.print(Text(f"{quality.name}: {quality.signature}", style="dim"), soft_wrap=True)
+        if self.lengths:
+            console.print()
+            console.print(self._length_table(console))
+        if self.verdicts:
+            console.print()
+        for verdict in self.verdicts:
+            console.print(Text(verdict.text), soft_wrap=not console.is_terminal)
+
+    def _quality_table(self, console: Console) -> Table:
+        table = _table(console)
+        table.add_column("metric", no_wrap=True)
+        table.add_column("value", justify="right")
+        table.add_column("better", style="dim")
+        for quality in self.qualities:
+            better = "lower" if quality.name == "TER" else "higher"
+            table.add_row(Text(quality.name), f"{quality.value:.1f}", better)
+        return table
+
+    def _length_table(self, console: Console) -> Table:
+        table = _table(console)
+        for heading in (f"source {self.length_unit}", "sentences", "BLEU", "chrF", "length ratio"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in self.lengths:
+            figures = (f"{row.sentences:,}", f"{row.bleu:.1f}", f"{row.chrf:.1f}", f"{row.length_ratio:.2f}")
+            table.add_row(row.range, *figures)
+        return table
+
+
+def _table(console: Console) -> Table:
+    ruled = console.is_terminal
+    return Table(box=box.SIMPLE_HEAD if ruled else None, pad_edge=ruled, header_style="bold")
+
+
+def evaluate(
+    sources: Sequence[str] | None,
+    hypotheses: Sequence[str],
+    references: References,
+    language: str = "",
+    lowercase: bool = False,
+    moses: bool = False,
+    other: Sequence[str] | None = None,
+    source_language: str = "",
+    names: tuple[str, str] = ("this system", "the other"),
+) -> Evaluation:
+    """BLEU, chrF and TER of `hypotheses`; with `sources` also by length; with `other` a comparison of two systems.
+
+    `language` is the target's and picks the tokenizer; `moses` adds BLEU as older papers measured it.
+    """
+    by_characters = base_language(source_language) in UNSPACED
+    metrics = (bleu_metric(lowercase, tokenizer_for(language)), chrf_metric(lowercase), ter_metric(language))
+    lengths: list[LengthRow] = []
+    verdicts: list[Verdict] = []
+    with Progress("Measuring", total=len(metrics) + moses + (sources is not None), unit="metrics") as progress:
+        qualities = []
+        for metric in metrics:
+            qualities.append(measure(metric, hypotheses, references))
+            progress.advance()
+        if moses:
+            qualities.append(published_bleu(hypotheses, references, language))
+            progress.advance()
+        if sources is not None:
+            lengths = by_length(sources, hypotheses, references, language, lowercase, by_characters)
+            progress.advance()
+    if other is not None:  # the other system first: it is the baseline
+        verdicts = compare(other, hypotheses, references, (names[1], names[0]), language, lowercase)
+    unit = "characters" if by_characters else "words"
+    return Evaluation(len(hypotheses), tuple(qualities), tuple(lengths), unit, tuple(verdicts))

@@ -1,0 +1,53 @@
+"""The one top-level config of a run: data, model, objective, search, training, validation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transduce.errors import ConfigError
+from transduce.model.seq2seq import Model
+from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.objectives.r_drop import RDrop
+from transduce.search.beam import Beam
+from transduce.search.stepwise import Greedy, Sample
+from transduce.training.settings import Training, Validation
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which prepared corpus is read, and how it is cut into batches."""
+
+    folder: str = ""
+    tokens: int = 4096  # padded tokens a batch, on each side
+    bucket: int = 8  # lengths are padded to multiples of this, more coarsely as they grow
+    sampling: float = 0.0  # subword sampling (unigram) or BPE-dropout: 0.1 is usual, 0 = off
+    train: str = "train"
+    valid: str = "valid"
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "bucket"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.sampling < 1:
+            raise ConfigError(f"sampling: expected a number from 0 up to 1, got {self.sampling}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that makes a run what it is; the defaults are the paper's base model.
+
+    `search` is how the finished model translates when nothing else is said.
+    """
+
+    seed: int = 1
+    license: str = ""  # of the trained model, for its card
+    data: Data = Data()
+    model: Model = Model()
+    objective: CrossEntropy | RDrop = CrossEntropy()
+    search: Beam | Greedy | Sample = Beam()
+    training: Training = Training()
+    validation: Validation = Validation()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed: expected 0 or more, got {self.seed}")

@@ -1,0 +1,175 @@
+"""What a search may write: how long, and which token next.
+
+A rule is a function `(allowed (N, V), tokens (N, t), sentence (N,)) -> allowed`: from the tokens written so far
+(without start symbol) and each row's sentence in the batch it strikes out or puts back next tokens. Rules are applied
+in order and never touch a log-probability, so that scores stay the model's own.
+Shapes: N rows, B sentences, t tokens so far, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from transduce.data.symbols import Symbols
+from transduce.errors import ConfigError
+
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+Prefixes = Sequence[tuple[int, ...]]
+
+
+def require(holds: bool, field: str, value: object, expected: str) -> None:
+    """Refuse a setting that does not hold; the config loader puts the section before `field`."""
+    if not holds:
+        raise ConfigError(f"{field}: expected {expected}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what a search writes. Lengths count from the end of a forced prefix.
+
+    A translation with its end symbol has at most `longest_ratio` times its source's length plus `longest_extra`
+    tokens, and never more than `longest`: its own source decides, not the batch. Before the end come at least
+    `shortest` tokens, even where the source is too short for that. `no_repeat` is the size of n-grams that may occur
+    only once, 0 for no such rule. `forbid` lists tokens never to write besides those of `Symbols.never`.
+    """
+
+    longest_ratio: float = 2.0
+    longest_extra: int = 20
+    longest: int = 512
+    shortest: int = 0
+    no_repeat: int = 0
+    forbid: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        ratio = self.longest_ratio
+        require(math.isfinite(ratio) and ratio >= 0, "longest_ratio", ratio, "a number of at least 0")
+        require(self.longest_extra >= 0, "longest_extra", self.longest_extra, "a whole number of at least 0")
+        require(self.longest >= 1, "longest", self.longest, "a whole number of at least 1")
+        require(
+            0 <= self.shortest < self.longest,
+            "shortest",
+            self.shortest,
+            f"a whole number from 0 up to, not including, longest ({self.longest})",
+        )
+        require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
+        require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
+
+    def lengths(self, mask: Tensor, prefixes: Prefixes | None) -> list[int]:
+        """The most steps each sentence may take, end symbol included. mask (B, S) is True at real source tokens."""
+        sources: list[int] = mask.sum(1).tolist()
+        wanted = [int(self.longest_ratio * source) + self.longest_extra for source in sources]
+        written = [min(max(length, self.shortest + 1), self.longest) for length in wanted]
+        return [most + len(prefix) for most, prefix in zip(written, checked(prefixes, len(sources)), strict=True)]
+
+    def rules(self, symbols: Symbols, prefixes: Prefixes | None, mask: Tensor) -> list[Rule]:
+        """What holds at every step, in order of application. The prefix comes last: it overrules the others."""
+        batch, device = len(mask), mask.device
+        forced = checked(prefixes, batch)
+        found = [forbid((*symbols.never, *self.forbid), device)]
+        if self.shortest:
+            found.append(hold_back(symbols.eos, [self.shortest + len(prefix) for prefix in forced], device))
+        if self.no_repeat:
+            found.append(no_repeat(self.no_repeat))
+        if any(forced):
+            found.append(force(forced, device))
+        return found
+
+
+def checked(prefixes: Prefixes | None, batch: int) -> Prefixes:
+    """One prefix a sentence, empty where none were given."""
+    if prefixes is None:
+        return [()] * batch
+    if len(prefixes) != batch:
+        raise ValueError(f"prefixes: expected one a sentence, {batch} in all, got {len(prefixes)}")
+    return prefixes
+
+
+def next_log_probs(logits: Tensor, tokens: Tensor, sentence: Tensor, rules: Sequence[Rule], eos: int) -> Tensor:
+    """Log-probabilities (N, V) of the next token, -inf where a rule forbids it. logits (N, V), in any precision.
+
+    A row to which nothing is left may end: every row has a token that can be written.
+    """
+    log_probs = logits.log_softmax(-1, dtype=torch.float32)
+    lowest = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand
+    end = log_probs[:, eos].clamp(min=lowest)  # (N,)
+    allowed = torch.ones_like(log_probs, dtype=torch.bool)
+    for rule in rules:
+        allowed = rule(allowed, tokens, sentence)
+    log_probs.masked_fill_(~allowed, -torch.inf)
+    stuck = log_probs.amax(-1) == -torch.inf  # (N,)
+    log_probs[:, eos] = torch.where(stuck, end, log_probs[:, eos])
+    return log_probs
+
+
+def forbid(never: Sequence[int], device: torch.device) -> Rule:
+    """Never these tokens."""
+    columns = torch.tensor(never, dtype=torch.int64, device=device)
+
+    highest = max(never, default=-1)
+
+    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
+        vocabulary = allowed.shape[1]
+        require(highest < vocabulary, "forbid", highest, f"token numbers below the vocabulary's size ({vocabulary})")
+        return allowed.index_fill(1, columns, False)
+
+    return rule
+
+
+def hold_back(eos: int, shortest: Sequence[int], device: torch.device) -> Rule:
+    """No end symbol before a sentence has `shortest` (B) tokens."""
+    needed = torch.tensor(shortest, device=device)
+    last = max(shortest)
+
+    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
+        step = tokens.shape[1]
+        if step >= last:
+            return allowed
+        held = allowed.clone()
+        held[:, eos] &= needed[sentence] <= step
+        return held
+
+    return rule
+
+
+def no_repeat(size: int) -> Rule:
+    """No n-gram of `size` tokens twice in one translation."""
+
+    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
+        count, step = tokens.shape
+        if step < size:
+            return allowed
+        grams = tokens.unfold(1, size, 1)  # (N, step - size + 1, size)
+        latest = tokens[:, step - size + 1 :]  # (N, size - 1): what the next token would complete
+        repeats = (grams[..., :-1] == latest[:, None]).all(-1)  # (N, step - size + 1)
+        vocabulary = allowed.shape[1]
+        completions = torch.where(repeats, grams[..., -1], vocabulary)  # one column more takes what does not repeat
+        struck = torch.zeros(count, vocabulary + 1, dtype=torch.bool, device=allowed.device)
+        return allowed & ~struck.scatter(1, completions, True)[:, :vocabulary]
+
+    return rule
+
+
+def force(prefixes: Prefixes, device: torch.device) -> Rule:
+    """Only the prefix's token as long as it lasts, whatever the rules before this one said."""
+    longest = max(len(prefix) for prefix in prefixes)
+    padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+    table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, longest)
+    highest = max(max(prefix, default=-1) for prefix in prefixes)
+
+    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
+        step = tokens.shape[1]
+        if step >= longest:
+            return allowed
+        if highest >= allowed.shape[1]:
+            raise ValueError(
+                f"prefixes: expected tokens below the vocabulary's size ({allowed.shape[1]}), got {highest}"
+            )
+        wanted = table[sentence, step, None]  # (N, 1), -1 where the prefix is over
+        return torch.where(wanted < 0, allowed, torch.arange(allowed.shape[1], device=allowed.device) == wanted)
+
+    return rule

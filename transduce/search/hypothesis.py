@@ -1,0 +1,70 @@
+"""What a search finds, and what every search looks like to its callers.
+
+Imports no torch when it runs: a translator with another engine uses these names too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from transduce.data.symbols import Symbols
+
+if TYPE_CHECKING:
+    from transduce.model.contract import Memory, Stepwise
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """What a log-probability is divided by: Wu et al. 2016, equation 14. `length` counts the end symbol."""
+    return float(((5 + length) / 6) ** alpha)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of one sentence.
+
+    `tokens` are without start and end symbol. `log_prob` is the model's own log-probability of the tokens and the
+    end symbol, `token_log_probs` its parts, the end symbol's last; no temperature or constraint alters them. `score`
+    is what the search ranks by. `finished` is False when the length limit came before the end symbol.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+    log_prob: float
+    finished: bool
+    token_log_probs: tuple[float, ...]
+
+    @classmethod
+    def read(cls, tokens: Sequence[int], token_log_probs: Sequence[float], eos: int, alpha: float = 0.0) -> Hypothesis:
+        """From what a search wrote: all of it, or as far as the first end symbol. `alpha` is the length penalty's."""
+        finished = eos in tokens
+        length = tokens.index(eos) + 1 if finished else len(tokens)
+        log_prob = math.fsum(token_log_probs[:length])
+        return cls(
+            tokens=tuple(tokens[: length - 1] if finished else tokens),
+            score=log_prob / length_penalty(length, alpha),
+            log_prob=log_prob,
+            finished=finished,
+            token_log_probs=tuple(token_log_probs[:length]),
+        )
+
+
+class Search(Protocol):
+    """Finds translations of a batch of encoded sentences, the same ones whatever else is in the batch."""
+
+    def __call__(
+        self,
+        model: Stepwise,
+        memory: Memory,
+        symbols: Symbols,
+        prefixes: Sequence[tuple[int, ...]] | None = None,
+        keys: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """One list a sentence, best first and never empty.
+
+        `prefixes`: how each translation must begin (may be empty, may differ in length). `keys`: one 64-bit number a
+        sentence from which its random draws follow; without them the place in the batch is the key.
+        """
+        ...

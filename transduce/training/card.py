@@ -1,0 +1,86 @@
+"""The model card: what a run folder says of itself in README.md, written by the program."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from transduce import __version__
+from transduce.experiment import Config
+from transduce.progress import seconds_as_text
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the loop knows and the config does not."""
+
+    parameters: int
+    step: int
+    epoch: int
+    seconds: float
+    target_tokens: int
+    weights: str  # "best of the validations (step 500)", "average of 5 checkpoints", ...
+    validation: dict[str, float]
+    signature: str
+    corpus: dict[str, Any]  # the prepared corpus's manifest
+
+
+def card(name: str, config: Config, facts: Facts) -> str:
+    """README.md of a run folder, in Markdown."""
+    corpora = "\n".join(_corpus_lines(facts.corpus["splits"]))
+    scores = "\n".join(f"| {metric} | {value:.2f} |" for metric, value in facts.validation.items())
+    return f"""# {name}
+
+A sequence-to-sequence model trained with transduce {__version__}.
+
+```python
+import transduce
+translator = transduce.load("{name}")
+translator("...")
+```
+
+## Data
+
+{corpora}
+
+Prepared corpus: `{config.data.folder}`. Tokenizer: inside, in `tokenizer/`.
+
+## Model
+
+{facts.parameters:,} parameters, d_model {config.model.d_model}, {config.model.encoder.layers} encoder and
+{config.model.decoder.layers} decoder layers. Everything is in `config.toml`.
+
+## Training
+
+{facts.step:,} steps, {facts.epoch + 1} epochs begun, {facts.target_tokens:,} target tokens,
+{seconds_as_text(facts.seconds)} on {_machine()}. Weights: {facts.weights}.
+
+## Validation
+
+| measure | value |
+| --- | --- |
+{scores or "| none | |"}
+
+{f"BLEU signature: `{facts.signature}`" if facts.signature else "Not validated."}
+
+## Licence
+
+{config.license or "Not stated. Set `license` in the config; mind the licences of the data."}
+"""
+
+
+def _corpus_lines(splits: dict[str, Any]) -> Iterator[str]:
+    for split, facts in splits.items():
+        for span in facts["spans"]:
+            weight = "" if span["weight"] == 1 else f", weight {span['weight']}"
+            yield f"- {split}: {span['name']}, {span['stop'] - span['start']:,} pairs{weight}"
+
+
+def _machine() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{torch.get_num_threads()} CPU threads ({platform.machine()})"

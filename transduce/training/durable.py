@@ -1,0 +1,115 @@
+"""Files and folders that are either wholly there or not there, whenever the process is killed or the power fails.
+
+Everything is written under a temporary name beside its place, synced to the disk, and only then renamed into place.
+A name that ends in `.tmp-<process id>` is therefore never anything but the leftover of a write that did not finish.
+Errors of the operating system become a `RunError` that says which folder, why, and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from transduce.errors import RunError
+
+_TEMPORARY = re.compile(r".+\.tmp-\d+")
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+
+
+def temporary_sibling(path: Path) -> Path:
+    """The name under which `path` is written before it is renamed, on the same file system."""
+    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether the name says that this was left by a write that did not finish."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable; syncing a file alone does not save its name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, *parts: bytes | memoryview) -> None:
+    """Write the parts one after the other and wait until the disk has them. Not atomic: for temporary names."""
+    with open(path, "wb") as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
+    """Put the parts into `path`: a reader, now or after a crash, sees the old content or the new, whole."""
+    temporary = temporary_sibling(path)
+    with disk_errors(path.parent, f"writing {path.name}", sum(len(part) for part in parts)):
+        try:
+            write_synced(temporary, *parts)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put UTF-8 text into `path` atomically; line ends are written as they are given."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder; a folder first loses its name, so a kill never leaves half of it looking whole."""
+    if path.is_dir() and not path.is_symlink():
+        doomed = path
+        if not is_temporary(path):
+            doomed = temporary_sibling(path)
+            if doomed.is_dir():
+                shutil.rmtree(doomed)  # an earlier process with our id was killed here
+            os.rename(path, doomed)
+            sync_folder(path.parent)
+        shutil.rmtree(doomed)
+    else:
+        os.unlink(path)
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raise the error of a full disk before anything is written, if `needed` bytes cannot fit."""
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+@contextmanager
+def disk_errors(folder: Path, doing: str, needed: int) -> Iterator[None]:
+    """Turn an `OSError` into a `RunError`: `folder` is what the user knows, `doing` what failed, `needed` in bytes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise RunError(
+                f"{folder}: {_FULL[error.errno]} ({doing}): {needed:,} bytes needed, {_free_bytes(folder):,} free. "
+                "Earlier checkpoints are untouched. Make room there, then run the same command again to resume."
+            ) from error
+        place = f": {error.filename}" if error.filename else ""
+        raise RunError(
+            f"{folder}: {doing} failed: {error.strerror or error}{place}. "
+            "Check that the folder still exists and can be written to, then run the same command again."
+        ) from error
+
+
+def _free_bytes(folder: Path) -> int:
+    """Free bytes on the disk that holds `folder`, even if the folder itself is gone."""
+    for place in (folder, *folder.absolute().parents):
+        with suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0

@@ -1,0 +1,57 @@
+"""One process a run folder: a lock that the kernel releases when its holder ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import time
+from pathlib import Path
+from types import TracebackType
+
+from transduce.errors import RunError
+from transduce.training.durable import disk_errors
+
+
+class RunLock:
+    """`with RunLock(folder): ...` holds the existing run folder for this process; a second holder is refused."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> RunLock:
+        with disk_errors(self.folder, "locking the run folder", needed=4096):
+            descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, _introduction().encode("utf-8"))
+            except BlockingIOError:
+                holder = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
+                os.close(descriptor)
+                raise RunError(
+                    f"{self.folder} is being trained by {holder or 'another process'}; "
+                    "wait for it, or choose another folder"
+                ) from None
+            except BaseException:
+                os.close(descriptor)
+                raise
+        self._descriptor = descriptor
+        # A forked child shares the lock: a data worker that outlives a killed trainer would go on holding the folder.
+        os.register_at_fork(after_in_child=self._close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()  # the file stays: deleting it would let two processes lock two files of one name
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _introduction() -> str:
+    return f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()}\n"

@@ -1,0 +1,117 @@
+"""What a run says of itself: `metrics.jsonl` always; a live line on a terminal, plain lines elsewhere"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from transduce.errors import UserError
+from transduce.progress import seconds_as_text
+from transduce.training.durable import write_text
+
+
+class RunLog:
+    """Reports of one run. Opening it for a resumed run drops what was written after the step resumed from."""
+
+    def __init__(self, folder: Path, steps: int, step: int, tensorboard: bool) -> None:
+        self.console = Console(stderr=True)
+        self.path = folder / "metrics.jsonl"
+        self.steps = steps
+        self._first = step
+        self._started = time.monotonic()
+        self._quality = ""
+        write_text(self.path, "".join(f"{line}\n" for line in _lines_until(self.path, step)))
+        self._file = self.path.open("a", encoding="utf-8")
+        self._board = _board(folder) if tensorboard else None
+        self._live: Progress | None = None
+        if self.console.is_terminal:
+            columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}"))
+            self._live = Progress(*columns, console=self.console)
+            self._task = self._live.add_task("", total=steps, completed=step)
+
+    def __enter__(self) -> RunLog:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def say(self, text: str) -> None:
+        """One line for the person watching."""
+        self.console.print(escape(text), highlight=False, soft_wrap=True)
+
+    def record(self, kind: str, step: int, values: dict[str, float]) -> None:
+        """One line of metrics.jsonl, on disk before this returns."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def train(self, step: int, values: dict[str, float]) -> None:
+        """A training report: to the file, and as the live line or a plain one."""
+        self.record("train", step, values)
+        line = (
+            f"loss {values['loss']:.3f}  {values['tokens_per_second']:,.0f} tokens/s"
+            f"  rate {values['learning_rate']:.2e}  {self._time_left(step)} left{self._quality}"
+        )
+        if self._live is not None:
+            self._live.update(self._task, completed=step, description=line)
+        else:
+            self.say(f"step {step:,} of {self.steps:,}  {line}")
+
+    def advance(self, step: int) -> None:
+        """Move the live bar between reports."""
+        if self._live is not None:
+            self._live.update(self._task, completed=step)
+
+    def valid(self, step: int, values: dict[str, float], best: bool) -> None:
+        """A validation."""
+        self.record("valid", step, values)
+        parts = [f"{name} {values[key]:.2f}" for name, key in (("BLEU", "bleu"), ("chrF", "chrf")) if key in values]
+        quality = "  ".join(parts)
+        self._quality = f"  {parts[0]}" if parts else ""
+        self.say(f"step {step:,}  validation: loss {values['loss']:.3f}  {quality}{'  (best so far)' if best else ''}")
+
+    def _time_left(self, step: int) -> str:
+        done = max(1, step - self._first)
+        return seconds_as_text((time.monotonic() - self._started) / done * (self.steps - step))
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    """Whole lines of an earlier log up to a step; a half-written last line and later steps are left out."""
+    if not path.exists():
+        return []
+    kept: list[str] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    return kept
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "training.tensorboard: TensorBoard is not installed; pip install 'transduce[tensorboard]',"
+            " or leave training.tensorboard=false"
+        ) from None
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,342 @@
+"""The training loop, the only one: batches in, losses summed, one division, one update.
+
+Each step draws its randomness from (seed, step) alone, and the data from (seed, epoch, position), so that a run resumed
+from any checkpoint goes on to the same bits as one that was never stopped (on the CPU in fp32).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transduce.data.batch import Batch
+from transduce.data.batching import Batches
+from transduce.data.corpus import Corpus
+from transduce.data.prefetch import prefetched
+from transduce.engines.torch_engine import pick_device
+from transduce.errors import ConfigError, RunError
+from transduce.experiment import Config
+from transduce.objectives.base import Step
+from transduce.training.average import average
+from transduce.training.card import Facts
+from transduce.training.checkpoint import clean_leftovers, newest_good, prune, read_checkpoint, save_checkpoint
+from transduce.training.lock import RunLock
+from transduce.training.log import RunLog
+from transduce.training.optimizer import Schedule, update
+from transduce.training.run_folder import begin, export
+from transduce.training.session import Place, Session
+from transduce.training.signals import StopRequest
+from transduce.training.validate import Measured, validate
+
+HOPELESS = 20  # steps in a row whose gradient was not finite: something is wrong that skipping will not mend
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of `train` ended: "finished", "patience", "minutes", or the name of the signal that stopped it."""
+
+    folder: Path
+    step: int
+    reason: str
+    validation: dict[str, float]
+
+
+def train(config: Config, folder: str | Path) -> Outcome:
+    """Train in a run folder, or go on with the run that is there."""
+    corpus = Corpus.open(_corpus_folder(config))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with RunLock(folder), StopRequest() as stop:
+        return _Run(config, folder, corpus).go(stop)
+
+
+def _corpus_folder(config: Config) -> str:
+    if not config.data.folder:
+        raise ConfigError(
+            "data.folder: no prepared corpus is named; make one with `transduce prepare`, then data.folder=FOLDER"
+        )
+    return config.data.folder
+
+
+class _Run:
+    """One call of `train`: everything that is set up once, and the steps between."""
+
+    def __init__(self, config: Config, folder: Path, corpus: Corpus) -> None:
+        self.config, self.folder, self.corpus = config, folder, corpus
+        self.tokenizers = corpus.tokenizers
+        if config.training.threads:
+            torch.set_num_threads(config.training.threads)
+        clean_leftovers(folder)
+        begin(folder, config, self.tokenizers)
+        split = corpus.split(config.data.train)
+        self.longest = int(split.source_lengths.max(initial=1)) + 1
+        self.validates = config.data.valid in corpus.splits
+        data = config.data
+        self.batches = Batches(split, self.tokenizers, data.tokens, data.bucket, config.seed, data.sampling)
+        torch.manual_seed(config.seed)
+        model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
+        self.session = Session(config, model, pick_device(config.training.device))
+        self.notes = self._resume()
+        self.module = Step(self.session.model, config.objective.build())
+        self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
+        self.sums = _Sums(self.session.place, self.session.device)
+
+    def _resume(self) -> list[str]:
+        found = newest_good(self.folder)
+        if found is None:
+            return []
+        self.session.restore(read_checkpoint(found.path), str(found.path))
+        return [*found.notes, f"{self.folder}: going on from step {found.step:,}"]
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def go(self, stop: StopRequest) -> Outcome:
+        training, place = self.config.training, self.session.place
+        with RunLog(self.folder, training.steps, place.step, training.tensorboard) as log:
+            for note in self.notes:
+                log.say(note)
+            if place.step == 0:
+                log.say(self._introduction())
+            stream = self.batches.stream(place.epoch, place.position)
+            reason = "patience" if self._out_of_patience() else ""
+            with prefetched(stream) as ready, _explained_memory(self.config, place):
+                while not reason and place.step < training.steps:
+                    reason = self._step(ready, log, stop)
+            if stop.signal is None:
+                self._finish(log, reason or "finished")
+        return Outcome(self.folder, place.step, reason or "finished", place.validation)
+
+    def _step(self, ready: Iterator[tuple[int, int, Batch]], log: RunLog, stop: StopRequest) -> str:
+        """One update and what is due after it; gives the reason to stop, if there is one."""
+        training, place = self.config.training, self.session.place
+        started = time.monotonic()
+        self._update(list(itertools.islice(ready, training.accumulate)))
+        place.step += 1
+        place.seconds += time.monotonic() - started
+        if place.step % training.report_every == 0:
+            self._report(log)
+        log.advance(place.step)
+        last = place.step == training.steps
+        due = self.validates and (place.step % self.config.validation.every == 0 or last)
+        if due:
+            self._validate(log)
+        reason = stop.signal.name if stop.signal else "patience" if self._out_of_patience() else ""
+        if not reason and training.minutes and place.seconds > 60 * training.minutes:
+            reason = "minutes"
+        if due or reason or last or place.step % training.save_every == 0:
+            self._save()
+        if stop.signal:
+            log.say(f"{reason}: saved step {place.step:,} in {self.folder}; the same command goes on from there")
+        return reason
+
+    def _update(self, batches: list[tuple[int, int, Batch]]) -> None:
+        """Back-propagate the sums of all micro-batches, then divide once by the sum of their counts."""
+        session, place = self.session, self.session.place
+        self.module.train()
+        session.optimizer.zero_grad()
+        count = torch.zeros((), device=session.device)
+        for number, (epoch, position, batch) in enumerate(batches):
+            _seed(self.config.seed, place.step, number)
+            bf16 = self.config.training.precision == "bf16"
+            with torch.autocast(session.device.type, dtype=torch.bfloat16, enabled=bf16):
+                loss = self.module(batch.to(session.device), place.step)
+            loss.total.backward()
+            count += loss.count
+            self.sums.add("loss", loss.total.detach())
+            self.sums.add("count", loss.count)
+            for name, value in loss.metrics.items():
+                self.sums.add(name, value)
+            place.epoch, place.position = epoch, position + 1
+        norm, skipped = update(session.optimizer, self.rate(place.step + 1), count, self.config.training.clip)
+        session.move_average()
+        self.sums.add("norm", norm)
+        self.sums.add("steps", torch.ones((), device=session.device))
+        self.sums.skip(skipped)
+
+    def _report(self, log: RunLog) -> None:
+        place, sums = self.session.place, self.sums.take()
+        if sums["skipped"]:
+            log.say(
+                f"step {place.step:,}: {sums['skipped']:.0f} of the last {sums['steps']:.0f} updates were skipped,"
+                " because the gradient was not finite; the weights are untouched by them"
+            )
+        if sums["in_a_row"] >= HOPELESS:
+            raise RunError(
+                f"{self.folder}: the gradient has not been finite for {sums['in_a_row']:.0f} steps,"
+                f" up to step {place.step}. The weights and the last checkpoint are sound. Lower training.learning_rate,"
+                " set training.clip=1, or train with training.precision=fp32"
+            )
+        count = max(sums["count"], 1.0)
+        place.target_tokens += int(sums["count"])
+        log.train(
+            place.step,
+            {
+                "loss": sums["loss"] / count,
+                "nll": sums["nll"] / count,
+                "accuracy": sums["correct"] / count,
+                "learning_rate": self.rate(place.step),
+                "gradient_norm": sums["norm"] / max(sums["steps"], 1.0),
+                "skipped": sums["skipped"],
+                "epoch": place.epoch,
+                "tokens_per_second": sums["count"] / max(place.seconds - sums["since"], 1e-9),
+                "seconds": place.seconds,
+            },
+        )
+
+    # -- validating, saving, ending ----------------------------------------------------------------------------------
+
+    def _validate(self, log: RunLog) -> None:
+        place, validation = self.session.place, self.config.validation
+        measured = self._measure(self.session.offered_weights())
+        value = measured.values[validation.metric]
+        best = place.best_step < 0 or validation.better(value, place.scores[str(place.best_step)])
+        place.scores[str(place.step)] = value
+        place.stale = 0 if best else place.stale + 1
+        log.valid(place.step, measured.values, best)
+        for sample in measured.samples:
+            log.say(f"    {sample.source}\n      -> {sample.translation}\n      =  {sample.reference}")
+        if best:
+            place.best_step, place.validation, place.signature = place.step, measured.values, measured.signature
+            self._export(self.session.offered_weights(), f"best by validation {validation.metric}, step {place.step:,}")
+
+    def _measure(self, weights: dict[str, Tensor]) -> Measured:
+        """Validate these weights, then put the model's own back."""
+        model = self.session.model
+        own = {name: tensor.clone() for name, tensor in model.weights().items()}
+        model.load_weights(weights)
+        try:
+            return validate(model, self.corpus, self.config, self.session.device)
+        finally:
+            model.load_weights(own)
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.validation.patience <= self.session.place.stale
+
+    def _save(self) -> None:
+        """Save, and only then delete what is no longer wanted."""
+        training = self.config.training
+        self.sums.store()
+        save_checkpoint(self.folder, self.session.snapshot())
+        steps = sorted(int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*[0-9]"))
+        kept = set(steps[-training.keep_last :]) | set(self._best(training.keep_best))
+        prune(self.folder, kept)
+
+    def _best(self, count: int) -> list[int]:
+        return self.session.place.best_steps(count, lower=self.config.validation.metric == "loss")
+
+    def _finish(self, log: RunLog, reason: str) -> None:
+        """Average if asked, and leave the best weights in the folder."""
+        training, place = self.config.training, self.session.place
+        if place.best_step < 0:
+            self._export(self.session.offered_weights(), f"last, step {place.step:,}")
+        if training.average > 1:
+            self._average(log)
+        log.say(f'{reason}: {place.step:,} steps, {self.folder} is ready: transduce translate {self.folder} "..."')
+
+    def _average(self, log: RunLog) -> None:
+        training, place, validation = self.config.training, self.session.place, self.config.validation
+        folders = sorted((self.folder / "checkpoints").glob("step-*[0-9]"))
+        if training.average_of == "best" and self.validates:
+            wanted = self._best(training.average)
+            folders = [path for path in folders if int(path.name[5:]) in wanted]
+        folders = folders[-training.average :]
+        stem = "average" if self.session.average is not None else "model"
+        weights = average(folders, stem)
+        name = f"average of {len(folders)} checkpoints ({training.average_of})"
+        if not self.validates:
+            return self._export(weights, name)
+        measured = self._measure({key: tensor.to(self.session.device) for key, tensor in weights.items()})
+        value, best = measured.values[validation.metric], place.scores[str(place.best_step)]
+        chosen = not validation.better(best, value)
+        log.record("average", place.step, measured.values)
+        log.say(
+            f"{name}: {validation.metric} {value:.2f} against {best:.2f} of the best single one;"
+            f" {'the average' if chosen else 'the single one'} is kept"
+        )
+        if chosen:
+            place.validation, place.signature = measured.values, measured.signature
+            self._export(weights, name)
+        return None
+
+    def _export(self, weights: dict[str, Tensor], name: str) -> None:
+        place = self.session.place
+        facts = Facts(
+            parameters=sum(parameter.numel() for parameter in self.session.model.parameters()),
+            step=place.step,
+            epoch=place.epoch,
+            seconds=place.seconds,
+            target_tokens=place.target_tokens,
+            weights=name,
+            validation=place.validation,
+            signature=place.signature,
+            corpus=self.corpus.manifest,
+        )
+        export(self.folder, weights, self.tokenizers, self.longest, self.config, facts)
+
+    def _introduction(self) -> str:
+        count = sum(parameter.numel() for parameter in self.session.model.parameters())
+        plan = self.batches.plan(0)
+        return (
+            f"{self.folder}: {count:,} parameters, {len(self.batches.split):,} pairs, {len(plan):,} batches an epoch"
+            f" in {len(set(map(tuple, plan.shapes.tolist())))} shapes, on {self.session.device}"
+        )
+
+
+class _Sums:
+    """Sums on the device between two reports; nothing waits for it until a report or a save asks."""
+
+    def __init__(self, place: Place, device: torch.device) -> None:
+        self.place, self.device = place, device
+        self.tensors = {
+            name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in place.sums.items()
+        }
+
+    def add(self, name: str, value: Tensor) -> None:
+        value = value.double()
+        value = value.where(value.isfinite(), torch.zeros_like(value))
+        self.tensors[name] = self.tensors[name] + value if name in self.tensors else value
+
+    def skip(self, skipped: Tensor) -> None:
+        self.add("skipped", skipped)
+        before = self.tensors.get("in_a_row", torch.zeros((), dtype=torch.float64, device=self.device))
+        self.tensors["in_a_row"] = (before + 1) * skipped.double()
+
+    def store(self) -> None:
+        """Put the sums into the place, for a checkpoint."""
+        self.place.sums = {name: tensor.item() for name, tensor in self.tensors.items()}
+
+    def take(self) -> dict[str, float]:
+        """The sums so far, and start anew; `since` is the training time when they were begun."""
+        self.store()
+        taken = {"since": 0.0, **self.place.sums}
+        self.tensors = {name: self.tensors[name] for name in ("in_a_row",) if name in self.tensors}
+        self.tensors["since"] = torch.tensor(self.place.seconds, dtype=torch.float64, device=self.device)
+        return taken
+
+
+def _seed(seed: int, step: int, micro: int) -> None:
+    """Dropout and the like of one micro-batch follow from these three numbers alone."""
+    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + micro)
+
+
+@contextmanager
+def _explained_memory(config: Config, place: Place) -> Iterator[None]:
+    """Say which setting to lower when memory runs out."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        tokens = config.data.tokens
+        raise RunError(
+            f"out of memory at step {place.step + 1}: lower data.tokens (now {tokens}), for example"
+            f" data.tokens={tokens // 2} training.accumulate={2 * config.training.accumulate}, which keeps the size"
+            " of an update"
+        ) from error

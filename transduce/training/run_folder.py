@@ -1,0 +1,98 @@
+"""What a run folder offers besides its checkpoints: config, tokenizer, the model to translate with, and a card.
+
+    config.toml  tokenizer/  model.safetensors  README.md  metrics.jsonl  checkpoints/
+
+The first three are a translator. `model.safetensors` verifies itself and is replaced in one rename.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from transduce import config as configs
+from transduce.config import parse
+from transduce.data.tokenizer import Tokenizers
+from transduce.errors import RunError
+from transduce.experiment import Config
+from transduce.model.seq2seq import Seq2Seq
+from transduce.training.card import Facts, card
+from transduce.training.durable import disk_errors, write_text
+from transduce.training.weights import check_shapes, load_weights, save_weights
+
+CONFIG, TOKENIZER, MODEL, CARD = "config.toml", "tokenizer", "model.safetensors", "README.md"
+
+# Settings a resumed run may change without becoming another run.
+_FREE = (
+    "license",
+    "search",
+    "validation",
+    *("training.steps", "training.minutes", "training.device", "training.threads", "training.tensorboard"),
+    *("training.report_every", "training.save_every", "training.keep_last", "training.keep_best"),
+    *("training.average", "training.average_of"),
+)
+
+
+def begin(folder: Path, config: Config, tokenizers: Tokenizers) -> None:
+    """Write config and tokenizer of a new run, or check that an old one is being continued."""
+    with disk_errors(folder, "writing the run's config and tokenizer", needed=len(tokenizers.source.model)):
+        if (folder / CONFIG).exists():
+            _check_same(read_config(folder), config, folder)
+            if Tokenizers.load(folder / TOKENIZER).digest() != tokenizers.digest():
+                raise RunError(
+                    f"{folder}: was trained with another tokenizer than the corpus {config.data.folder} has now;"
+                    " choose another folder for the new run"
+                )
+        else:
+            tokenizers.save(folder / TOKENIZER)
+        write_text(folder / CONFIG, configs.dump(config))
+
+
+def read_config(folder: Path, trust: bool = True) -> Config:
+    """The config a run was trained with."""
+    if not (folder / CONFIG).is_file():
+        what = "no such folder" if not folder.exists() else f"no {CONFIG} in it"
+        raise RunError(f"{folder}: not a trained model ({what}); expected a run folder written by `transduce train`")
+    return parse(Config, configs.layers(Config, folder.resolve() / CONFIG).tree, trust=trust)
+
+
+def export(
+    folder: Path, weights: dict[str, Tensor], tokenizers: Tokenizers, longest: int, config: Config, facts: Facts
+) -> None:
+    """Make these weights the ones the folder translates with, and describe them in the card."""
+    needed = sum(tensor.nbytes for tensor in weights.values())
+    with disk_errors(folder, "writing the model", needed):
+        metadata = {"tokenizer": tokenizers.digest(), "longest": str(longest), "weights": facts.weights}
+        save_weights(folder / MODEL, weights, metadata)
+        write_text(folder / CARD, card(folder.name, config, facts))
+
+
+def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, int]:
+    """Config, tokenizers, model and the longest source it was trained on."""
+    config = read_config(folder, trust)
+    tokenizers = Tokenizers.load(folder / TOKENIZER)
+    if not (folder / MODEL).is_file():
+        raise RunError(
+            f"{folder}: has no {MODEL} yet; training writes it at the first validation or at the end."
+            " Go on training with the same command, or average checkpoints with `transduce average`"
+        )
+    weights, metadata = load_weights(folder / MODEL)
+    if metadata.get("tokenizer") != tokenizers.digest():
+        raise RunError(
+            f"{folder}: {MODEL} was trained with another tokenizer than {TOKENIZER}/ holds; restore the right one"
+        )
+    model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
+    check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, folder / MODEL)
+    model.load_weights(weights)
+    return config, tokenizers, model, int(metadata.get("longest", "256"))
+
+
+def _check_same(old: Config, new: Config, folder: Path) -> None:
+    before, after = configs.flatten(old), configs.flatten(new)
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key) and not key.startswith(_FREE):
+            raise RunError(
+                f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for;"
+                " choose another folder, or the same settings to go on"
+            )

@@ -1,0 +1,98 @@
+"""A model in training with all that must survive a crash: weights, optimizer, moving average, place in the data.
+
+`snapshot` and `restore` are exact: a session restored from a snapshot goes on to the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduce.experiment import Config
+from transduce.model.seq2seq import Seq2Seq
+from transduce.training.checkpoint import Snapshot
+from transduce.training.weights import check_shapes
+
+
+@dataclass
+class Place:
+    """How far a run has come; plain numbers only, so that it is saved as JSON without loss.
+
+    `position` is the next batch of `epoch`; `sums` are what the next report will divide; `scores` maps the step of each
+    validation to its metric; `stale` counts validations since the best.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    target_tokens: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    best_step: int = -1
+    stale: int = 0
+    validation: dict[str, float] = field(default_factory=dict)
+    signature: str = ""
+
+    def best_steps(self, count: int, lower: bool) -> list[int]:
+        """Steps of the `count` best validations, the best first."""
+        ranked = sorted(self.scores, key=lambda step: (self.scores[step] if lower else -self.scores[step], int(step)))
+        return [int(step) for step in ranked[:count]]
+
+
+class Session:
+    """The moving parts of one run."""
+
+    def __init__(self, config: Config, model: Seq2Seq, device: torch.device) -> None:
+        self.config = config
+        self.model = model.to(device)
+        self.device = device
+        self.optimizer = config.training.optimizer.build(model.parameters())
+        self.average = (
+            {name: tensor.clone() for name, tensor in model.weights().items()} if config.training.ema else None
+        )
+        self.place = Place()
+
+    def move_average(self) -> None:
+        """average <- ema * average + (1 - ema) * weights."""
+        if self.average is not None:
+            new = list(self.model.weights().values())
+            torch._foreach_lerp_(list(self.average.values()), new, 1 - self.config.training.ema)
+
+    def offered_weights(self) -> dict[str, Tensor]:
+        """What is validated and exported: the moving average if there is one."""
+        return self.average if self.average is not None else self.model.weights()
+
+    def snapshot(self) -> Snapshot:
+        tensors = {"model": dict(self.model.weights()), "optimizer": self._optimizer_tensors()}
+        if self.average is not None:
+            tensors["average"] = self.average
+        return Snapshot(self.place.step, tensors, asdict(self.place))
+
+    def restore(self, snapshot: Snapshot, where: str) -> None:
+        expected = {name: tuple(tensor.shape) for name, tensor in self.model.weights().items()}
+        check_shapes(snapshot.tensors["model"], expected, where)
+        self.model.load_weights(snapshot.tensors["model"])
+        self._restore_optimizer(snapshot.tensors["optimizer"])
+        if self.average is not None:
+            for name, tensor in snapshot.tensors.get("average", snapshot.tensors["model"]).items():
+                self.average[name].copy_(tensor)
+        self.place = Place(**snapshot.state)
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        """Adam's moments and step counts, named after their parameters."""
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"{name}/{key}"] = value
+        return tensors
+
+    def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        parameters = dict(self.model.named_parameters())
+        for key, tensor in tensors.items():
+            name, _, moment = key.rpartition("/")
+            state: dict[str, Any] = self.optimizer.state[parameters[name]]
+            state[moment] = tensor.to(self.device)

@@ -1,0 +1,83 @@
+"""The [training] and [validation] sections of a config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from transduce.errors import ConfigError
+from transduce.search.beam import Beam
+from transduce.search.stepwise import Greedy, Sample
+from transduce.training.optimizer import Adam, LearningRate, Optimizer, Paper
+
+Metric = Literal["bleu", "chrf", "loss"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the weights are found, how often they are saved, and which are kept at the end.
+
+    `average` > 0 ends the run by averaging that many checkpoints, the last or the best ones (`average_of`); the average
+    is what the run folder offers if it does not validate worse than the best single checkpoint.
+    """
+
+    steps: int = 100_000
+    minutes: float = 0.0  # stop after so much training time; 0 = no limit
+    accumulate: int = 1  # micro-batches a step
+    optimizer: Optimizer = Adam()
+    learning_rate: LearningRate = Paper()
+    clip: float = 0.0  # largest gradient norm; 0 = off, as in the paper
+    precision: Literal["fp32", "bf16"] = "fp32"
+    ema: float = 0.0  # decay of the moving average of weights; 0 = off
+    report_every: int = 100
+    save_every: int = 1000
+    keep_last: int = 5
+    keep_best: int = 1
+    average: int = 0
+    average_of: Literal["last", "best"] = "last"
+    device: str = "auto"
+    threads: int = 0  # CPU threads; 0 = torch's own choice
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "report_every", "save_every", "keep_last"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("minutes", "clip", "keep_best", "average", "threads"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.ema < 1:
+            raise ConfigError(f"ema: expected a number from 0 up to 1, got {self.ema}")
+        kept = self.keep_last if self.average_of == "last" else self.keep_best
+        if self.average > kept:
+            raise ConfigError(
+                f"average: {self.average} checkpoints to average, but only {kept} are kept;"
+                f" set training.keep_{self.average_of}={self.average}"
+            )
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Measuring on held-out text: every `every` steps, by loss and by the quality of real translations.
+
+    Training stops after `patience` validations without a better `metric` (0 = never), and the best is what the run
+    folder offers. `sentences` > 0 translates only that many, `samples` of them are shown.
+    """
+
+    every: int = 1000
+    metric: Metric = "bleu"
+    patience: int = 0
+    search: Greedy | Beam | Sample = Greedy()
+    sentences: int = 0
+    samples: int = 3
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"every: expected at least 1, got {self.every}")
+        for name in ("patience", "sentences", "samples"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+
+    def better(self, new: float, old: float) -> bool:
+        """Whether `new` improves on `old`: a lower loss, a higher BLEU or chrF."""
+        return new < old if self.metric == "loss" else new > old
