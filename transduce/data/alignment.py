@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from transduce.data.lines import read_lines
 
-LINES_JUDGED = 4_000_000  # keeps the memory of the estimate below 200 MB
+LINES_JUDGED = 1_000_000  # keeps the memory of the estimate near 100 MB
 FEWEST_LINES = 20  # on each side of the place; fewer ratios show no spread
 CLEARLY_LIKELIER = 12.0  # nats by which two spreads must beat one
 CLEARLY_WIDER = 1.5  # times as much variance after the place as before it
@@ -37,7 +37,9 @@ def describe_mismatch(source_file: str, target_file: str) -> str:
     sides = np.array(lengths[0][:both], np.float64), np.array(lengths[1][:both], np.float64)
     place = place_of_parting(*sides)
     shorter = source_file if counts[0] < counts[1] else target_file
-    if place is not None:
+    if place is None and both == LINES_JUDGED and _related(*sides):
+        where = f"Judged by line lengths, the first {both:,} lines do match; no more were looked at"
+    elif place is not None:
         where = (
             f"Judged by line lengths, the sides stop matching at about line {place}: look for a missing or extra line"
         )

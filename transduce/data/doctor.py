@@ -28,7 +28,11 @@ _OUTCOMES: dict[Action, Outcome] = {"keep": "kept", "clean": "cleaned", "drop": 
 
 @dataclass(frozen=True)
 class Doctor:
-    """What to do with a pair that has the fault."""
+    """What to do with a pair that has the fault.
+
+    Only reported: training pairs of which just the source is in valid or test, corpora whose sides look swapped (see
+    swapped.py), characters the tokenizer has no piece for. Always refused: files of different line counts.
+    """
 
     invalid_utf8: Literal["refuse", "drop"] = "refuse"
     control: Literal["clean", "drop", "refuse", "keep"] = "clean"  # control characters; clean: each becomes a space

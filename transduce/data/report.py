@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 Outcome = Literal["kept", "cleaned", "dropped", "refused", "warning"]
 PLACES = 3
@@ -115,23 +118,24 @@ class Report:
                 counts.update({f.check: f.count for f in corpus.findings if f.outcome == "dropped"})
         return dict(counts)
 
-    def render(self) -> Table:
-        """A table for the terminal."""
+    def render(self) -> Group:
+        """A table of counts for the terminal, and below it the first places, which are too wide for a column."""
         table = Table(title="Data doctor")
         for heading in ("split", "corpus", "check", "outcome"):
             table.add_column(heading)
-        table.add_column("count", justify="right")
-        table.add_column("first places", overflow="fold")
+        table.add_column("count", justify="right", no_wrap=True)
+        places = Text()
         for corpus in self.corpora:
             kept = f"{corpus.kept:,} of {corpus.pairs:,}"
-            table.add_row(corpus.split, corpus.name, "pairs", "kept", kept, "", style="bold")
+            table.add_row(corpus.split, escape(corpus.name), "pairs", "kept", kept, style="bold")
             for finding in corpus.findings:
                 style = {"refused": "red", "warning": "yellow"}.get(finding.outcome, "")
-                places = "\n".join([*finding.places, *([finding.note] if finding.note else [])])
-                # Excerpts may hold brackets, which rich would read as its own markup.
-                cells = ["", "", finding.check, finding.outcome, f"{finding.count:,}", places.replace("[", r"\[")]
-                table.add_row(*cells, style=style)
-        return table
+                table.add_row("", "", finding.check, finding.outcome, f"{finding.count:,}", style=style)
+                details = [*([finding.note] if finding.note else []), *finding.places]
+                if details:
+                    places.append(f"{corpus.split}, {corpus.name}: {finding.check}\n", style=style or "bold")
+                    places.append("".join(f"{line}\n" for line in _indent(details)))
+        return Group(table, places, Text("\n".join(self.notes)))
 
     def as_text(self) -> str:
         """The same as plain lines."""

@@ -15,6 +15,7 @@ import sentencepiece
 
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.errors import ConfigError, DataError
+from transduce.progress import Progress
 
 Normalization = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -71,21 +72,24 @@ class SentencePiece:
     def _train_one(self, what: str, lines: list[str]) -> tuple[Tokenizer, tuple[str, ...]]:
         if not any(line.strip() for line in lines):
             raise DataError(f"tokenizer: {what} has no text to train on")
-        size = self.vocabulary
-        try:
-            model = self._run(lines, size)
-        except RuntimeError as error:
-            possible = re.search(r"set it to a value <= (\d+)", str(error))
-            if possible is None:
-                raise DataError(self._why_not(what, lines, str(error))) from None
-            size = int(possible.group(1))
-            model = self._run(lines, size)
-        tokenizer = Tokenizer(model, f"tokenizer of {what}")
+        with Progress(f"Training the tokenizer of {what}", len(lines), "lines") as progress:
+            tokenizer = Tokenizer(self._run_within_limits(what, lines), f"tokenizer of {what}")
+            progress.advance(len(lines))
         if tokenizer.size == self.vocabulary:
             return tokenizer, ()
         return tokenizer, (
             f"tokenizer of {what}: the text yields {tokenizer.size:,} pieces, not the {self.vocabulary:,} asked for",
         )
+
+    def _run_within_limits(self, what: str, lines: list[str]) -> bytes:
+        """The model; with as many pieces as the text yields, if fewer than asked for."""
+        try:
+            return self._run(lines, self.vocabulary)
+        except RuntimeError as error:
+            possible = re.search(r"set it to a value <= (\d+)", str(error))
+            if possible is None:
+                raise DataError(self._why_not(what, lines, str(error))) from None
+            return self._run(lines, int(possible.group(1)))
 
     def _run(self, lines: Iterable[str], size: int) -> bytes:
         model = io.BytesIO()

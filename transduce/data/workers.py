@@ -22,7 +22,7 @@ WORTH_PROCESSES = 8  # with fewer items than this, starting processes takes long
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
     """Yield `function(item)` for each item, in order; `workers` processes, 0 for one on each core."""
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or _cores()
     stream = iter(items)
     head = list(islice(stream, WORTH_PROCESSES))
     if workers == 1 or len(head) < WORTH_PROCESSES:
@@ -45,6 +45,13 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))  # those this process may use
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
 
 
 def _start_worker() -> None:

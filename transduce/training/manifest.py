@@ -10,10 +10,13 @@ import hashlib
 import json
 import platform
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import torch
+
+from transduce import __version__
 from transduce.errors import RunError
 
 MANIFEST = "manifest.json"
@@ -52,7 +55,9 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         "step": manifest.step,
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("safetensors", "torch", "transduce")},
+            "safetensors": safetensors.__version__,
+            "torch": torch.__version__,
+            "transduce": __version__,
         },
     }
     return _canonical({**document, "sha256": _self_digest(document)})

@@ -1,0 +1,107 @@
+"""A model small enough to enumerate: a second-order Markov chain for each sentence, behind the model contract."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from transduce.data.symbols import Symbols
+from transduce.model.contract import Memory, State
+from transduce.search.hypothesis import Hypothesis
+
+V = 5
+EOS = 1
+SYMBOLS = Symbols(pad=0, bos=0, eos=EOS, unk=0, never=(0,))
+
+
+@dataclass
+class Markov:
+    """Logits are tables[sentence, token before last, last token] + drift[step], (V,) each.
+
+    The token before last comes from the state, so that a search which forgets to reorder the state goes wrong. Without
+    drift, two texts of the same triples in another order would be exactly as probable.
+    """
+
+    tables: Tensor
+    drift: Tensor = field(default_factory=lambda: torch.zeros(64, V))
+    sizes: list[int] = field(default_factory=list)
+
+    def start(self, memory: Memory) -> State:
+        number = memory.layers[0][:, 0, 0].to(torch.int64)
+        return State(fixed={"number": number}, grown=(torch.zeros_like(number), None), length=0)
+
+    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        assert tokens.shape[1] == 1
+        self.sizes.append(len(tokens))
+        before, last = state.grown[0], tokens[:, 0]
+        logits = self.tables[state.fixed["number"], before, last] + self.drift[state.length]
+        return logits[:, None], State(state.fixed, (last, None), state.length + 1)
+
+    def log_probs(self, number: int, tokens: tuple[int, ...]) -> list[float]:
+        """What the model gives each of the tokens, worked out without any search."""
+        history = torch.tensor((0, 0, *tokens))
+        logits = self.tables[number, history[:-2], history[1:-1]] + self.drift[: len(tokens)]
+        found: list[float] = logits.double().log_softmax(-1).gather(1, history[2:, None]).flatten().tolist()
+        return found
+
+
+def markov(sentences: int = 1, seed: int = 0, spread: float = 1.5) -> Markov:
+    generator = torch.Generator().manual_seed(seed)
+    tables = torch.randn(sentences, V, V, V, generator=generator) * spread
+    return Markov(tables, torch.randn(64, V, generator=generator) / 2)
+
+
+def memory(numbers: list[int], lengths: list[int] | None = None, width: int | None = None) -> Memory:
+    """Memory of sentences `numbers` (rows of a Markov's tables) whose sources have these lengths."""
+    lengths = lengths or [3] * len(numbers)
+    width = width or max(lengths)
+    mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
+    layer = torch.tensor(numbers, dtype=torch.float32)[:, None, None].expand(-1, width, 1)
+    return Memory((layer,), mask)
+
+
+def enumerate_all(model: Markov, number: int, limit: int, alpha: float) -> list[tuple[float, tuple[int, ...]]]:
+    """Every translation of at most `limit` tokens with its end symbol, by score."""
+    found = []
+    for length in range(limit):
+        for tokens in itertools.product([token for token in range(V) if token not in (0, EOS)], repeat=length):
+            log_prob = sum(model.log_probs(number, (*tokens, EOS)))
+            found.append((log_prob / ((5 + length + 1) / 6) ** alpha, tokens))
+    return sorted(found, reverse=True)
+
+
+def plain_beam(
+    model: Markov, number: int, limit: int, size: int, alpha: float, n_best: int
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Beam search in plain Python that never stops before the limit. Finished hypotheses by score, at most n_best."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    finished: list[tuple[float, tuple[int, ...]]] = []
+    for step in range(1, limit + 1):
+        candidates = [
+            (total + model.log_probs(number, (*tokens, token))[-1], (*tokens, token))
+            for total, tokens in live
+            for token in range(1, V)
+        ]
+        candidates.sort(key=lambda pair: -pair[0])
+        candidates = candidates[: 2 * size]
+        finished += [(p / ((5 + step) / 6) ** alpha, t[:-1]) for p, t in candidates[:size] if t[-1] == EOS]
+        live = [(p, t) for p, t in candidates if t[-1] != EOS][:size]
+    return sorted(finished, reverse=True)[:n_best]
+
+
+def close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-5)
+
+
+def check_sound(model: Markov, number: int, hypothesis: Hypothesis) -> None:
+    """The parts of a hypothesis agree with each other and with the model."""
+    written = (*hypothesis.tokens, EOS) if hypothesis.finished else hypothesis.tokens
+    truth = model.log_probs(number, written)
+    assert len(hypothesis.token_log_probs) == len(written)
+    assert all(close(a, b) for a, b in zip(hypothesis.token_log_probs, truth, strict=True))
+    assert close(hypothesis.log_prob, sum(truth))
+    assert EOS not in hypothesis.tokens

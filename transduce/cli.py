@@ -1,0 +1,311 @@
+"""The command line: each command a few lines over a function of the package.
+
+Everything about a run is a key of its config (`key=value`); flags are few, and a test holds their list.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from transduce import config as configs
+from transduce.errors import DataError, UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Learn to turn one sequence into another: prepare text, train a Transformer, translate, score.",
+)
+config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
+app.add_typer(config_app, name="config")
+
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Run folder of a trained model.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")]
+Language = Annotated[str, typer.Option("--to", help="Target language of a model trained with tags such as <2de>.")]
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help="A .toml file or preset, then overrides.")
+]
+
+
+def _split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """A config file or preset, if the first word is one, and the overrides."""
+    words = list(words or [])
+    file = words.pop(0) if words and "=" not in words[0] else None
+    return file, words
+
+
+@app.command()
+def prepare(words: Words = None) -> None:
+    """Read parallel text, examine it, train a tokenizer, and write a corpus that training maps into memory.
+
+    Examples:
+
+        transduce prepare output=data/mine train.source=train.en train.target=train.de valid.source=val.en valid.target=val.de
+
+        transduce prepare configs/multi30k-en-de.prepare.toml tokenizer.vocabulary=10000
+    """
+    from transduce.data.prepare import Prepare
+    from transduce.data.prepare import prepare as run
+
+    corpus = run(configs.load(Prepare, *_split_words(words)))
+    print((corpus.folder / "report.txt").read_text(encoding="utf-8"), end="")
+    for name in corpus.splits:
+        print(f"{corpus.folder}: {name} {len(corpus.split(name)):,} pairs")
+
+
+@app.command()
+def doctor(words: Words = None) -> None:
+    """Examine parallel text without writing anything: what is broken, odd, repeated, or shared by train and test.
+
+    Examples:
+
+        transduce doctor train.source=train.en train.target=train.de test.source=test.en test.target=test.de
+    """
+    from transduce.data.examination import examine
+    from transduce.data.prepare import Prepare
+
+    file, overrides = _split_words(words)
+    report = examine(configs.load(Prepare, file, ["output=unused", *overrides]))
+    print(report.render(), end="")
+
+
+@app.command()
+def train(
+    words: Words = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Run folder; a run that is there goes on.")] = Path(
+        "runs/model"
+    ),
+) -> None:
+    """Train a model on a prepared corpus, or go on with a run that was stopped.
+
+    Ctrl-C or SIGTERM saves and leaves (exit code 130 or 143); the same command goes on from there, to the same result.
+
+    Examples:
+
+        transduce train tiny data.folder=data/mine --output runs/mine
+
+        transduce train configs/multi30k-en-de.toml training.steps=5000 -o runs/multi30k
+    """
+    from transduce.experiment import Config
+    from transduce.training.loop import train as run
+
+    outcome = run(configs.load(Config, *_split_words(words)), output)
+    if outcome.reason in signal.Signals.__members__:
+        raise typer.Exit(128 + signal.Signals[outcome.reason])
+
+
+@app.command()
+def translate(
+    model: ModelFolder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; standard input if none.")
+    ] = None,
+    input: Annotated[Path | None, typer.Option("--input", "-i", help="File to translate, a line at a time.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write instead of standard output.")
+    ] = None,
+    to: Language = "",
+    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 0,
+    n_best: Annotated[int, typer.Option(help="Translations a text, with scores.")] = 1,
+    prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
+    search: Annotated[str, typer.Option(help="Search settings as TOML, such as 'kind=\"sample\",top_p=0.9'.")] = "",
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives.")
+    ] = False,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Translate texts, standard input or a file: one line out for each line in, in order.
+
+    Examples:
+
+        transduce translate runs/demo "Guten Morgen" "Wie geht es dir?"
+
+        transduce translate runs/demo --beam 8 < input.txt > output.txt
+    """
+    from transduce.loading import load
+    from transduce.output import as_json, as_lines, chosen_search, read_lines, written
+
+    translator = load(model, device, trust)
+    lines: Iterator[str] | list[str] = list(texts) if texts else read_lines(input)
+    total = len(texts) if texts else None
+    options = chosen_search(translator, search) if search else None
+    stream = translator.stream(lines, beam=beam, n_best=n_best, search=options, to=to, prefixes=prefix)
+    with written(output) as file:
+        for translation in _with_progress(stream, total, output):
+            file.write(as_json(translation) if json_lines else as_lines(translation, n_best))
+
+
+@app.command()
+def score(
+    model: ModelFolder,
+    source: Annotated[Path, typer.Argument(help="Source text, a sentence a line.")],
+    target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
+    to: Language = "",
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Print the log-probability that the model gives each pair, and its mean per token, tab-separated.
+
+    Examples:
+
+        transduce score runs/demo test.de test.en
+    """
+    from transduce.loading import load
+    from transduce.output import read_lines
+
+    translator = load(model, device, trust)
+    sources, targets = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(targets):
+        raise DataError(f"{source} has {len(sources):,} lines and {target} {len(targets):,}; expected as many in each")
+    for begin in range(0, len(sources), 1000):
+        for one in translator.score(sources[begin : begin + 1000], targets[begin : begin + 1000], to):
+            print(f"{one.log_prob:.4f}\t{one.per_token:.4f}")
+
+
+@app.command()
+def evaluate(
+    reference: Annotated[Path, typer.Argument(help="Reference translations, a sentence a line.")],
+    hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a run folder to translate with.")],
+    source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
+    other: Annotated[Path | None, typer.Option(help="Translations of a second system, to compare with.")] = None,
+    language: Annotated[str, typer.Option(help="Target language: picks sacreBLEU's tokenizer, as for zh.")] = "",
+    lowercase: Annotated[bool, typer.Option("--lowercase", "-lc", help="Ignore case.")] = False,
+    moses: Annotated[
+        bool, typer.Option("--moses", help="Also BLEU as in older papers: lower-cased, Moses tokens.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to keep the translations a model makes.")
+    ] = None,
+    to: Language = "",
+    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 0,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Measure translations by BLEU, chrF and TER (sacreBLEU, with signatures), by length, and against another system.
+
+    Examples:
+
+        transduce evaluate test.de translated.de --source test.en --other baseline.de
+
+        transduce evaluate test.de runs/demo --source test.en --moses --language de
+    """
+    from transduce.evaluation.report import evaluate as run
+    from transduce.output import read_lines, written
+
+    sources = list(read_lines(source)) if source else None
+    if hypothesis.is_dir():
+        from transduce.loading import load
+
+        if sources is None:
+            raise UserError(f"{hypothesis} is a model: give the text to translate with --source FILE")
+        stream = load(hypothesis, device, trust).stream(sources, beam=beam, to=to)
+        hypotheses = [translation.text for translation in _with_progress(stream, len(sources), output)]
+        if output is not None:
+            with written(output) as file:
+                file.writelines(f"{line}\n" for line in hypotheses)
+    else:
+        hypotheses = list(read_lines(hypothesis))
+    others = list(read_lines(other)) if other else None
+    names = (str(hypothesis), str(other))
+    result = run(sources, hypotheses, list(read_lines(reference)), language, lowercase, moses, others, names=names)
+    if json_lines:
+        print(json.dumps(result.as_dict()))
+    else:
+        result.render(Console(soft_wrap=True))
+
+
+@app.command()
+def average(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    last: Annotated[int, typer.Option(help="Average the last so many checkpoints.")] = 0,
+    best: Annotated[int, typer.Option(help="Average the best so many by validation.")] = 0,
+) -> None:
+    """Average checkpoints of a run and make the result the model that the folder offers.
+
+    Examples:
+
+        transduce average runs/demo --last 5
+    """
+    from transduce.training.averaging import average_run
+
+    print(average_run(run, last, best))
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")] = Path("plot.png"),
+) -> None:
+    """Draw loss, learning rate and BLEU of one or several runs to a PNG.
+
+    Examples:
+
+        transduce plot runs/first runs/second -o compared.png
+    """
+    from transduce.plot import plot as draw
+
+    draw(runs, output)
+    print(output)
+
+
+@config_app.command("show")
+def config_show(words: Words = None) -> None:
+    """Print the whole config that a file or preset and overrides give, with the place each value came from.
+
+    Examples:
+
+        transduce config show base model.decoder.layers=2
+    """
+    from transduce.experiment import Config
+
+    layers = configs.layers(Config, *_split_words(words))
+    print(configs.dump(configs.parse(Config, layers.tree), layers.origins), end="")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus and model.")] = Path("runs/demo"),
+) -> None:
+    """Train a small model on number words (generated here), translate with it, and score it: about two minutes.
+
+    Examples:
+
+        transduce demo
+    """
+    from transduce.demo import demo as run
+
+    run(output)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from transduce import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def _with_progress(stream: Iterator, total: int | None, output: Path | None) -> Iterator:  # type: ignore[type-arg]
+    """Show progress unless the translations themselves go to the terminal."""
+    from transduce.progress import Progress
+
+    if output is None and sys.stdout.isatty():
+        yield from stream
+        return
+    with Progress("Translating", total, "lines") as progress:
+        for item in stream:
+            yield item
+            progress.advance()
