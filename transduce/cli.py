@@ -50,7 +50,7 @@ def prepare(words: Words = None) -> None:
 
     Examples:
 
-        transduce prepare output=data/mine train.source=train.en train.target=train.de valid.source=val.en valid.target=val.de
+        transduce prepare output=data/mine train.source=a.en train.target=a.de valid.source=b.en valid.target=b.de
 
         transduce prepare configs/multi30k-en-de.prepare.toml tokenizer.vocabulary=10000
     """
@@ -71,12 +71,13 @@ def doctor(words: Words = None) -> None:
 
         transduce doctor train.source=train.en train.target=train.de test.source=test.en test.target=test.de
     """
-    from transduce.data.examination import examine
-    from transduce.data.prepare import Prepare
+    from transduce.data.prepare import Prepare, examine
 
     file, overrides = _split_words(words)
     report = examine(configs.load(Prepare, file, ["output=unused", *overrides]))
-    print(report.render(), end="")
+    Console(soft_wrap=True).print(report.render())
+    if report.refused:
+        raise DataError("this text would be refused:\n" + "\n".join(report.refused))
 
 
 @app.command()
@@ -238,7 +239,7 @@ def average(
 
         transduce average runs/demo --last 5
     """
-    from transduce.training.averaging import average_run
+    from transduce.training.average import average_run
 
     print(average_run(run, last, best))
 

@@ -46,9 +46,14 @@ def load(cls: type[T], path: str | Path | None = None, overrides: Sequence[str] 
     return parse(cls, layers(cls, path, overrides).tree)
 
 
-def layers(cls: type[Any], path: str | Path | None = None, overrides: Sequence[str] = ()) -> Layers:
-    """All settings that `path`, the files it extends and the overrides give, merged but not yet checked."""
-    merged = Layers()
+def layers(
+    cls: type[Any],
+    path: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    base: Mapping[str, Any] | None = None,
+) -> Layers:
+    """All settings that `path`, the files it extends and the overrides give, merged over `base`, not yet checked."""
+    merged = Layers(dict(base or {}))
     for name, tree in _files(path) if path is not None else []:
         _merge(cls, merged, tree, origin=name)
     for text in overrides:

@@ -25,9 +25,9 @@ LANGUAGES: dict[str, Callable[[int], str]] = {"en": english, "de": german, "zh":
 HELD_OUT = 200  # numbers never seen in training
 SETTINGS = (
     "data.tokens=2048 data.bucket=4 model.encoder.layers=2 model.decoder.layers=2 model.dropout=0.0"
-    " training.steps=900 training.report_every=50 training.save_every=300"
+    " training.steps=800 training.report_every=50 training.save_every=400"
     " training.learning_rate.kind=cosine training.learning_rate.peak=2e-3 training.learning_rate.warmup=100"
-    " validation.every=300 validation.sentences=120 validation.samples=2 search=greedy"
+    " validation.every=400 validation.metric=chrf validation.sentences=120 validation.samples=2 search=greedy"
 )
 
 
@@ -68,7 +68,9 @@ def _preparation(folder: Path) -> Prepare:
     def pairs(split: str) -> tuple[ParallelText, ...]:
         text = folder / "text"
         return tuple(
-            ParallelText(source=f"{text}/{split}.{one}", target=f"{text}/{split}.{two}", tag=f"<2{two}>", name=f"{one}-{two}")
+            ParallelText(
+                source=f"{text}/{split}.{one}", target=f"{text}/{split}.{two}", tag=f"<2{two}>", name=f"{one}-{two}"
+            )
             for one in LANGUAGES
             for two in LANGUAGES
             if one != two
@@ -92,7 +94,9 @@ def _show(console: Console, folder: Path, numbers: list[int]) -> float:
         translations = translator(sources, to=two)
         right += sum(text == LANGUAGES[two](number) for text, number in zip(translations, numbers, strict=True))
         total += len(numbers)
-    console.print(f"\n[bold]Exactly right:[/] {right} of {total} translations of held-out numbers ({right / total:.1%}).")
+    console.print(
+        f"\n[bold]Exactly right:[/] {right} of {total} translations of held-out numbers ({right / total:.1%})."
+    )
     console.print(f'\nNow try your own:  transduce translate {folder / "model"} --to de "four thousand and twelve"')
     console.print("Then your own text:  transduce prepare --help")
     return right / total

@@ -9,7 +9,7 @@ from transduce.model.seq2seq import Model
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.r_drop import RDrop
 from transduce.search.beam import Beam
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.choice import SearchChoice
 from transduce.training.settings import Training, Validation
 
 
@@ -44,7 +44,7 @@ class Config:
     data: Data = Data()
     model: Model = Model()
     objective: CrossEntropy | RDrop = CrossEntropy()
-    search: Beam | Greedy | Sample = Beam()
+    search: SearchChoice = Beam()
     training: Training = Training()
     validation: Validation = Validation()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +38,7 @@ def read_lines(path: Path | None) -> Iterator[str]:
 def written(path: Path | None) -> Iterator[TextIO]:
     """A file to write text to, standard output if none is named; \\n stays \\n."""
     if path is None:
-        if isinstance(sys.stdout, __import__("io").TextIOWrapper):
+        if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=sys.stdout.isatty())
         yield sys.stdout
         sys.stdout.flush()
@@ -62,6 +64,8 @@ def as_json(translation: Translation) -> str:
 
 def chosen_search(translator: Translator, text: str) -> Any:
     """A search config from settings such as `kind="beam",size=8`; what is not named is as in the model's config."""
-    from transduce.experiment import Searching
+    from transduce.search.choice import Chosen
 
-    return configs.load(Searching, None, [f"search={{{text}}}"]).search
+    own = configs.dump(Chosen(translator.search))
+    merged = configs.layers(Chosen, None, [f"search={{{text}}}"], base=tomllib.loads(own))
+    return configs.parse(Chosen, merged.tree).search

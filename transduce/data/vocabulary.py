@@ -72,6 +72,9 @@ class SentencePiece:
     def _train_one(self, what: str, lines: list[str]) -> tuple[Tokenizer, tuple[str, ...]]:
         if not any(line.strip() for line in lines):
             raise DataError(f"tokenizer: {what} has no text to train on")
+        # Each line once: where long stretches of text repeat (one English side for several languages, say),
+        # sentencepiece's search for seed pieces takes quadratic time, and a minute becomes days.
+        lines = list(dict.fromkeys(lines))
         with Progress(f"Training the tokenizer of {what}", len(lines), "lines") as progress:
             tokenizer = Tokenizer(self._run_within_limits(what, lines), f"tokenizer of {what}")
             progress.advance(len(lines))

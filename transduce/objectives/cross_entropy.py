@@ -33,7 +33,7 @@ class CrossEntropy:
 
 
 def smoothed_loss(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Loss:
-    """logits (B, T, V), gold and mask (B, T). Metrics: `nll` is the unsmoothed sum, `correct` counts right guesses."""
+    """logits (B, T, V), gold and mask (B, T). The metric `nll` is the unsmoothed sum."""
     log_probs = logits.float().log_softmax(-1)
     nll = -log_probs.gather(-1, gold.unsqueeze(-1)).squeeze(-1)  # (B, T)
     smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(-1) if smoothing else nll
@@ -41,8 +41,5 @@ def smoothed_loss(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float) 
     return Loss(
         total=smoothed.where(mask, nothing).sum(),
         count=mask.sum(),
-        metrics={
-            "nll": nll.detach().where(mask, nothing).sum(),
-            "correct": ((logits.detach().argmax(-1) == gold) & mask).sum(),
-        },
+        metrics={"nll": nll.detach().where(mask, nothing).sum()},
     )

@@ -10,7 +10,10 @@ from torch import Tensor
 
 from transduce.errors import RunError
 from transduce.progress import Progress
-from transduce.training.checkpoint import read_tensors
+from transduce.training.checkpoint import newest_good, read_checkpoint, read_tensors, step_folders
+from transduce.training.lock import RunLock
+from transduce.training.run_folder import MODEL, read_config, replace_weights
+from transduce.training.session import Place
 from transduce.training.weights import check_shapes
 
 
@@ -39,3 +42,28 @@ def average(paths: Sequence[Path], stem: str = "model") -> dict[str, Tensor]:
     return {
         name: (sums[name] / len(paths)).to(tensor.dtype) if name in sums else tensor for name, tensor in first.items()
     }
+
+
+def average_run(folder: Path, last: int, best: int) -> str:
+    """Average checkpoints of a run, the last or the best so many, and make the result the model the folder offers."""
+    if (last > 0) == (best > 0):
+        raise RunError(f"{folder}: say how many checkpoints to average, either --last N or --best N")
+    config = read_config(folder)
+    with RunLock(folder):
+        found = newest_good(folder)
+        if found is None:
+            raise RunError(f"{folder}: there are no checkpoints to average; expected {folder}/checkpoints/step-...")
+        place = Place(**read_checkpoint(found.path).state)
+        kept = step_folders(folder)
+        lower = config.validation.metric == "loss"
+        steps = sorted(kept)[-last:] if last else [step for step in place.best_steps(best, lower) if step in kept]
+        if len(steps) < max(last, best):
+            raise RunError(
+                f"{folder}: {max(last, best)} checkpoints were asked for and {len(steps)} are kept; ask for fewer, or"
+                f" train with training.keep_{'last' if last else 'best'}={max(last, best)}"
+            )
+        stem = "average" if config.training.ema else "model"
+        weights = average([kept[step] for step in steps], stem)
+        name = f"average of {len(steps)} checkpoints (steps {', '.join(f'{step:,}' for step in sorted(steps))})"
+        replace_weights(folder, weights, name)
+    return f"{folder / MODEL}: {name}"

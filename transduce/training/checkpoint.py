@@ -116,7 +116,7 @@ def newest_good(folder: Path) -> Found | None:
     Having some, of which none is good, is an error: training silently from the start would hide the loss.
     """
     skipped: list[str] = []
-    for step, path in sorted(_step_folders(folder).items(), reverse=True):
+    for step, path in sorted(step_folders(folder).items(), reverse=True):
         fault = find_fault(path, step)
         if fault is None:
             notes = [f"{reason}; falling back to {path.name}" for reason in skipped]
@@ -137,7 +137,7 @@ def prune(folder: Path, keep: Collection[int]) -> None:
     """Delete the checkpoints of all other steps, except the one that `latest` names."""
     latest = _latest(folder)
     with disk_errors(folder, "deleting old checkpoints", needed=0):
-        for step, path in _step_folders(folder).items():
+        for step, path in step_folders(folder).items():
             if step not in keep and path.name != latest:
                 remove(path)
 
@@ -191,7 +191,8 @@ def _bytes_needed(snapshot: Snapshot) -> int:
     return _SLACK + sum(tensor.numel() * tensor.element_size() + _HEADER for tensor in tensors)
 
 
-def _step_folders(folder: Path) -> dict[int, Path]:
+def step_folders(folder: Path) -> dict[int, Path]:
+    """The checkpoint folders there are, by step; they may be damaged."""
     checkpoints = folder / "checkpoints"
     with disk_errors(folder, "listing the checkpoints", needed=0):
         paths = list(checkpoints.iterdir()) if checkpoints.is_dir() else []

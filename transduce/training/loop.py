@@ -26,7 +26,14 @@ from transduce.experiment import Config
 from transduce.objectives.base import Step
 from transduce.training.average import average
 from transduce.training.card import Facts
-from transduce.training.checkpoint import clean_leftovers, newest_good, prune, read_checkpoint, save_checkpoint
+from transduce.training.checkpoint import (
+    clean_leftovers,
+    newest_good,
+    prune,
+    read_checkpoint,
+    save_checkpoint,
+    step_folders,
+)
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog
 from transduce.training.optimizer import Schedule, update
@@ -35,6 +42,7 @@ from transduce.training.session import Place, Session
 from transduce.training.signals import StopRequest
 from transduce.training.validate import Measured, validate
 
+_OWN_SUMS = ("loss", "count", "norm", "steps", "skipped", "in_a_row", "since")  # the rest are the objective's metrics
 HOPELESS = 20  # steps in a row whose gradient was not finite: something is wrong that skipping will not mend
 
 
@@ -170,8 +178,8 @@ class _Run:
         if sums["in_a_row"] >= HOPELESS:
             raise RunError(
                 f"{self.folder}: the gradient has not been finite for {sums['in_a_row']:.0f} steps,"
-                f" up to step {place.step}. The weights and the last checkpoint are sound. Lower training.learning_rate,"
-                " set training.clip=1, or train with training.precision=fp32"
+                f" up to step {place.step}. The weights and the last checkpoint are sound."
+                " Lower training.learning_rate, set training.clip=1, or train with training.precision=fp32"
             )
         count = max(sums["count"], 1.0)
         place.target_tokens += int(sums["count"])
@@ -179,8 +187,7 @@ class _Run:
             place.step,
             {
                 "loss": sums["loss"] / count,
-                "nll": sums["nll"] / count,
-                "accuracy": sums["correct"] / count,
+                **{name: sums[name] / count for name in sums if name not in _OWN_SUMS},
                 "learning_rate": self.rate(place.step),
                 "gradient_norm": sums["norm"] / max(sums["steps"], 1.0),
                 "skipped": sums["skipped"],
@@ -224,9 +231,8 @@ class _Run:
         training = self.config.training
         self.sums.store()
         save_checkpoint(self.folder, self.session.snapshot())
-        steps = sorted(int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*[0-9]"))
-        kept = set(steps[-training.keep_last :]) | set(self._best(training.keep_best))
-        prune(self.folder, kept)
+        last = sorted(step_folders(self.folder))[-training.keep_last :]
+        prune(self.folder, {*last, *self._best(training.keep_best)})
 
     def _best(self, count: int) -> list[int]:
         return self.session.place.best_steps(count, lower=self.config.validation.metric == "loss")
@@ -242,16 +248,17 @@ class _Run:
 
     def _average(self, log: RunLog) -> None:
         training, place, validation = self.config.training, self.session.place, self.config.validation
-        folders = sorted((self.folder / "checkpoints").glob("step-*[0-9]"))
+        kept = step_folders(self.folder)
+        steps = sorted(kept)[-training.average :]
         if training.average_of == "best" and self.validates:
-            wanted = self._best(training.average)
-            folders = [path for path in folders if int(path.name[5:]) in wanted]
-        folders = folders[-training.average :]
+            steps = [step for step in self._best(training.average) if step in kept]
+        folders = [kept[step] for step in steps]
         stem = "average" if self.session.average is not None else "model"
         weights = average(folders, stem)
         name = f"average of {len(folders)} checkpoints ({training.average_of})"
         if not self.validates:
-            return self._export(weights, name)
+            self._export(weights, name)
+            return
         measured = self._measure({key: tensor.to(self.session.device) for key, tensor in weights.items()})
         value, best = measured.values[validation.metric], place.scores[str(place.best_step)]
         chosen = not validation.better(best, value)
@@ -263,7 +270,6 @@ class _Run:
         if chosen:
             place.validation, place.signature = measured.values, measured.signature
             self._export(weights, name)
-        return None
 
     def _export(self, weights: dict[str, Tensor], name: str) -> None:
         place = self.session.place

@@ -68,6 +68,14 @@ def export(
         write_text(folder / CARD, card(folder.name, config, facts))
 
 
+def replace_weights(folder: Path, weights: dict[str, Tensor], name: str) -> None:
+    """Make other weights of the same run the ones the folder translates with."""
+    _, metadata = load_weights(folder / MODEL)
+    with disk_errors(folder, "writing the model", needed=sum(tensor.nbytes for tensor in weights.values())):
+        kept = {key: metadata[key] for key in ("tokenizer", "longest")}
+        save_weights(folder / MODEL, weights, {**kept, "weights": name})
+
+
 def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, int]:
     """Config, tokenizers, model and the longest source it was trained on."""
     config = read_config(folder, trust)

@@ -1,0 +1,17 @@
+"""The searches a config can choose from; the first is what a model translates with when nothing is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transduce.search.beam import Beam
+from transduce.search.stepwise import Greedy, Sample
+
+SearchChoice = Beam | Greedy | Sample
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A search by itself, as a command line names it: `search={kind="sample",top_p=0.9}`."""
+
+    search: SearchChoice = Beam()
