@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
-    """Run the command line. A user's error is printed without a traceback; the exit code is then 2."""
+    """Run the command line. What a user can put right is printed without a traceback; the exit code is then 2."""
     from transduce.cli import app
     from transduce.errors import UserError
 
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where an error can still be told in words
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone, as with `| head`
-        sys.exit(141)
+    except BrokenPipeError:  # whoever read our output has gone, as with `| head`
+        _discard_output()
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"error: {error.filename or 'writing the output'}: {error.strerror or error}", file=sys.stderr)
+        _discard_output()
+        sys.exit(2)
+
+
+def _discard_output() -> None:
+    """Let what is still to be written go nowhere: Python writes it at exit, and would complain again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 if __name__ == "__main__":

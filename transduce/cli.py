@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -28,6 +28,7 @@ app = typer.Typer(
 config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
 app.add_typer(config_app, name="config")
 
+T = TypeVar("T")
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Run folder of a trained model.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")]
@@ -117,9 +118,9 @@ def translate(
     ] = None,
     to: Language = "",
     beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 0,
-    n_best: Annotated[int, typer.Option(help="Translations a text, with scores.")] = 1,
+    n_best: Annotated[int, typer.Option(help="Translations a text: line number, score, text, tab-separated.")] = 1,
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
-    search: Annotated[str, typer.Option(help="Search settings as TOML, such as 'kind=\"sample\",top_p=0.9'.")] = "",
+    search: Annotated[str, typer.Option(help="A search in place of the model's own: kind=sample,top_p=0.9.")] = "",
     json_lines: Annotated[
         bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives.")
     ] = False,
@@ -137,14 +138,23 @@ def translate(
     from transduce.loading import load
     from transduce.output import as_json, as_lines, chosen_search, read_lines, written
 
+    if texts and input is not None:
+        raise UserError(f"texts and --input {input} were given; give one of them")
     translator = load(model, device, trust)
-    lines: Iterator[str] | list[str] = list(texts) if texts else read_lines(input)
-    total = len(texts) if texts else None
-    options = chosen_search(translator, search) if search else None
-    stream = translator.stream(lines, beam=beam, n_best=n_best, search=options, to=to, prefixes=prefix)
-    with written(output) as file:
-        for translation in _with_progress(stream, total, output):
-            file.write(as_json(translation) if json_lines else as_lines(translation, n_best))
+    typed = not texts and input is None and sys.stdin.isatty()  # then each line is answered at once
+    stream = translator.stream(
+        list(texts) if texts else read_lines(input),
+        beam=beam,
+        n_best=n_best,
+        search=chosen_search(translator, search) if search else None,
+        to=to,
+        prefixes=prefix,
+        window=1 if typed else 1000,
+    )
+    with written(output, input) as file:
+        shown = _with_progress(stream, "Translating", len(texts) if texts else None, printed=output is None)
+        for number, translation in enumerate(shown, start=1):
+            file.write(as_json(translation) if json_lines else as_lines(translation, number, n_best))
 
 
 @app.command()
@@ -163,15 +173,20 @@ def score(
         transduce score runs/demo test.de test.en
     """
     from transduce.loading import load
-    from transduce.output import read_lines
+    from transduce.output import read_lines, written
 
     translator = load(model, device, trust)
     sources, targets = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(targets):
         raise DataError(f"{source} has {len(sources):,} lines and {target} {len(targets):,}; expected as many in each")
-    for begin in range(0, len(sources), 1000):
-        for one in translator.score(sources[begin : begin + 1000], targets[begin : begin + 1000], to):
-            print(f"{one.log_prob:.4f}\t{one.per_token:.4f}")
+    scored = (
+        one
+        for begin in range(0, len(sources), 1000)
+        for one in translator.score(sources[begin : begin + 1000], targets[begin : begin + 1000], to)
+    )
+    with written(None) as file:
+        for one in _with_progress(scored, "Scoring", len(sources), printed=True):
+            file.write(f"{one.log_prob:.4f}\t{one.per_token:.4f}\n")
 
 
 @app.command()
@@ -212,7 +227,8 @@ def evaluate(
         if sources is None:
             raise UserError(f"{hypothesis} is a model: give the text to translate with --source FILE")
         stream = load(hypothesis, device, trust).stream(sources, beam=beam, to=to)
-        hypotheses = [translation.text for translation in _with_progress(stream, len(sources), output)]
+        shown = _with_progress(stream, "Translating", len(sources), printed=False)
+        hypotheses = [translation.text for translation in shown]
         if output is not None:
             with written(output) as file:
                 file.writelines(f"{line}\n" for line in hypotheses)
@@ -272,7 +288,7 @@ def config_show(words: Words = None) -> None:
     from transduce.experiment import Config
 
     layers = configs.layers(Config, *_split_words(words))
-    print(configs.dump(configs.parse(Config, layers.tree), layers.origins), end="")
+    print(configs.dump(configs.resolve(Config, layers), layers.origins), end="")
 
 
 @app.command()
@@ -299,14 +315,14 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-def _with_progress(stream: Iterator, total: int | None, output: Path | None) -> Iterator:  # type: ignore[type-arg]
-    """Show progress unless the translations themselves go to the terminal."""
+def _with_progress(stream: Iterator[T], title: str, total: int | None, printed: bool) -> Iterator[T]:
+    """Show progress, unless what comes is `printed` on a terminal and shows by itself how far it is."""
     from transduce.progress import Progress
 
-    if output is None and sys.stdout.isatty():
+    if printed and sys.stdout.isatty():
         yield from stream
         return
-    with Progress("Translating", total, "lines") as progress:
+    with Progress(title, total, "lines") as progress:
         for item in stream:
             yield item
             progress.advance()

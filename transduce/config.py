@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import operator
 import re
 import sys
 import tomllib
@@ -41,9 +42,19 @@ class Layers:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def load(cls: type[T], path: str | Path | None = None, overrides: Sequence[str] = ()) -> T:
-    """The config of class `cls` in a TOML file (or preset), with `key=value` overrides."""
-    return parse(cls, layers(cls, path, overrides).tree)
+def load(cls: type[T], path: str | Path | None = None, overrides: Sequence[str] = (), trust: bool = True) -> T:
+    """The config of class `cls` in a TOML file (or preset), with `key=value` overrides; `trust` as in `parse`."""
+    return resolve(cls, layers(cls, path, overrides), trust)
+
+
+def resolve(cls: type[T], merged: Layers, trust: bool = True) -> T:
+    """The checked config of merged settings; an error also names the file (or command line) the value came from."""
+    try:
+        return parse(cls, merged.tree, trust=trust)
+    except ConfigError as error:
+        key = re.match(r"[\w.]*", str(error))
+        origin = merged.origins.get(key[0]) if key else None
+        raise ConfigError(f"{origin}: {error}" if origin else str(error)) from None
 
 
 def layers(
@@ -102,7 +113,9 @@ def _locate(name: str | Path, folder: Path) -> Path:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
@@ -115,9 +128,10 @@ def _override(text: str) -> dict[str, Any]:
     if not sign or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key.strip()):
         raise ConfigError(f"'{text}': expected key=value, such as training.steps=500")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        table = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        parsed = value.strip()
+        table = {}
+    parsed = table["value"] if table.keys() == {"value"} else value.strip()  # a value of several lines is a word
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
     return typing.cast("dict[str, Any]", parsed)
@@ -129,6 +143,8 @@ def _merge(cls: Any, merged: Layers, new: Mapping[str, Any], origin: str) -> Non
 
 def _merged(cls: Any, old: Any, new: Any, where: str, origin: str, origins: dict[str, str]) -> Any:
     """`new` laid over `old`, where both are settings of type `cls`. Another `kind` drops the old kind's settings."""
+    if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # one table where an array of them may stand
+        cls, old = typing.get_args(cls)[0], _only_one(old, where)
     choices = _choices(cls)
     if choices:
         new = {"kind": new} if isinstance(new, str) else new
@@ -144,12 +160,24 @@ def _merged(cls: Any, old: Any, new: Any, where: str, origin: str, origins: dict
             for key in [key for key in origins if key.startswith(f"{where}.")]:
                 del origins[key]
             old = {}
-        cls = choices.get(kind)
+        cls = choices.get(kind) if isinstance(kind, str) else None
     hints = _hints(cls) if cls is not None else {}
     for key, value in new.items():
         dotted = f"{where}.{key}" if where else key
         old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, origin, origins)
     return old
+
+
+def _only_one(old: Any, where: str) -> Any:
+    """The table that a single setting is laid over, where an array may stand."""
+    if not isinstance(old, list):
+        return old
+    if len(old) > 1:
+        raise ConfigError(
+            f"{where}: {len(old)} tables are there already, and it is not said which of them to change;"
+            f" give the whole array, {where}=[{{...}}, {{...}}]"
+        )
+    return old[0] if old else None
 
 
 def _default_kind(cls: Any, old: Mapping[str, Any]) -> Any:
@@ -234,7 +262,7 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     settings = {key: item for key, item in table.items() if key != "kind"}
     if isinstance(kind, str) and ":" in kind:
         return _parse_table(_own_class(kind, where, trust), settings, where, trust)
-    if kind not in choices:
+    if not isinstance(kind, str) or kind not in choices:
         raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{_hint(kind, choices)}")
     return _parse_table(choices[kind], settings, where, trust)
 
@@ -250,8 +278,8 @@ def _own_class(kind: str, where: str, trust: bool) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        cls = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+        cls = operator.attrgetter(class_name)(importlib.import_module(module_name))
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         raise ConfigError(f"{where}.kind: cannot import '{kind}': {error}; expected package.module:Class") from None
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and callable(getattr(cls, "build", None))):
         raise ConfigError(f"{where}.kind: '{kind}' is not a dataclass with a 'build' method")
@@ -268,9 +296,11 @@ def _hints(cls: Any) -> dict[str, Any]:
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
 
 
-@functools.cache
 def _choices(kind: Any) -> dict[str, Any]:
-    """The classes of a union by their `kind`; empty when the type is no choice."""
+    """The classes of a union by their `kind`; empty when the type is no choice.
+
+    Not cached: `A | B` and `B | A` are equal to Python, and the first of them matters here.
+    """
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return {}
     return {kind_of(member): member for member in typing.get_args(kind)}
@@ -315,23 +345,20 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def _table(config: Any, where: str, origins: Mapping[str, str] | None, kind: str | None = None) -> Any:
-    table = tomlkit.table() if where else tomlkit.document()
-    if kind is not None:
-        table.add("kind", kind)
-    nested: list[tuple[str, Any]] = []
+    items = {} if kind is None else {"kind": tomlkit.item(kind)}
     for name, hint in _hints(config.__class__).items():
-        value = getattr(config, name)
-        dotted = f"{where}.{name}" if where else name
-        item = _item(hint, value, dotted, origins)
-        if isinstance(item, (tomlkit.items.Table, tomlkit.items.AoT)):
-            nested.append((name, item))  # tables go after plain values, as TOML wants
-        else:
-            table.add(name, item)
-            if origins is not None and dotted in origins:
-                table[name].comment(origins[dotted])
-    for name, item in nested:
+        items[name] = _item(hint, getattr(config, name), f"{where}.{name}" if where else name, origins)
+    table = tomlkit.table() if where else tomlkit.document()
+    for name, item in sorted(items.items(), key=lambda pair: _is_nested(pair[1])):  # plain values first, as TOML wants
+        origin = (origins or {}).get(f"{where}.{name}" if where else name)
+        if origin is not None and not _is_nested(item):
+            item.comment(origin)
         table.add(name, item)
     return table
+
+
+def _is_nested(item: Any) -> bool:
+    return isinstance(item, (tomlkit.items.Table, tomlkit.items.AoT))
 
 
 def _item(hint: Any, value: Any, where: str, origins: Mapping[str, str] | None) -> Any:

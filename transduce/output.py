@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -13,12 +14,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from transduce import config as configs
-from transduce.errors import DataError
+from transduce.errors import ConfigError, DataError
 from transduce.translator import Translation, Translator
+
+_BARE_WORD = re.compile(r"=\s*([A-Za-z_][\w.:]*)\s*(?=,|$)")
 
 
 def read_lines(path: Path | None) -> Iterator[str]:
-    """Lines of a file, or of standard input; they end at \\n only, and bytes that are no UTF-8 are an error."""
+    """Lines of a file, or of standard input; they end at \\n only, and bytes that are no UTF-8 are an error.
+
+    A byte order mark before the first line is no text, nor is the \\r of a line that ends in \\r\\n.
+    """
     name = str(path) if path is not None else "standard input"
     try:
         file = open(path, "rb") if path is not None else sys.stdin.buffer  # noqa: SIM115 - closed below
@@ -27,7 +33,8 @@ def read_lines(path: Path | None) -> Iterator[str]:
     with file:
         for number, line in enumerate(file, start=1):
             try:
-                yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield text.removesuffix("\n").removesuffix("\r")
             except UnicodeDecodeError as error:
                 raise DataError(
                     f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line; convert the text to UTF-8 first"
@@ -35,8 +42,10 @@ def read_lines(path: Path | None) -> Iterator[str]:
 
 
 @contextmanager
-def written(path: Path | None) -> Iterator[TextIO]:
-    """A file to write text to, standard output if none is named; \\n stays \\n."""
+def written(path: Path | None, source: Path | None = None) -> Iterator[TextIO]:
+    """A file to write text to, standard output if none is named; \\n stays \\n. It may not be the one read from."""
+    if path is not None and source is not None and path.exists() and source.exists() and path.samefile(source):
+        raise DataError(f"{path}: is read and written at once, which would empty it; choose another --output")
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=sys.stdout.isatty())
@@ -51,21 +60,38 @@ def written(path: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def as_lines(translation: Translation, n_best: int) -> str:
-    """The text on a line; with several, a line each with its score before it."""
+def as_lines(translation: Translation, number: int, n_best: int) -> str:
+    """The text on a line; with several, a line each: the number of the input line, the score, the text."""
     if n_best == 1:
         return f"{translation.text}\n"
-    return "".join(f"{one.score:.4f}\t{one.text}\n" for one in (translation, *translation.alternatives))
+    # A blank text has one translation however many are asked for, so that only the number tells which is whose.
+    return "".join(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in (translation, *translation.alternatives))
 
 
 def as_json(translation: Translation) -> str:
+    """All that is known of a translation, as a JSON object on a line."""
     return json.dumps(dataclasses.asdict(translation), ensure_ascii=False) + "\n"
 
 
 def chosen_search(translator: Translator, text: str) -> Any:
-    """A search config from settings such as `kind="beam",size=8`; what is not named is as in the model's config."""
+    """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
     from transduce.search.choice import Chosen
 
-    own = configs.dump(Chosen(translator.search))
-    merged = configs.layers(Chosen, None, [f"search={{{text}}}"], base=tomllib.loads(own))
-    return configs.parse(Chosen, merged.tree).search
+    own = tomllib.loads(configs.dump(Chosen(translator.search)))
+    if "=" not in text:
+        settings = text.strip()
+    else:
+        settings = f"{{{_BARE_WORD.sub(_quoted, text)}}}"
+        try:
+            tomllib.loads(f"search = {settings}")
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(
+                f"--search: {text!r} is no list of settings ({error}); expected such as kind=sample,top_p=0.9"
+            ) from None
+    return configs.resolve(Chosen, configs.layers(Chosen, None, [f"search={settings}"], base=own)).search
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """A word as TOML wants it, in quotes."""
+    word = match[1]
+    return f"={word}" if word in ("true", "false", "inf", "nan") else f'="{word}"'

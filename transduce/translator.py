@@ -16,7 +16,7 @@ import numpy as np
 from transduce.data.grouping import group_by_length
 from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
-from transduce.errors import DataError
+from transduce.errors import ConfigError, DataError
 from transduce.search.hypothesis import Hypothesis
 
 
@@ -108,13 +108,13 @@ class Translator:
         n_best: int = 1,
         search: Any = None,
         to: str | Sequence[str] = "",
-        prefixes: Sequence[str] | None = None,
+        prefixes: str | Sequence[str] = "",
     ) -> list[Translation]:
-        """One Translation a text, in order. A blank text gives an empty one.
+        """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
         `beam` and `n_best` change the model's own search to a beam search of that size; `search` replaces it. `to`
         puts the tag `<2to>` before the source, for models trained with such tags (one language, or one a text).
-        `prefixes` force how each translation begins.
+        `prefixes` force how translations begin (one for all, or one a text).
         """
         return list(self.stream(texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes))
 
@@ -126,17 +126,21 @@ class Translator:
         n_best: int = 1,
         search: Any = None,
         to: str | Sequence[str] = "",
-        prefixes: Sequence[str] | None = None,
+        prefixes: str | Sequence[str] = "",
         window: int = 1000,
     ) -> Iterator[Translation]:
         """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once."""
-        chosen = search if search is not None else self._search(beam, n_best)
+        if isinstance(texts, str):
+            raise DataError("texts: one text was given where a list is expected; use translator(text), or [text]")
+        chosen = self._search(beam, n_best, search)
         begun = 0
         for group in _groups(texts, window):
-            starts = _part_of("prefixes", prefixes or "", begun, len(group))
+            starts = _part_of("prefixes", prefixes, begun, len(group))
             languages = _part_of("to", to, begun, len(group))
             yield from self._translate(group, chosen, [self._tag(language) for language in languages], starts)
             begun += len(group)
+        _check_all_used("prefixes", prefixes, begun)
+        _check_all_used("to", to, begun)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
         """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
@@ -145,6 +149,7 @@ class Translator:
                 f"score: {len(sources)} sources and {len(targets)} targets were given; give as many of each"
             )
         tags = [self._tag(language) for language in _part_of("to", to, 0, len(sources))]
+        _check_all_used("to", to, len(sources))
         encoded = self.tokenizers.source.encode(sources)
         source_tokens = [[*tag, *tokens] for tag, tokens in zip(tags, encoded, strict=True)]
         target_tokens = self.tokenizers.target.encode(targets)
@@ -162,13 +167,16 @@ class Translator:
             return ()
         return (self.tokenizers.source.token(language if language.startswith("<") else f"<2{language}>"),)
 
-    def _search(self, beam: int, n_best: int) -> Any:
-        """The model's own search, or a beam search of the size asked for with the same limits."""
+    def _search(self, beam: int, n_best: int, search: Any) -> Any:
+        """The search given, else the model's own, else a beam search of the size asked for with the same limits."""
         if not beam and n_best == 1:
-            return self.search
+            return self.search if search is None else search
+        if search is not None:
+            raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         from transduce.search.beam import Beam  # torch comes with it: only when asked for
+        from transduce.search.constraints import Limits
 
-        own = self.search if isinstance(self.search, Beam) else Beam(limits=self.search.limits)
+        own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
 
     def _translate(
@@ -197,7 +205,7 @@ class Translator:
         def encode(part: str) -> tuple[int, ...]:
             return tag + tuple(self.tokenizers.source.encode([part])[0])
 
-        parts = split_long(text, lambda part: len(encode(part)) < self.longest)
+        parts = [part for part in split_long(text, lambda part: len(encode(part)) < self.longest) if part.text.strip()]
         prefix = tuple(self.tokenizers.target.encode([start])[0]) if start else ()
         return [_Job(number, part, encode(part.text), prefix if i == 0 else ()) for i, part in enumerate(parts)]
 
@@ -210,7 +218,7 @@ class Translator:
         bests = [self._translation(hypotheses[0]) for _, hypotheses in parts]
         text = "".join(best.text + part.space for best, (part, _) in zip(bests, parts, strict=True))
         return Translation(
-            text=text.rstrip(),
+            text=_one_line(text).rstrip(),
             score=sum(best.score for best in bests),
             log_prob=sum(best.log_prob for best in bests),
             tokens=tuple(piece for best in bests for piece in best.tokens),
@@ -220,10 +228,14 @@ class Translator:
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
         target = self.tokenizers.target
-        # One line in, one line out: a newline that byte pieces spell becomes a space.
-        text = target.decode(hypothesis.tokens).replace("\n", " ")
+        text = _one_line(target.decode(hypothesis.tokens))
         pieces = tuple(target.pieces(hypothesis.tokens))
         return Translation(text, hypothesis.score, hypothesis.log_prob, pieces, hypothesis.finished)
+
+
+def _one_line(text: str) -> str:
+    """One line in, one line out: a newline, from between parts or spelt by byte pieces, becomes a space."""
+    return text.replace("\n", " ")
 
 
 def _groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -244,6 +256,11 @@ def _part_of(name: str, given: str | Sequence[str], begin: int, count: int) -> S
     if len(given) < begin + count:
         raise DataError(f"{name}: {len(given)} were given for at least {begin + count} texts; give one a text")
     return given[begin : begin + count]
+
+
+def _check_all_used(name: str, given: str | Sequence[str], count: int) -> None:
+    if not isinstance(given, str) and len(given) > count:
+        raise DataError(f"{name}: {len(given)} were given for only {count} texts; give one a text")
 
 
 def _key(job: _Job) -> int:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.model.dropout import dropout as drop
+
 Trace = dict[str, Tensor]
 
 
@@ -45,7 +47,7 @@ def attend(
     weights = scores.softmax(-1)
     if trace is not None:
         trace[name] = weights
-    return F.dropout(weights, dropout) @ value  # (B, H, T, K)
+    return drop(weights, dropout, True) @ value  # (B, H, T, K)
 
 
 class MultiHeadAttention(nn.Module):

@@ -12,6 +12,8 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.model.dropout import Dropout, dropout
+
 Activation = Literal["relu", "gelu", "silu"]
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -19,15 +21,15 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "ge
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2, the same at every position (equation 2)."""
 
-    def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", inner_dropout: float = 0.0) -> None:
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff)
         self.outer = nn.Linear(d_ff, d_model)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = dropout  # inside the network: not in the paper, 0 by default
+        self.inner_dropout = inner_dropout  # not in the paper, 0 by default
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = F.dropout(self.activation(self.inner(x)), self.dropout, self.training)  # (B, T, d_ff)
+        inner = dropout(self.activation(self.inner(x)), self.inner_dropout, self.training)  # (B, T, d_ff)
         outer: Tensor = self.outer(inner)  # (B, T, D)
         return outer
 
@@ -38,7 +40,7 @@ class PostNormResidual(nn.Module):
     def __init__(self, d_model: int, dropout: float) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
@@ -51,7 +53,7 @@ class PreNormResidual(nn.Module):
     def __init__(self, d_model: int, dropout: float) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         summed: Tensor = x + self.dropout(sublayer(self.norm(x)))

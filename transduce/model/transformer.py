@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transduce.errors import ConfigError
 from transduce.model.attention import MultiHeadAttention, Trace
 from transduce.model.contract import Memory, State
+from transduce.model.dropout import Dropout
 from transduce.model.positions import Positions, Sinusoidal
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
 
@@ -94,7 +95,7 @@ class EncoderStack(nn.Module):
         super().__init__()
         config.check_width(d_model)
         self.positions = config.positions.build(d_model)
-        self.dropout = nn.Dropout(dropout)  # on the sum of embedding and position (section 5.4)
+        self.dropout = Dropout(dropout)  # on the sum of embedding and position (section 5.4)
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model)
 
@@ -182,7 +183,7 @@ class DecoderStack(nn.Module):
         super().__init__()
         config.check_width(d_model)
         self.positions = config.positions.build(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model)
 

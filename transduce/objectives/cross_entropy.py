@@ -29,12 +29,12 @@ class CrossEntropy:
         return self._loss
 
     def _loss(self, model: Stepwise, batch: Batch, step: int) -> Loss:
-        return smoothed_loss(teacher_force(model, batch), batch.gold, batch.target_mask, self.label_smoothing)
+        log_probs = teacher_force(model, batch).float().log_softmax(-1)
+        return smoothed_loss(log_probs, batch.gold, batch.target_mask, self.label_smoothing)
 
 
-def smoothed_loss(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Loss:
-    """logits (B, T, V), gold and mask (B, T). The metric `nll` is the unsmoothed sum."""
-    log_probs = logits.float().log_softmax(-1)
+def smoothed_loss(log_probs: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Loss:
+    """log_probs (B, T, V), gold and mask (B, T). The metric `nll` is the unsmoothed sum."""
     nll = -log_probs.gather(-1, gold.unsqueeze(-1)).squeeze(-1)  # (B, T)
     smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(-1) if smoothing else nll
     nothing = nll.new_zeros(())

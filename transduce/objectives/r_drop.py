@@ -37,9 +37,10 @@ class RDrop:
 
     def _loss(self, model: Stepwise, batch: Batch, step: int) -> Loss:
         twice = Batch(*(torch.cat((t, t)) for t in batch.tensors()))
-        logits = teacher_force(model, twice)  # (2 B, T, V): each row a second time, under other dropout
-        both = smoothed_loss(logits, twice.gold, twice.target_mask, self.label_smoothing)
-        first, second = logits.float().log_softmax(-1).chunk(2)
+        # (2 B, T, V): each row a second time, under other dropout
+        log_probs = teacher_force(model, twice).float().log_softmax(-1)
+        both = smoothed_loss(log_probs, twice.gold, twice.target_mask, self.label_smoothing)
+        first, second = log_probs.chunk(2)
         difference = (first.exp() - second.exp()) * (first - second)  # both KL directions at once
         disagreement = difference.sum(-1).where(batch.target_mask, difference.new_zeros(())).sum()
         return Loss(

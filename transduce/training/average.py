@@ -65,5 +65,5 @@ def average_run(folder: Path, last: int, best: int) -> str:
         stem = "average" if config.training.ema else "model"
         weights = average([kept[step] for step in steps], stem)
         name = f"average of {len(steps)} checkpoints (steps {', '.join(f'{step:,}' for step in sorted(steps))})"
-        replace_weights(folder, weights, name)
+        replace_weights(folder, weights, name, place.longest)
     return f"{folder / MODEL}: {name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,13 @@ Prepared corpus: `{config.data.folder}`. Tokenizer: inside, in `tokenizer/`.
 
 {config.license or "Not stated. Set `license` in the config; mind the licences of the data."}
 """
+
+
+def with_other_weights(text: str, weights: str) -> str:
+    """A card of the same run for weights that were not validated: scores of the old ones would be false."""
+    text = re.sub(r"Weights: .*\.\n", lambda _: f"Weights: {weights}.\n", text)
+    unknown = "Not validated since the weights were replaced; `transduce evaluate` measures them."
+    return re.sub(r"(?s)(?<=\n## Validation\n\n).*?(?=\n\n## )", lambda _: unknown, text)
 
 
 def _corpus_lines(splits: dict[str, Any]) -> Iterator[str]:

@@ -1,8 +1,13 @@
-"""What a run says of itself: `metrics.jsonl` always; a live line on a terminal, plain lines elsewhere"""
+"""What a run says of itself: `metrics.jsonl` always; a live line on a terminal, plain lines elsewhere.
+
+A line of metrics.jsonl is of one kind: "train" (a report), "valid" (a validation), or "finished" (the end, with the
+measures of what the folder offers). Each has a step.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +19,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from transduce.errors import UserError
 from transduce.progress import seconds_as_text
-from transduce.training.durable import write_text
+from transduce.training.durable import disk_errors, write_text
 
 
 class RunLog:
-    """Reports of one run. Opening it for a resumed run drops what was written after the step resumed from."""
+    """Reports of one run. Opening it for a resumed run drops what was written after the step resumed from.
+
+    `finished` says that the run ended at that step, with nothing left to do.
+    """
 
     def __init__(self, folder: Path, steps: int, step: int, tensorboard: bool) -> None:
         self.console = Console(stderr=True)
@@ -27,8 +35,10 @@ class RunLog:
         self._first = step
         self._started = time.monotonic()
         self._quality = ""
-        write_text(self.path, "".join(f"{line}\n" for line in _lines_until(self.path, step)))
-        self._file = self.path.open("a", encoding="utf-8")
+        kept = _lines_until(self.path, step)
+        ends = [line for line in map(json.loads, kept) if line.get("kind") == "finished" and line["step"] == step]
+        self.finished = bool(ends)
+        write_text(self.path, "".join(f"{line}\n" for line in kept))
         self._board = _board(folder) if tensorboard else None
         self._live: Progress | None = None
         if self.console.is_terminal:
@@ -46,7 +56,6 @@ class RunLog:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-        self._file.close()
         if self._board is not None:
             self._board.close()
 
@@ -56,8 +65,11 @@ class RunLog:
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """One line of metrics.jsonl, on disk before this returns."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
+        line = json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n"
+        with disk_errors(self.path.parent, f"writing {self.path.name}", len(line)), self.path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(f"{kind}/{name}", value, step)

@@ -7,6 +7,7 @@ from any checkpoint goes on to the same bits as one that was never stopped (on t
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from transduce.training.checkpoint import (
     save_checkpoint,
     step_folders,
 )
+from transduce.training.durable import disk_errors
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog
 from transduce.training.optimizer import Schedule, update
@@ -42,6 +44,7 @@ from transduce.training.session import Place, Session
 from transduce.training.signals import StopRequest
 from transduce.training.validate import Measured, validate
 
+_ENDS = ("finished", "patience", "minutes")
 _OWN_SUMS = ("loss", "count", "norm", "steps", "skipped", "in_a_row", "since")  # the rest are the objective's metrics
 HOPELESS = 20  # steps in a row whose gradient was not finite: something is wrong that skipping will not mend
 
@@ -60,7 +63,8 @@ def train(config: Config, folder: str | Path) -> Outcome:
     """Train in a run folder, or go on with the run that is there."""
     corpus = Corpus.open(_corpus_folder(config))
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder, "making the run folder", needed=4096):
+        folder.mkdir(parents=True, exist_ok=True)
     with RunLock(folder), StopRequest() as stop:
         return _Run(config, folder, corpus).go(stop)
 
@@ -84,24 +88,31 @@ class _Run:
         clean_leftovers(folder)
         begin(folder, config, self.tokenizers)
         split = corpus.split(config.data.train)
-        self.longest = int(split.source_lengths.max(initial=1)) + 1
         self.validates = config.data.valid in corpus.splits
         data = config.data
         self.batches = Batches(split, self.tokenizers, data.tokens, data.bucket, config.seed, data.sampling)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
         self.session = Session(config, model, pick_device(config.training.device))
+        self.session.place.corpus = corpus.digest
+        self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
         self.notes = self._resume()
         self.module = Step(self.session.model, config.objective.build())
         self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
         self.sums = _Sums(self.session.place, self.session.device)
 
-    def _resume(self) -> list[str]:
+    def _resume(self) -> tuple[str, ...]:
+        """Go to where the newest good checkpoint was; gives what had to be passed over to find it."""
         found = newest_good(self.folder)
         if found is None:
-            return []
+            return ()
         self.session.restore(read_checkpoint(found.path), str(found.path))
-        return [*found.notes, f"{self.folder}: going on from step {found.step:,}"]
+        if self.session.place.corpus != self.corpus.digest:
+            raise RunError(
+                f"{self.folder}: was trained on another corpus than {self.corpus.folder} holds now; give data.folder"
+                " the one it began with, or choose another folder for the new run"
+            )
+        return found.notes
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -110,16 +121,30 @@ class _Run:
         with RunLog(self.folder, training.steps, place.step, training.tensorboard) as log:
             for note in self.notes:
                 log.say(note)
-            if place.step == 0:
-                log.say(self._introduction())
+            reason = self._end()
+            if reason and log.finished:
+                log.say(
+                    f"{self.folder}: nothing to do: it ended at step {place.step:,} ({reason}); raise training.steps,"
+                    " training.minutes or validation.patience to go on"
+                )
+                return Outcome(self.folder, place.step, reason, place.validation)
+            log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
             stream = self.batches.stream(place.epoch, place.position)
-            reason = "patience" if self._out_of_patience() else ""
             with prefetched(stream) as ready, _explained_memory(self.config, place):
-                while not reason and place.step < training.steps:
+                while not reason:
                     reason = self._step(ready, log, stop)
-            if stop.signal is None:
-                self._finish(log, reason or "finished")
-        return Outcome(self.folder, place.step, reason or "finished", place.validation)
+            if reason in _ENDS:
+                self._finish(log, reason)
+        return Outcome(self.folder, place.step, reason, place.validation)
+
+    def _end(self) -> str:
+        """Why no further step is to be made, if that is so."""
+        training, place = self.config.training, self.session.place
+        if place.step >= training.steps:
+            return "finished"
+        if 0 < self.config.validation.patience <= place.stale:
+            return "patience"
+        return "minutes" if training.minutes and place.seconds > 60 * training.minutes else ""
 
     def _step(self, ready: Iterator[tuple[int, int, Batch]], log: RunLog, stop: StopRequest) -> str:
         """One update and what is due after it; gives the reason to stop, if there is one."""
@@ -131,18 +156,20 @@ class _Run:
         if place.step % training.report_every == 0:
             self._report(log)
         log.advance(place.step)
-        last = place.step == training.steps
-        due = self.validates and (place.step % self.config.validation.every == 0 or last)
-        if due:
+        if self.validates and (place.step % self.config.validation.every == 0 or self._end()):
             self._validate(log)
-        reason = stop.signal.name if stop.signal else "patience" if self._out_of_patience() else ""
-        if not reason and training.minutes and place.seconds > 60 * training.minutes:
-            reason = "minutes"
-        if due or reason or last or place.step % training.save_every == 0:
+        asked = stop.signal  # looked at once: a signal that comes while saving is for the next step
+        reason = asked.name if asked else self._end()
+        if reason or self._planned(place.step):
             self._save()
-        if stop.signal:
+        if asked:
             log.say(f"{reason}: saved step {place.step:,} in {self.folder}; the same command goes on from there")
         return reason
+
+    def _planned(self, step: int) -> bool:
+        """Whether a run that nobody stops would save this step."""
+        validated = self.validates and step % self.config.validation.every == 0
+        return validated or step % self.config.training.save_every == 0
 
     def _update(self, batches: list[tuple[int, int, Batch]]) -> None:
         """Back-propagate the sums of all micro-batches, then divide once by the sum of their counts."""
@@ -157,10 +184,9 @@ class _Run:
                 loss = self.module(batch.to(session.device), place.step)
             loss.total.backward()
             count += loss.count
-            self.sums.add("loss", loss.total.detach())
-            self.sums.add("count", loss.count)
-            for name, value in loss.metrics.items():
-                self.sums.add(name, value)
+            finite = loss.total.isfinite()  # else the micro-batch is in no sum, and reports stay means
+            for name, value in {"loss": loss.total.detach(), "count": loss.count, **loss.metrics}.items():
+                self.sums.add(name, value * finite)
             place.epoch, place.position = epoch, position + 1
         norm, skipped = update(session.optimizer, self.rate(place.step + 1), count, self.config.training.clip)
         session.move_average()
@@ -223,16 +249,17 @@ class _Run:
         finally:
             model.load_weights(own)
 
-    def _out_of_patience(self) -> bool:
-        return 0 < self.config.validation.patience <= self.session.place.stale
-
     def _save(self) -> None:
         """Save, and only then delete what is no longer wanted."""
         training = self.config.training
         self.sums.store()
         save_checkpoint(self.folder, self.session.snapshot())
-        last = sorted(step_folders(self.folder))[-training.keep_last :]
-        prune(self.folder, {*last, *self._best(training.keep_best)})
+        prune(self.folder, {*self._last(training.keep_last), *self._best(training.keep_best)})
+
+    def _last(self, count: int) -> list[int]:
+        """The last so many of the steps kept; one that only a signal saved does not count once training went on."""
+        kept = sorted(step_folders(self.folder))
+        return [step for step in kept if self._planned(step) or step == self.session.place.step][-count:]
 
     def _best(self, count: int) -> list[int]:
         return self.session.place.best_steps(count, lower=self.config.validation.metric == "loss")
@@ -242,27 +269,27 @@ class _Run:
         training, place = self.config.training, self.session.place
         if place.best_step < 0:
             self._export(self.session.offered_weights(), f"last, step {place.step:,}")
-        if training.average > 1:
-            self._average(log)
+        averaged = self._average(log) if training.average > 1 else {}
+        log.record("finished", place.step, {**place.validation, **averaged})
         log.say(f'{reason}: {place.step:,} steps, {self.folder} is ready: transduce translate {self.folder} "..."')
 
-    def _average(self, log: RunLog) -> None:
+    def _average(self, log: RunLog) -> dict[str, float]:
+        """Offer the average if it is no worse than the best; gives its measures, if it could be measured."""
         training, place, validation = self.config.training, self.session.place, self.config.validation
         kept = step_folders(self.folder)
-        steps = sorted(kept)[-training.average :]
-        if training.average_of == "best" and self.validates:
+        steps = self._last(training.average)
+        if training.average_of == "best" and place.best_step >= 0:
             steps = [step for step in self._best(training.average) if step in kept]
         folders = [kept[step] for step in steps]
         stem = "average" if self.session.average is not None else "model"
         weights = average(folders, stem)
         name = f"average of {len(folders)} checkpoints ({training.average_of})"
-        if not self.validates:
+        if place.best_step < 0:
             self._export(weights, name)
-            return
+            return {}
         measured = self._measure({key: tensor.to(self.session.device) for key, tensor in weights.items()})
         value, best = measured.values[validation.metric], place.scores[str(place.best_step)]
         chosen = not validation.better(best, value)
-        log.record("average", place.step, measured.values)
         log.say(
             f"{name}: {validation.metric} {value:.2f} against {best:.2f} of the best single one;"
             f" {'the average' if chosen else 'the single one'} is kept"
@@ -270,6 +297,7 @@ class _Run:
         if chosen:
             place.validation, place.signature = measured.values, measured.signature
             self._export(weights, name)
+        return {f"average_{key}": number for key, number in measured.values.items()}
 
     def _export(self, weights: dict[str, Tensor], name: str) -> None:
         place = self.session.place
@@ -278,13 +306,13 @@ class _Run:
             step=place.step,
             epoch=place.epoch,
             seconds=place.seconds,
-            target_tokens=place.target_tokens,
+            target_tokens=place.target_tokens + self.sums.count(),
             weights=name,
             validation=place.validation,
             signature=place.signature,
             corpus=self.corpus.manifest,
         )
-        export(self.folder, weights, self.tokenizers, self.longest, self.config, facts)
+        export(self.folder, weights, self.tokenizers, place.longest, self.config, facts)
 
     def _introduction(self) -> str:
         count = sum(parameter.numel() for parameter in self.session.model.parameters())
@@ -314,6 +342,10 @@ class _Sums:
         before = self.tensors.get("in_a_row", torch.zeros((), dtype=torch.float64, device=self.device))
         self.tensors["in_a_row"] = (before + 1) * skipped.double()
 
+    def count(self) -> int:
+        """Target tokens since the last report."""
+        return int(self.tensors["count"].item()) if "count" in self.tensors else 0
+
     def store(self) -> None:
         """Put the sums into the place, for a checkpoint."""
         self.place.sums = {name: tensor.item() for name, tensor in self.tensors.items()}
@@ -329,7 +361,7 @@ class _Sums:
 
 def _seed(seed: int, step: int, micro: int) -> None:
     """Dropout and the like of one micro-batch follow from these three numbers alone."""
-    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + micro)
+    torch.manual_seed(((seed * 1_000_003 + step) * 1_009 + micro) % (1 << 63))
 
 
 @contextmanager
@@ -337,8 +369,9 @@ def _explained_memory(config: Config, place: Place) -> Iterator[None]:
     """Say which setting to lower when memory runs out."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and not re.search("out of memory|allocate memory", str(error)):
             raise
         tokens = config.data.tokens
         raise RunError(

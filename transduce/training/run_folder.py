@@ -17,17 +17,19 @@ from transduce.data.tokenizer import Tokenizers
 from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.seq2seq import Seq2Seq
-from transduce.training.card import Facts, card
+from transduce.training.card import Facts, card, with_other_weights
 from transduce.training.durable import disk_errors, write_text
 from transduce.training.weights import check_shapes, load_weights, save_weights
 
 CONFIG, TOKENIZER, MODEL, CARD = "config.toml", "tokenizer", "model.safetensors", "README.md"
 
-# Settings a resumed run may change without becoming another run.
+# Settings a resumed run may change without becoming another run. That the corpus is the same, wherever it lies now, is
+# told by its digest.
 _FREE = (
     "license",
     "search",
-    "validation",
+    "data.folder",
+    *("validation.every", "validation.patience", "validation.samples"),  # with the rest, scores could not be compared
     *("training.steps", "training.minutes", "training.device", "training.threads", "training.tensorboard"),
     *("training.report_every", "training.save_every", "training.keep_last", "training.keep_best"),
     *("training.average", "training.average_of"),
@@ -65,15 +67,16 @@ def export(
     with disk_errors(folder, "writing the model", needed):
         metadata = {"tokenizer": tokenizers.digest(), "longest": str(longest), "weights": facts.weights}
         save_weights(folder / MODEL, weights, metadata)
-        write_text(folder / CARD, card(folder.name, config, facts))
+        write_text(folder / CARD, card(folder.resolve().name, config, facts))
 
 
-def replace_weights(folder: Path, weights: dict[str, Tensor], name: str) -> None:
-    """Make other weights of the same run the ones the folder translates with."""
-    _, metadata = load_weights(folder / MODEL)
+def replace_weights(folder: Path, weights: dict[str, Tensor], name: str, longest: int) -> None:
+    """Make other weights of the same run the ones the folder translates with; its card, if there is one, says so."""
+    digest = Tokenizers.load(folder / TOKENIZER).digest()
     with disk_errors(folder, "writing the model", needed=sum(tensor.nbytes for tensor in weights.values())):
-        kept = {key: metadata[key] for key in ("tokenizer", "longest")}
-        save_weights(folder / MODEL, weights, {**kept, "weights": name})
+        save_weights(folder / MODEL, weights, {"tokenizer": digest, "longest": str(longest), "weights": name})
+        if (folder / CARD).is_file():
+            write_text(folder / CARD, with_other_weights((folder / CARD).read_bytes().decode("utf-8"), name))
 
 
 def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, int]:
@@ -98,7 +101,7 @@ def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, 
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:
     before, after = configs.flatten(old), configs.flatten(new)
-    for key in sorted(before.keys() | after.keys()):
+    for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key)):
         if before.get(key) != after.get(key) and not key.startswith(_FREE):
             raise RunError(
                 f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for;"

@@ -22,7 +22,8 @@ class Place:
     """How far a run has come; plain numbers only, so that it is saved as JSON without loss.
 
     `position` is the next batch of `epoch`; `sums` are what the next report will divide; `scores` maps the step of each
-    validation to its metric; `stale` counts validations since the best.
+    validation to its metric; `stale` counts validations since the best. `corpus` is the digest of the data that the
+    place is a place in, `longest` the tokens of its longest source.
     """
 
     step: int = 0
@@ -36,6 +37,8 @@ class Place:
     stale: int = 0
     validation: dict[str, float] = field(default_factory=dict)
     signature: str = ""
+    corpus: str = ""
+    longest: int = 256
 
     def best_steps(self, count: int, lower: bool) -> list[int]:
         """Steps of the `count` best validations, the best first."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
@@ -25,7 +25,8 @@ class StopRequest:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._restore()  # so that the next one does what it always did
         self.signal = signal.Signals(number)
-        print(f"\n{self.signal.name}: saving after this step; once more aborts", file=sys.stderr, flush=True)
+        # Not print: where the signal interrupts a print to the same stream, Python raises instead of printing.
+        os.write(2, f"\n{self.signal.name}: saving after this step; once more aborts\n".encode())
 
     def _restore(self) -> None:
         for number, before in self._before.items():

@@ -69,7 +69,8 @@ def held_out_loss(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.
         for members in group_by_length(lengths, config.data.tokens):
             pairs = [split.pair(i) for i in members]
             batch = collate([s for s, _ in pairs], [t for _, t in pairs], *symbols).to(device)
-            loss = smoothed_loss(teacher_force(model, batch), batch.gold, batch.target_mask, smoothing=0.0)
+            log_probs = teacher_force(model, batch).float().log_softmax(-1)
+            loss = smoothed_loss(log_probs, batch.gold, batch.target_mask, smoothing=0.0)
             total += loss.total.item()
             count += int(loss.count.item())
     return total / max(1, count)

@@ -1,0 +1,69 @@
+"""The top-level config: its defaults are the paper's base model, and what it refuses is told with the whole key."""
+
+from __future__ import annotations
+
+import pytest
+
+from transduce import config as configs
+from transduce.errors import ConfigError
+from transduce.experiment import Config, Data
+from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.search.beam import Beam
+from transduce.training.optimizer import Adam, Paper
+
+
+def test_the_defaults_are_the_paper_s_base_model() -> None:
+    config = Config()
+    model = config.model
+    assert (model.d_model, model.dropout, model.tie) == (512, 0.1, "all")
+    for stack in (model.encoder, model.decoder):
+        assert (stack.layers, stack.heads, stack.d_ff, stack.activation) == (6, 8, 2048, "relu")
+        assert (stack.attention_dropout, stack.activation_dropout) == (0.0, 0.0)
+    assert config.objective == CrossEntropy(label_smoothing=0.1)
+    assert config.search == Beam(size=4, length_penalty=0.6)
+    assert config.training.optimizer == Adam(beta1=0.9, beta2=0.98, epsilon=1e-9)
+    assert config.training.learning_rate == Paper(warmup=4000)
+    assert (config.training.steps, config.training.clip, config.training.ema) == (100_000, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("seed=-1", "seed: expected 0 or more, got -1"),
+        ("data.tokens=0", "data.tokens: expected at least 1, got 0"),
+        ("data.bucket=0", "data.bucket: expected at least 1, got 0"),
+        ("data.sampling=1.0", "data.sampling: expected a number from 0 up to 1, got 1.0"),
+        ("model.d_model=0", "model.d_model: expected at least 1, got 0"),
+        ("model.dropout=1.0", "model.dropout: expected a number from 0 up to 1, got 1.0"),
+        ("model.encoder.layers=0", "model.encoder.layers: expected at least 1, got 0"),
+        ("model.decoder.attention_dropout=-0.1", "model.decoder.attention_dropout: expected a number from 0 up to 1"),
+        ("model.decoder.heads=7", "model.decoder.heads: 7 heads do not divide d_model = 512; choose a divisor"),
+        ("model.encoder.positions={kind='learned',longest=0}", "model.encoder.positions.longest: expected at least 1"),
+        ("model.tie=both", "model.tie: 'both' is not one of all, target, none"),
+        ("objective.label_smoothing=1", "objective.label_smoothing: expected a number from 0 up to 1, got 1.0"),
+        ("objective={kind='r_drop',label_smoothing=-1}", "objective.label_smoothing: expected a number from 0 up to 1"),
+        ("objective={kind='r_drop',alpha=-1}", "objective.alpha: expected 0 or more, got -1.0"),
+        ("search.size=0", "search.size: expected a whole number of at least 1, got 0"),
+        ("search.n_best=9", "search.n_best: expected a whole number from 1 to the beam's size (4); raise size for more"),
+        ("training.steps=0", "training.steps: expected at least 1, got 0"),
+        ("training.minutes=-1", "training.minutes: expected 0 or more, got -1.0"),
+        ("training.ema=1", "training.ema: expected a number from 0 up to 1, got 1.0"),
+        ("training.average=6", "training.average: 6 checkpoints to average, but only 5 are kept; set training.keep_last=6"),
+        ("training.optimizer.beta1=1", "training.optimizer.beta1: expected a number from 0 up to 1, got 1.0"),
+        ("training.optimizer.epsilon=0", "training.optimizer.epsilon: expected a number above 0, got 0.0"),
+        ("training.optimizer={kind='adam_w',weight_decay=-1}", "training.optimizer.weight_decay: expected 0 or more"),
+        ("training.learning_rate.warmup=0", "training.learning_rate.warmup: expected a number above 0, got 0"),
+        ("validation.every=0", "validation.every: expected at least 1, got 0"),
+        ("validation.patience=-1", "validation.patience: expected 0 or more, got -1"),
+        ("validation.metric=blue", "validation.metric: 'blue' is not one of bleu, chrf, loss; did you mean 'bleu'?"),
+    ],
+)
+def test_what_is_refused(override: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.load(Config, None, [override])
+    assert expected in str(caught.value)
+
+
+def test_python_is_refused_in_the_same_words() -> None:
+    with pytest.raises(ConfigError, match="tokens: expected at least 1, got 0"):
+        Data(tokens=0)

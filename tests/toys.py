@@ -1,0 +1,127 @@
+"""Toy corpora and tiny models: text that a program makes and checks, through the real prepare, train and load.
+
+`corpus` writes text and prepares it, `config` is a model of some thousand parameters, `learn` trains one for good.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from transduce import config as configs
+from transduce.data.prepare import Prepare, prepare
+from transduce.data.text import ParallelText
+from transduce.data.vocabulary import SentencePiece
+from transduce.experiment import Config
+from transduce.numbers import english, german
+from transduce.training.checkpoint import Snapshot, read_checkpoint, step_folders
+from transduce.training.loop import Outcome, train
+
+Pairs = Sequence[tuple[str, str]]
+TINY = (
+    "data.tokens=160 data.bucket=4 model.d_model=16 model.dropout=0.1"
+    " model.encoder.layers=1 model.encoder.heads=2 model.encoder.d_ff=32"
+    " model.decoder.layers=1 model.decoder.heads=2 model.decoder.d_ff=32"
+    " training.device=cpu training.steps=20 training.report_every=1 training.save_every=10"
+    " training.learning_rate.kind=constant training.learning_rate.rate=3e-3"
+    " validation.every=10 validation.metric=loss validation.sentences=4 validation.samples=1 search=greedy"
+).split()
+
+
+def words(count: int, seed: int, letters: str = "abcdefgh", longest: int = 8) -> list[str]:
+    """Distinct random words."""
+    chooser = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found["".join(chooser.choices(letters, k=chooser.randint(2, longest)))] = None
+    return list(found)
+
+
+def copies(count: int, seed: int = 1, longest: int = 8) -> Pairs:
+    """Each word is its own translation."""
+    return [(word, word) for word in words(count, seed, longest=longest)]
+
+
+def reversals(count: int, seed: int = 1, longest: int = 8) -> Pairs:
+    """Each word backwards."""
+    return [(word, word[::-1]) for word in words(count, seed, longest=longest)]
+
+
+def numbers(count: int, seed: int = 1) -> Pairs:
+    """Distinct numbers below a million in English and German words."""
+    chooser = random.Random(seed)
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[chooser.randrange(10 ** chooser.randint(1, 6))] = None
+    return [(english(number), german(number)) for number in found]
+
+
+def corpus(
+    folder: Path,
+    train_pairs: Pairs,
+    valid_pairs: Pairs = (),
+    model: Literal["char", "bpe", "unigram"] = "char",
+    vocabulary: int = 0,
+) -> Path:
+    """Write the pairs as text below `folder` and prepare them; gives the folder of the corpus."""
+    tokenizer = SentencePiece(model=model, byte_fallback=False, character_coverage=1.0)
+    if vocabulary:
+        tokenizer = replace(tokenizer, vocabulary=vocabulary)
+    valid = (_text(folder / "valid", valid_pairs),) if valid_pairs else ()
+    output = folder / "corpus"
+    prepare(
+        Prepare(
+            output=str(output), train=(_text(folder / "train", train_pairs),), valid=valid, tokenizer=tokenizer, workers=1
+        )
+    )
+    return output
+
+
+def _text(stem: Path, pairs: Pairs) -> ParallelText:
+    paths = [stem.with_suffix(f".{side}") for side in ("source", "target")]
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return ParallelText(source=str(paths[0]), target=str(paths[1]))
+
+
+def config(folder: Path, *overrides: str) -> Config:
+    """A tiny config on a prepared corpus."""
+    return configs.load(Config, "tiny", [*TINY, f"data.folder={folder}", *overrides])
+
+
+def run(corpus_folder: Path, folder: Path, *overrides: str) -> Outcome:
+    """Train a tiny model."""
+    return train(config(corpus_folder, *overrides), folder)
+
+
+def reports(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
+    """The lines of one kind in metrics.jsonl."""
+    lines = (folder / "metrics.jsonl").read_bytes().decode().split("\n")[:-1]
+    return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+
+def untimed(folder: Path) -> list[dict[str, Any]]:
+    """All of metrics.jsonl but what the clock decides."""
+    lines = (folder / "metrics.jsonl").read_bytes().decode().split("\n")[:-1]
+    clocked = {"seconds", "tokens_per_second"}
+    return [{key: value for key, value in json.loads(line).items() if key not in clocked} for line in lines]
+
+
+def final(folder: Path) -> Snapshot:
+    """The last checkpoint of a run, without what the clock decides."""
+    kept = step_folders(folder)
+    snapshot = read_checkpoint(kept[max(kept)])
+    state = {key: value for key, value in snapshot.state.items() if key != "seconds"}
+    state["sums"] = {key: value for key, value in state["sums"].items() if key != "since"}
+    return replace(snapshot, state=state)
+
+
+def exact(translate: Callable[[list[str]], list[str]], pairs: Pairs) -> float:
+    """The share of pairs translated letter for letter."""
+    translations = translate([source for source, _ in pairs])
+    return sum(text == target for text, (_, target) in zip(translations, pairs, strict=True)) / len(pairs)
