@@ -1,0 +1,73 @@
+"""The README's commands and Python are executed as printed, on text that this test makes.
+
+Only training is cut short: `transduce train` lines get a few overrides at their end, which the README's own
+explanation allows (everything is a setting).
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transduce.numbers import english, german
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHORT = " training.steps=20 training.report_every=10 training.save_every=10 validation.every=10 data.tokens=512"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("readme")
+    for split, numbers in (("train", range(0, 2000, 2)), ("valid", range(1, 100, 7))):
+        (place / f"{split}.en").write_text("".join(f"{english(n)}\n" for n in numbers), encoding="utf-8")
+        (place / f"{split}.de").write_text("".join(f"{german(n)}\n" for n in numbers), encoding="utf-8")
+    return place
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.mark.slow
+def test_commands_and_python_run_as_printed(folder: Path) -> None:
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line]
+    assert len(commands) >= 10
+    for command in commands:
+        short = command + SHORT if command.startswith("transduce train") else command
+        done = subprocess.run(
+            short, shell=True, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{short}\n{done.stdout}\n{done.stderr}"
+    assert len((folder / "translated.txt").read_text(encoding="utf-8").splitlines()) == 3 * 15
+    assert (folder / "mine.png").stat().st_size > 10_000
+    programs = blocks("python")
+    assert len(programs) == 2
+    for program in programs:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{program}\n{done.stderr}"
+    assert "torch.Size([2, 1, 100]) torch.Size([2, 8, 1, 7])" in done.stdout
+
+
+def test_files_it_names_exist() -> None:
+    for name in re.findall(r"\]\((?!http)([^)]+)\)", README):
+        assert (ROOT / name).exists(), name
+
+
+def test_make_targets_it_names_exist() -> None:
+    targets = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for name in re.findall(r"^make (\w+)", README, flags=re.MULTILINE):
+        assert re.search(rf"^{name}:", targets, flags=re.MULTILINE), name
