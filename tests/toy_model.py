@@ -17,6 +17,7 @@ from transduce import config as configs
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
+from transduce.engines.torch_engine import TorchEngine
 from transduce.experiment import Config
 from transduce.numbers import chinese, english, german
 from transduce.training.loop import train
@@ -40,6 +41,11 @@ class Toy:
     corpus: Path
     model: Path
     translator: transduce.Translator
+
+    @property
+    def engine(self) -> TorchEngine:
+        assert isinstance(self.translator.engine, TorchEngine)
+        return self.translator.engine
 
 
 def write_text(folder: Path) -> None:

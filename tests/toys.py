@@ -52,12 +52,12 @@ def reversals(count: int, seed: int = 1, longest: int = 8) -> Pairs:
 
 
 def numbers(count: int, seed: int = 1) -> Pairs:
-    """Distinct numbers below a million in English and German words."""
+    """Distinct numbers below a million in English and German words; the last hundred are 0 to 99, to be learned by heart."""
     chooser = random.Random(seed)
     found: dict[int, None] = {}
-    while len(found) < count:
-        found[chooser.randrange(10 ** chooser.randint(1, 6))] = None
-    return [(english(number), german(number)) for number in found]
+    while len(found) < count - 100:
+        found[chooser.randrange(100, 10 ** chooser.randint(3, 6))] = None
+    return [(english(number), german(number)) for number in (*found, *range(100))]
 
 
 def corpus(
@@ -71,17 +71,21 @@ def corpus(
     tokenizer = SentencePiece(model=model, byte_fallback=False, character_coverage=1.0)
     if vocabulary:
         tokenizer = replace(tokenizer, vocabulary=vocabulary)
-    valid = (_text(folder / "valid", valid_pairs),) if valid_pairs else ()
+    valid = (text(folder / "valid", valid_pairs),) if valid_pairs else ()
     output = folder / "corpus"
     prepare(
         Prepare(
-            output=str(output), train=(_text(folder / "train", train_pairs),), valid=valid, tokenizer=tokenizer, workers=1
+            output=str(output),
+            train=(text(folder / "train", train_pairs),),
+            valid=valid,
+            tokenizer=tokenizer,
+            workers=1,
         )
     )
     return output
 
 
-def _text(stem: Path, pairs: Pairs) -> ParallelText:
+def text(stem: Path, pairs: Pairs) -> ParallelText:
     paths = [stem.with_suffix(f".{side}") for side in ("source", "target")]
     stem.parent.mkdir(parents=True, exist_ok=True)
     for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):

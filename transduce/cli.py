@@ -34,7 +34,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")]
 Language = Annotated[str, typer.Option("--to", help="Target language of a model trained with tags such as <2de>.")]
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help="A .toml file or preset, then overrides.")
+    list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A .toml file or preset, then overrides.")
 ]
 
 
@@ -109,9 +109,7 @@ def train(
 @app.command()
 def translate(
     model: ModelFolder,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; standard input if none.")
-    ] = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; standard input if none.")] = None,
     input: Annotated[Path | None, typer.Option("--input", "-i", help="File to translate, a line at a time.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write instead of standard output.")

@@ -171,6 +171,8 @@ class Translator:
         """The search given, else the model's own, else a beam search of the size asked for with the same limits."""
         if not beam and n_best == 1:
             return self.search if search is None else search
+        if beam < 0:
+            raise ConfigError(f"beam: expected a size of at least 1, or 0 for the model's own search, got {beam}")
         if search is not None:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         from transduce.search.beam import Beam  # torch comes with it: only when asked for

@@ -239,7 +239,7 @@ for _ in range(300):
     ("settings", "message"),
     [
         ({"normalization": "nfc"}, "normalization='nfc': expected one of nmt_nfkc, nfkc"),
-        ({"character_coverage": 0.0}, r"character_coverage=0\.0: expected above 0 and at most 1"),
+        ({"character_coverage": 1.5}, r"character_coverage=1\.5: expected from 0 \(automatic\) to 1"),
         ({"vocabulary": 0}, "vocabulary=0, sentences=1000000: expected at least 1"),
         ({"symbols": ("<s>",)}, "symbols: '<s>': expected text without spaces, other than <pad>"),
         ({"symbols": ("a", "a")}, "one of them is there twice"),
@@ -259,3 +259,12 @@ def test_given_settings_messages() -> None:
 def test_training_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     train(vocabulary=300)
     assert capfd.readouterr() == ("", "")
+
+
+def test_every_letter_of_a_small_alphabet_has_a_piece_by_default() -> None:
+    lines = ["abcdefgh ijklmnop"] * 400 + ["ö"]
+    lines = [f"{line} {chr(97 + number % 26)}" for number, line in enumerate(lines)]
+    automatic = SentencePiece(vocabulary=600).train(lines, lines).tokenizers.source
+    assert automatic.unknown("ö") == []
+    rare_in_bytes = SentencePiece(vocabulary=600, character_coverage=0.99).train(lines, lines).tokenizers.source
+    assert rare_in_bytes.unknown("ö") == ["ö"]

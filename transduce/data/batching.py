@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transduce.data.batch import Batch, Tokens, collate
 from transduce.data.corpus import Span, Split
 from transduce.data.tokenizer import Tokenizer, Tokenizers
+from transduce.errors import DataError
 
 Integers = NDArray[np.int64]
 
@@ -133,6 +134,14 @@ class Batches:
         """(epoch, position, batch) from the given place on, for ever."""
         while True:
             plan = self.plan(epoch)
+            if len(plan) == 0:
+                weights = ", ".join(
+                    f"{span.name} {span.stop - span.start} * {span.weight}" for span in self.split.spans
+                )
+                raise DataError(
+                    f"{self.split.name}: an epoch would have no pairs (pairs * weight: {weights or 'no corpora'});"
+                    " give it more text, or a larger weight"
+                )
             for number in range(position, len(plan)):
                 yield epoch, number, self.make(plan, epoch, number)
             epoch, position = epoch + 1, 0
@@ -164,9 +173,16 @@ class Batches:
 def resample(
     tokenizer: Tokenizer, sentences: Sequence[Tokens], tags: Sequence[int], alpha: float, seed: int
 ) -> list[Tokens]:
-    """The same sentences cut into other pieces; the first `tags[i]` tokens of each are left as they are."""
+    """The same sentences cut into other pieces; the first `tags[i]` tokens of each are left as they are.
+
+    So is a sentence with unknown tokens: its text does not say what they were.
+    """
     texts = [
         tokenizer.decode([int(token) for token in tokens[tag:]]) for tokens, tag in zip(sentences, tags, strict=True)
     ]
     drawn = tokenizer.sample(texts, alpha, seed)
-    return [[*map(int, tokens[:tag]), *new] for tokens, tag, new in zip(sentences, tags, drawn, strict=True)]
+    unknown = tokenizer.symbols.unk
+    return [
+        tokens if unknown in tokens else [*map(int, tokens[:tag]), *new]
+        for tokens, tag, new in zip(sentences, tags, drawn, strict=True)
+    ]

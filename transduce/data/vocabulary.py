@@ -40,7 +40,7 @@ class SentencePiece:
     shared: bool = True  # one vocabulary for both sides, or one each
     byte_fallback: bool = True  # unseen characters become bytes instead of the unknown token
     symbols: tuple[str, ...] = ()  # never split, such as "<2de>"; the tags of the corpora are added by themselves
-    character_coverage: float = 0.9995  # rarer characters get no piece of their own
+    character_coverage: float = 0.0  # share of the text spelt by characters with a piece; 0: see `_coverage`
     normalization: str = "nmt_nfkc"
     sentences: int = 1_000_000  # at most about this many lines, drawn evenly from all corpora
 
@@ -48,8 +48,8 @@ class SentencePiece:
         if self.normalization not in get_args(Normalization):
             choices = ", ".join(get_args(Normalization))
             raise ConfigError(f"normalization={self.normalization!r}: expected one of {choices}")
-        if not 0 < self.character_coverage <= 1:
-            raise ConfigError(f"character_coverage={self.character_coverage}: expected above 0 and at most 1")
+        if not 0 <= self.character_coverage <= 1:
+            raise ConfigError(f"character_coverage={self.character_coverage}: expected from 0 (automatic) to 1")
         if self.vocabulary < 1 or self.sentences < 1:
             raise ConfigError(f"vocabulary={self.vocabulary}, sentences={self.sentences}: expected at least 1")
         for symbol in self.symbols:
@@ -94,7 +94,19 @@ class SentencePiece:
                 raise DataError(self._why_not(what, lines, str(error))) from None
             return self._run(lines, int(possible.group(1)))
 
-    def _run(self, lines: Iterable[str], size: int) -> bytes:
+    def _coverage(self, lines: list[str]) -> float:
+        """What is set; by itself every character while they take at most an eighth of the vocabulary, else 0.9995.
+
+        Latin, Cyrillic or Greek letters then all have pieces; of Chinese characters the rarest are spelt in bytes.
+        """
+        if self.character_coverage:
+            return self.character_coverage
+        characters: set[str] = set()
+        for line in lines:
+            characters.update(line)
+        return 1.0 if 8 * len(characters) <= self.vocabulary else 0.9995
+
+    def _run(self, lines: list[str], size: int) -> bytes:
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
@@ -103,7 +115,7 @@ class SentencePiece:
             vocab_size=size,
             byte_fallback=self.byte_fallback,
             user_defined_symbols=list(self.symbols),
-            character_coverage=self.character_coverage,
+            character_coverage=self._coverage(lines),
             normalization_rule_name=self.normalization,
             remove_extra_whitespaces=self.normalization != "identity",  # identity keeps every character
             max_sentence_length=_LONGEST_LINE,

@@ -17,7 +17,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, probability)
-    threshold = round(probability * 65536)
+    threshold = min(round(probability * 65536), 65535)
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= threshold - 32768
     return x * kept.to(x.dtype).mul_(65536 / (65536 - threshold))

@@ -8,6 +8,7 @@ unit of one pass, so that learning rates and logs mean the same as for plain cro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +30,7 @@ class RDrop:
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing: expected a number from 0 up to 1, got {self.label_smoothing}")
-        if self.alpha < 0:
+        if not 0 <= self.alpha < math.inf:
             raise ConfigError(f"alpha: expected 0 or more, got {self.alpha}")
 
     def build(self) -> Objective:

@@ -320,6 +320,7 @@ class _Run:
         return (
             f"{self.folder}: {count:,} parameters, {len(self.batches.split):,} pairs, {len(plan):,} batches an epoch"
             f" in {len(set(map(tuple, plan.shapes.tolist())))} shapes, on {self.session.device}"
+            + ("" if self.validates else f"; not validated, for the corpus has no split '{self.config.data.valid}'")
         )
 
 

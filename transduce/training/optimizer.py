@@ -19,7 +19,7 @@ Schedule = Callable[[int], float]
 
 def _check_positive(config: object, *names: str) -> None:
     for name in names:
-        if not getattr(config, name) > 0:
+        if not 0 < getattr(config, name) < math.inf:
             raise ConfigError(f"{name}: expected a number above 0, got {getattr(config, name)}")
 
 
@@ -51,7 +51,7 @@ class AdamW:
     def __post_init__(self) -> None:
         _check_betas(self.beta1, self.beta2)
         _check_positive(self, "epsilon")
-        if self.weight_decay < 0:
+        if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -112,6 +112,8 @@ class Cosine:
 
     def __post_init__(self) -> None:
         _check_positive(self, "peak", "warmup")
+        if not 0 <= self.floor <= self.peak:
+            raise ConfigError(f"floor: expected a number from 0 to peak = {self.peak}, got {self.floor}")
 
     def build(self, d_model: int, steps: int) -> Schedule:
         def rate(step: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from transduce import config as configs
@@ -93,10 +94,28 @@ def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, 
         raise RunError(
             f"{folder}: {MODEL} was trained with another tokenizer than {TOKENIZER}/ holds; restore the right one"
         )
+    _check_fit(config, tokenizers, weights, folder)
     model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
-    check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, folder / MODEL)
     model.load_weights(weights)
     return config, tokenizers, model, int(metadata.get("longest", "256"))
+
+
+def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], folder: Path) -> None:
+    """Refuse weights that are not those of the config's model, before any memory or time is given to building it.
+
+    A folder from elsewhere may ask for a model of any size; the one whose weights are really there can be afforded.
+    """
+    layers = config.model.encoder.layers + config.model.decoder.layers
+    try:
+        if layers > len(weights):
+            raise ValueError(f"{layers:,} layers, and only {len(weights)} tensors")
+        with torch.device("meta"):  # shapes without numbers
+            model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
+    except (ValueError, RuntimeError) as error:
+        raise RunError(f"{folder}: {CONFIG} describes another model than {MODEL} holds: {error}") from None
+    named = list(model.state_dict(keep_vars=True).items())
+    first = {id(tensor): name for name, tensor in reversed(named)}  # tied tensors are stored once, by their first name
+    check_shapes(weights, {name: tuple(t.shape) for name, t in named if first[id(t)] == name}, folder / MODEL)
 
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:

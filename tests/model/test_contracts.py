@@ -1,0 +1,384 @@
+"""Every variant of the model through the same laws: what search, objectives and inspection rely on.
+
+Shapes: B batch, S source length, T target length, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from transduce.data.batch import Batch, collate, pad_sources
+from transduce.data.symbols import Symbols
+from transduce.errors import ConfigError
+from transduce.model.attention import Trace
+from transduce.model.contract import rows
+from transduce.model.positions import Learned, Positions, Sinusoidal, Unordered
+from transduce.model.seq2seq import Model, Seq2Seq, Tying
+from transduce.model.sublayers import Activation, PostNorm, PreNorm, Residual
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.objectives.base import teacher_force
+from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.search.beam import Beam
+from transduce.search.hypothesis import Search
+from transduce.search.stepwise import Greedy
+from transduce.training.optimizer import Adam, update
+
+SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
+V = 13
+ENCODER = TransformerEncoder(layers=2, heads=2, d_ff=24)
+DECODER = TransformerDecoder(layers=2, heads=2, d_ff=24)
+
+
+RESIDUALS: tuple[Residual, ...] = (PostNorm(), PreNorm())
+POSITIONS: tuple[Positions, ...] = (Sinusoidal(), Learned(longest=40), Unordered())
+
+
+def variants() -> Iterator[tuple[str, Model]]:
+    """The full product of what can be chosen, and some uneven shapes."""
+    base = Model(d_model=16, dropout=0.0, encoder=ENCODER, decoder=DECODER)
+    for residual, positions in itertools.product(RESIDUALS, POSITIONS):
+        for tie, activation in itertools.product(get_args(Tying), get_args(Activation)):
+            name = f"{type(residual).__name__}-{type(positions).__name__}-{tie}-{activation}"
+            encoder = replace(ENCODER, residual=residual, positions=positions, activation=activation)
+            decoder = replace(DECODER, residual=residual, positions=positions, activation=activation)
+            yield name, replace(base, tie=tie, encoder=encoder, decoder=decoder)
+    yield "deep-shallow", replace(base, encoder=replace(ENCODER, layers=5), decoder=replace(DECODER, layers=1))
+    yield "one-head", replace(base, encoder=replace(ENCODER, heads=1), decoder=replace(DECODER, heads=1))
+    yield "many-heads", replace(base, encoder=replace(ENCODER, heads=16), decoder=replace(DECODER, heads=8))
+    mixed = replace(DECODER, residual=PreNorm(), positions=Learned(longest=40), activation="gelu", heads=4, d_ff=7)
+    yield "mixed", replace(base, tie="none", decoder=mixed)
+
+
+VARIANTS = dict(variants())
+
+
+@pytest.fixture(params=VARIANTS, scope="module")
+def model(request: pytest.FixtureRequest) -> Seq2Seq:
+    """A variant whose every weight is random: fresh biases and norms are 0 and 1, which would hide faults."""
+    torch.manual_seed(7)
+    built = VARIANTS[request.param].build(V, V, shared=True).eval()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) / 4)
+    return built
+
+
+def ragged(seed: int = 1) -> Batch:
+    """Five pairs of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def sentence(length: int) -> list[int]:
+        return torch.randint(4, V, (length,), generator=generator).tolist()
+
+    sources, targets = [sentence(n) for n in (6, 1, 9, 4, 0)], [sentence(n) for n in (4, 8, 1, 6, 2)]
+    return collate(sources, targets, SYMBOLS, SYMBOLS)
+
+
+@torch.no_grad()
+def force(model: Seq2Seq, batch: Batch) -> Tensor:
+    return teacher_force(model, batch)
+
+
+def close(left: Tensor, right: Tensor) -> None:
+    torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+
+
+# ---- the laws --------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunks", [(1,) * 9, (9,), (4, 5), (1, 8), (8, 1), (2, 3, 1, 3)], ids=str)
+def test_reading_in_any_chunks_is_teacher_forcing(model: Seq2Seq, chunks: tuple[int, ...]) -> None:
+    batch = ragged()
+    state = model.start(model.encode(batch.source, batch.source_mask))
+    logits = []
+    for tokens in torch.split(batch.inputs, list(chunks), dim=1):
+        read = state.length
+        new, state = model.advance(tokens, state)
+        assert state.length == read + tokens.size(1)
+        logits.append(new)
+    close(torch.cat(logits, dim=1), force(model, batch))
+
+
+@torch.no_grad()
+def test_a_state_is_not_changed_by_advancing_it(model: Seq2Seq) -> None:
+    batch = ragged()
+    _, state = model.advance(batch.inputs[:, :3], model.start(model.encode(batch.source, batch.source_mask)))
+    first, _ = model.advance(batch.inputs[:, 3:4], state)
+    model.advance(batch.inputs[:, 5:7], state)
+    assert torch.equal(model.advance(batch.inputs[:, 3:4], state)[0], first)
+
+
+def test_later_tokens_change_no_earlier_logits(model: Seq2Seq) -> None:
+    batch = ragged()
+    whole = force(model, batch)
+    for place in range(1, batch.inputs.size(1)):
+        other = batch.target.clone()
+        other[:, place:] = (other[:, place:] + 5) % V
+        changed = force(model, replace(batch, target=other))
+        assert torch.equal(changed[:, :place], whole[:, :place])
+        assert not torch.equal(changed[:, place], whole[:, place])
+
+
+def test_more_padding_changes_nothing(model: Seq2Seq) -> None:
+    batch = ragged()
+    wider = replace(
+        batch,
+        source=torch.nn.functional.pad(batch.source, (0, 7), value=SYMBOLS.pad),
+        source_mask=torch.nn.functional.pad(batch.source_mask, (0, 7), value=False),
+        target=torch.nn.functional.pad(batch.target, (0, 3), value=SYMBOLS.pad),
+    )
+    close(force(model, wider)[:, :-3], force(model, batch))
+
+
+@torch.no_grad()
+def test_what_lies_under_the_mask_is_never_seen(model: Seq2Seq) -> None:
+    batch = ragged()
+    garbage = batch.source.where(batch.source_mask, torch.randint(0, V, batch.source.shape))
+    assert not torch.equal(garbage, batch.source)
+    memory, other = (model.encode(source, batch.source_mask) for source in (batch.source, garbage))
+    for left, right in zip(memory.layers, other.layers, strict=True):
+        assert torch.equal(left[batch.source_mask], right[batch.source_mask])
+    assert torch.equal(force(model, replace(batch, source=garbage)), force(model, batch))
+
+
+@torch.no_grad()
+def test_rows_and_advance_commute(model: Seq2Seq) -> None:
+    batch, index = ragged(), torch.tensor([3, 0, 0, 4, 2, 3])
+    memory = model.encode(batch.source, batch.source_mask)
+    state, chosen = model.start(memory), rows(model.start(memory), index)
+    from_memory = model.start(rows(memory, index))
+    for tokens in torch.split(batch.inputs, [1, 3, 1, 4], dim=1):
+        logits, state = model.advance(tokens, state)
+        of_rows, chosen = model.advance(tokens[index], chosen)
+        of_memory, from_memory = model.advance(tokens[index], from_memory)
+        close(of_rows, logits[index])
+        close(of_memory, logits[index])
+    close(
+        model.advance(batch.inputs[index, :1], rows(state, index))[0],
+        model.advance(batch.inputs[:, :1], state)[0][index],
+    )
+
+
+@torch.no_grad()
+def test_tracing_changes_nothing_and_shows_attention(model: Seq2Seq, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["model"]
+    batch, trace = ragged(), Trace()
+    memory = model.encode(batch.source, batch.source_mask, trace)
+    logits, _ = model.advance(batch.inputs, model.start(memory), trace)
+    close(logits, force(model, batch))
+
+    config = VARIANTS[name]
+    (size, target), source = batch.inputs.shape, batch.source.size(1)
+    hidden = ~batch.source_mask[:, None, None]  # (B, 1, 1, S)
+    ahead = torch.ones(target, target, dtype=torch.bool).triu(1)
+    seen: set[str] = set()
+
+    def check(key: str, heads: int, queries: int, unseen: Tensor) -> None:
+        weights = trace[key]
+        assert weights.shape == (size, heads, queries, unseen.size(-1))
+        close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        assert not weights.masked_select(unseen).any()
+        seen.add(key)
+
+    for number in range(config.encoder.layers):
+        check(f"encoder.{number}.self", config.encoder.heads, source, hidden)
+        assert trace[f"encoder.{number}.out"].shape == (size, source, 16)
+    for number in range(config.decoder.layers):
+        check(f"decoder.{number}.self", config.decoder.heads, target, ahead)
+        check(f"decoder.{number}.cross", config.decoder.heads, target, hidden)
+        assert trace[f"decoder.{number}.out"].shape == (size, target, 16)
+    assert {key for key in trace if not key.endswith(".out")} == seen
+
+
+@torch.no_grad()
+def test_tracing_step_by_step_shows_the_same_rows(model: Seq2Seq) -> None:
+    batch, whole = ragged(), Trace()
+    start = model.start(model.encode(batch.source, batch.source_mask))
+    model.advance(batch.inputs, start, whole)
+    state = start
+    for place in range(3):
+        trace = Trace()
+        _, state = model.advance(batch.inputs[:, place : place + 1], state, trace)
+        for name in trace:
+            width = place + 1 if name.endswith("self") else None
+            close(trace[name], whole[name][..., place : place + 1, :width])
+
+
+def test_training_is_inference_without_dropout(model: Seq2Seq) -> None:
+    """With gradients on a CPU attention is written out, without them the fused kernel runs."""
+    batch = ragged()
+    trained = teacher_force(model.train(), batch)
+    assert trained.requires_grad
+    close(trained.detach(), force(model.eval(), batch))
+    trained.square().sum().backward()  # type: ignore[no-untyped-call]
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    model.zero_grad()
+
+
+def test_weights_come_back_and_shared_ones_are_there_once(model: Seq2Seq) -> None:
+    weights = {name: tensor.clone() for name, tensor in model.weights().items()}
+    assert sum(tensor.numel() for tensor in weights.values()) == sum(p.numel() for p in model.parameters())
+    before = force(model, ragged())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert not torch.equal(force(model, ragged()), before)
+    model.load_weights(weights)
+    assert torch.equal(force(model, ragged()), before)
+
+
+# ---- batching changes no translation ---------------------------------------------------------------------------------
+
+SEARCHES: dict[str, Callable[[], Search]] = {
+    "greedy": Greedy().build,
+    "beam": Beam(size=4).build,
+    "wide-beam": Beam(size=6, length_penalty=1.0).build,
+}
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """A model that has learned to reverse, mostly, and sentences to reverse."""
+
+    model: Seq2Seq
+    sentences: list[list[int]]
+
+
+def sentences(count: int, seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
+    return [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
+
+
+@pytest.fixture(
+    params=["PostNorm-Sinusoidal-all-relu", "PreNorm-Learned-target-gelu", "PreNorm-Sinusoidal-none-silu", "mixed"],
+    scope="module",
+)
+def pupil(request: pytest.FixtureRequest) -> Pupil:
+    torch.manual_seed(3)
+    config = replace(VARIANTS[request.param], d_model=32)
+    model = config.build(V, V, shared=True)
+    optimizer, objective = Adam().build(model.parameters()), CrossEntropy(0.1).build()
+    for step in range(150):
+        read = sentences(32, seed=step)
+        batch = collate(read, [line[::-1] for line in read], SYMBOLS, SYMBOLS)
+        loss = objective(model, batch, step)
+        optimizer.zero_grad()
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        update(optimizer, 4e-3 * min(1, (step + 1) / 20), loss.count, clip=1.0)
+    return Pupil(model.eval(), sentences(24, seed=1000))
+
+
+def translate(
+    search: Search, model: Seq2Seq, read: list[list[int]], width: int = 0
+) -> list[tuple[tuple[int, ...], float]]:
+    with torch.no_grad():
+        found = search(model, model.encode(*pad_sources(read, SYMBOLS, width)), SYMBOLS)
+    return [(hypotheses[0].tokens, hypotheses[0].log_prob) for hypotheses in found]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_batching_changes_no_translation(pupil: Pupil, name: str) -> None:
+    search, read = SEARCHES[name](), pupil.sentences
+    alone = [translate(search, pupil.model, [sentence])[0] for sentence in read]
+    right = sum(tokens == tuple(reversed(sentence)) for (tokens, _), sentence in zip(alone, read, strict=True))
+    assert right >= len(read) // 4, "the model has learned too little for this test to mean much"
+    order = torch.randperm(len(read), generator=torch.Generator().manual_seed(1)).tolist()
+    shuffled = translate(search, pupil.model, [read[i] for i in order])
+    for batched in (
+        translate(search, pupil.model, read),
+        translate(search, pupil.model, read, width=20),
+        [shuffled[order.index(i)] for i in range(len(read))],
+    ):
+        assert [tokens for tokens, _ in batched] == [tokens for tokens, _ in alone]
+        assert [log_prob for _, log_prob in batched] == pytest.approx([log_prob for _, log_prob in alone], abs=1e-4)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TransformerEncoder(layers=0), "layers: expected at least 1, got 0"),
+        (lambda: TransformerDecoder(heads=-1), "heads: expected at least 1, got -1"),
+        (lambda: TransformerEncoder(d_ff=0), "d_ff: expected at least 1, got 0"),
+        (
+            lambda: TransformerEncoder(attention_dropout=1.0),
+            "attention_dropout: expected a number from 0 up to 1, got 1.0",
+        ),
+        (
+            lambda: TransformerDecoder(activation_dropout=-0.1),
+            "activation_dropout: expected a number from 0 up to 1, got -0.1",
+        ),
+        (lambda: Learned(longest=0), "longest: expected at least 1, got 0"),
+        (lambda: Model(d_model=0), "d_model: expected at least 1, got 0"),
+        (lambda: Model(dropout=1.0), "dropout: expected a number from 0 up to 1, got 1.0"),
+        (lambda: Model(d_model=100), "encoder.heads: 8 heads do not divide d_model = 100; choose a divisor"),
+        (
+            lambda: Model(d_model=64, decoder=TransformerDecoder(heads=3)),
+            "decoder.heads: 3 heads do not divide d_model = 64; choose a divisor",
+        ),
+        (
+            lambda: Model(d_model=16).build(20, 30, shared=False),
+            "model.tie: 'all' needs one vocabulary for both sides, and the corpus has two;"
+            " use model.tie=target, or prepare with tokenizer.shared=true",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert str(error.value) == text
+
+
+def test_a_sequence_longer_than_its_learned_positions() -> None:
+    model = VARIANTS["PreNorm-Learned-all-relu"].build(V, V, shared=True)
+    memory = model.encode(torch.ones(1, 40, dtype=torch.int64), torch.ones(1, 40, dtype=torch.bool))
+    _, state = model.advance(torch.ones(1, 40, dtype=torch.int64), model.start(memory))
+    with pytest.raises(ConfigError) as error:
+        model.advance(torch.ones(1, 1, dtype=torch.int64), state)
+    assert str(error.value) == (
+        "positions.longest: a sequence of 41 tokens came, and positions are learned for 40; split the text, or train"
+        " with a larger 'longest'"
+    )
+
+
+def test_sinusoids_have_no_longest_sequence() -> None:
+    model = VARIANTS["PostNorm-Sinusoidal-all-relu"].build(V, V, shared=True).eval()
+    tokens = torch.randint(4, V, (1, 1500), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        long = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    assert long.layers[-1].isfinite().all()
+
+
+def test_two_vocabularies_and_which_matrices_are_shared() -> None:
+    model = replace(VARIANTS["one-head"], tie="target").build(20, 30, shared=False)
+    assert model.source_embedding.weight.shape == (20, 16)
+    assert model.target_embedding is model.output_embedding
+    logits, _ = model.advance(
+        torch.ones(2, 3, dtype=torch.int64), model.start(model.encode(*pad_sources([[4], [5]], SYMBOLS)))
+    )
+    assert logits.shape == (2, 3, 30)
+    separate = replace(VARIANTS["one-head"], tie="none").build(20, 20, shared=True)
+    matrices = {separate.source_embedding, separate.target_embedding, separate.output_embedding}
+    assert len(matrices) == 3
+    together = VARIANTS["one-head"].build(20, 20, shared=True)
+    assert together.source_embedding is together.target_embedding is together.output_embedding
+
+
+def test_weights_of_another_model_are_refused() -> None:
+    one, other = VARIANTS["one-head"].build(V, V, shared=True), VARIANTS["deep-shallow"].build(V, V, shared=True)
+    with pytest.raises(ValueError, match=r"weights do not fit the model: .*decoder\.layers\.1\.attention"):
+        one.load_weights(other.weights())

@@ -1,0 +1,91 @@
+"""Progress: plain lines now and then without a terminal, a live bar with one, silence for quick work."""
+
+from __future__ import annotations
+
+import pytest
+
+from transduce import progress
+from transduce.progress import Progress, seconds_as_text
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def test_seconds_in_words() -> None:
+    assert [seconds_as_text(s) for s in (0.4, 42, 59.6, 185, 3599.7, 7800)] == [
+        "0 s",
+        "42 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "1 h 00 min",
+        "2 h 10 min",
+    ]
+
+
+def test_quick_work_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("Reading", 1000, "lines") as shown:
+        for _ in range(1000):
+            shown.advance()
+        clock.now += 1.9
+    assert capsys.readouterr() == ("", "")
+
+
+def test_long_work_says_a_line_every_few_seconds_and_one_at_the_end(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Progress("Reading", 4000, "lines") as shown:
+        for _ in range(40):
+            clock.now += 1
+            shown.advance(100)
+    out, err = capsys.readouterr()
+    lines = err.split("\n")[:-1]
+    assert out == ""
+    assert lines[0] == "Reading: 200 of 4,000 (5%) lines, 100 lines/s, 38 s left"
+    assert lines[-1] == "Reading: 4,000 of 4,000 (100%) lines, 100 lines/s, 0 s left"
+    assert len(lines) == 5
+
+
+def test_without_a_total_there_is_no_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("Reading", None, "lines") as shown:
+        clock.now += 4
+        shown.advance(8)
+    assert capsys.readouterr().err.split("\n")[0] == "Reading: 8 lines, 2 lines/s"
+
+
+def test_work_that_failed_is_not_reported_as_ended(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        with Progress("Reading", 10, "lines"):
+            clock.now += 5
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        work()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_live_bar_even_inside_another_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take any stream for a terminal
+    monkeypatch.setenv("COLUMNS", "100")
+    with Progress("Training", 10, "steps") as outer:
+        outer.advance(5)
+        with Progress("Averaging", 3, "checkpoints") as inner:
+            inner.advance(3)
+    err = capsys.readouterr().err
+    assert "Training" in err
+    assert "5/10" in err
+    assert "Averaging" in err
+    assert "3/3" in err

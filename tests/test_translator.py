@@ -1,0 +1,340 @@
+"""Text to text: nothing lost, order kept, the same whatever the batch, and scores that are the model's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transduce.data.tokenizer import Tokenizers
+from transduce.data.vocabulary import SentencePiece
+from transduce.errors import ConfigError, DataError
+from transduce.search.beam import Beam
+from transduce.search.constraints import Limits
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.stepwise import Greedy, Sample
+from transduce.translator import Translation, Translator
+
+if TYPE_CHECKING:
+    from toy_model import Toy
+
+pytest_plugins = ["toy_model"]
+
+SENTENCES = ["five", "", "ninety-two, three", "  ", "twelve", "sixty-one, seventy", "nought 😀", "zero", "five"]
+
+
+class Echo:
+    """An engine that says the source again; `prefixes` come before it. It remembers the batches it was given."""
+
+    def __init__(self, finished: bool = True) -> None:
+        self.finished = finished
+        self.batches: list[list[tuple[int, ...]]] = []
+        self.searches: list[Any] = []
+
+    def search(
+        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]], keys: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        self.batches.append([tuple(source) for source in sources])
+        self.searches.append(search)
+        return [
+            [Hypothesis((*prefix, *source), -1.0, -2.0, self.finished, ())]
+            for source, prefix in zip(sources, prefixes, strict=True)
+        ]
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        self.batches.append([tuple(source) for source in sources])
+        return [[-1.0] * (len(target) + 1) for target in targets]
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Tokenizers:
+    lines = ["one two three. four five, six", "eins zwei drei vier fünf", "一二三。四五，六"]
+    return (
+        SentencePiece(vocabulary=310, symbols=("<2de>", "<2fr>"), normalization="identity")
+        .train(lines, lines)
+        .tokenizers
+    )
+
+
+@pytest.fixture
+def echo(tokenizers: Tokenizers) -> Translator:
+    return Translator(Echo(), tokenizers, Greedy(), longest=20)
+
+
+# -- one text, one translation ---------------------------------------------------------------------------------------
+
+
+def test_a_text_gives_a_text_and_several_give_several(echo: Translator) -> None:
+    assert echo("one two") == "one two"
+    assert echo(["one", "two"]) == ["one", "two"]
+    assert echo([]) == []
+    assert echo.translate([]) == []
+
+
+def test_blank_texts_give_empty_ones_and_never_reach_the_engine(echo: Translator) -> None:
+    blank = ["", " ", "\t", "\u2028", "\u3000 \u0085", "\r"]
+    assert echo.translate(blank) == [Translation("")] * len(blank)
+    assert echo.engine.batches == []  # type: ignore[attr-defined]
+
+
+@settings(deadline=None)
+@given(texts=st.lists(st.text("one tw.,。\u2028\u0085😀äß", max_size=80), max_size=8))
+def test_nothing_is_lost_whatever_the_length(tokenizers: Tokenizers, texts: list[str]) -> None:
+    """The echo of a text is the text: cut, tokenized, batched and joined again (white space at the ends aside)."""
+    translator = Translator(Echo(), tokenizers, Greedy(), longest=12, batch_tokens=40)
+    found = translator.translate(texts)
+    assert ["".join(one.text.split()) for one in found] == ["".join(text.split()) for text in texts]
+    assert all(one.parts == 1 for one, text in zip(found, texts, strict=True) if len(text.encode()) < 10)
+
+
+def test_a_long_text_is_translated_in_parts(echo: Translator) -> None:
+    sentences = ["one two three.", "four, five six.", "two two two two."] * 40
+    (translation,) = echo.translate([" ".join(sentences)])
+    assert translation.text == " ".join(sentences)
+    assert translation.parts > 10
+    assert translation.score == -1.0 * translation.parts
+    assert translation.log_prob == -2.0 * translation.parts
+    assert all(len(tokens) < echo.longest for batch in echo.engine.batches for tokens in batch)  # type: ignore[attr-defined]
+    assert translation.tokens == tuple(
+        echo.tokenizers.target.pieces([token for part in _in_order(translation, echo) for token in part])
+    )
+
+
+def _in_order(translation: Translation, echo: Translator) -> list[list[int]]:
+    """The tokens of each part, encoded anew from the parts that the segmenter gives."""
+    from transduce.data.segment import split_long
+
+    encode = echo.tokenizers.source.encode
+    parts = split_long(translation.text, lambda part: len(encode([part])[0]) < echo.longest)
+    return [encode([part.text])[0] for part in parts]
+
+
+def test_parts_of_nothing_but_space_are_not_translated(tokenizers: Tokenizers) -> None:
+    translator = Translator(Echo(), tokenizers, Greedy(), longest=3)
+    (translation,) = translator.translate([" " * 30 + "one"])
+    assert translation.text.strip() == "one"
+    assert all(tokens for batch in translator.engine.batches for tokens in batch)  # type: ignore[attr-defined]
+
+
+def test_one_line_in_is_one_line_out(echo: Translator) -> None:
+    """A newline can come from byte pieces of the model, or from a text given in Python."""
+    newline = echo.tokenizers.target.token("<0x0A>")
+
+    class Breaks(Echo):
+        def search(self, sources: Any, search: Any, prefixes: Any, keys: Any) -> list[list[Hypothesis]]:
+            return [[Hypothesis((*source, newline, *source), 0.0, 0.0, True, ())] for source in sources]
+
+    broken = Translator(Breaks(), echo.tokenizers, Greedy())
+    assert broken("one").replace("  ", " ") == "one one"
+    long = echo("one two three. four five six.\n" * 5)
+    assert "\n" not in long
+    assert long.split() == ("one two three. four five six. " * 5).split()
+
+
+def test_whether_the_end_was_reached_is_told(tokenizers: Tokenizers) -> None:
+    cut = Translator(Echo(finished=False), tokenizers, Greedy(), longest=20)
+    assert [one.finished for one in cut.translate(["one", "one two three. " * 9, ""])] == [False, False, True]
+    assert Translator(Echo(), tokenizers, Greedy()).translate(["one"])[0].finished
+
+
+def test_the_length_limit_of_a_search_ends_a_translation(toy: Toy) -> None:
+    short = Greedy(Limits(longest=1, longest_extra=0))
+    one = toy.translator.translate(["ninety-two"], to="de", search=short)[0]
+    assert len(one.tokens) <= 1
+    assert not one.finished
+
+
+# -- prefixes, tags, searches ----------------------------------------------------------------------------------------
+
+
+def test_prefixes_may_differ_in_length_and_hold_for_the_first_part_only(toy: Toy) -> None:
+    texts = ["five", "six", "seven", ""]
+    prefixes = ["drei", "", "vierundzwanzig, ein", "null"]
+    found = toy.translator(texts, to="de", prefixes=prefixes)
+    for text, prefix in zip(found[:3], prefixes, strict=False):
+        assert text.startswith(prefix)
+    assert found[3] == ""
+    assert found[1] == toy.translator("six", to="de")
+    alone = [toy.translator(text, to="de", prefixes=[prefix]) for text, prefix in zip(texts, prefixes, strict=True)]
+    assert alone == found
+    assert toy.translator(texts[:2], to="de", prefixes="drei")[1].startswith("drei")
+
+
+def test_a_prefix_of_a_long_text_is_written_once(echo: Translator) -> None:
+    text = "one two three. four five six. " * 5
+    assert echo(text, prefixes="zwei ").split() == ["zwei", *text.split()]
+
+
+def test_tags_go_before_every_part_and_are_one_for_all_or_one_each(echo: Translator) -> None:
+    german, french = (echo.tokenizers.source.token(tag) for tag in ("<2de>", "<2fr>"))
+    echo(["one", "two"], to="de")
+    echo(["one", "two", "one"], to=["fr", "", "<2de>"])
+    echo("one two three. " * 9, to="fr")
+    first, second, third = echo.engine.batches  # type: ignore[attr-defined]
+    assert [tokens[0] for tokens in first] == [german, german]
+    assert sorted(tokens[0] in (german, french) for tokens in second) == [False, True, True]
+    assert {tokens[0] for tokens in third} == {french}
+    assert all(len(tokens) < echo.longest for tokens in third)
+
+
+def test_languages_make_a_difference(toy: Toy) -> None:
+    german, chinese = toy.translator(["twelve", "twelve"], to=["de", "zh"])
+    assert german == toy.translator("twelve", to="de")
+    assert chinese == toy.translator("twelve", to="zh")
+    assert german != chinese
+
+
+def test_a_beam_and_several_best(toy: Toy) -> None:
+    texts = ["five", "", "ninety-two"]
+    found = toy.translator.translate(texts, to="de", beam=4, n_best=3)
+    for one in (found[0], found[2]):
+        every = [one, *one.alternatives]
+        assert len(every) == 3
+        assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
+        assert len({each.tokens for each in every}) == 3
+        assert all(each.alternatives == () for each in one.alternatives)
+    assert found[1].alternatives == ()
+    assert [one.text for one in toy.translator.translate(texts, to="de", n_best=5)][1] == ""
+
+
+def test_which_search_is_used(echo: Translator) -> None:
+    def used(**options: Any) -> Any:
+        echo.translate(["one"], **options)
+        return echo.engine.searches[-1]  # type: ignore[attr-defined]
+
+    assert used() == Greedy()
+    assert used(beam=3) == Beam(size=3)
+    assert used(n_best=6) == Beam(size=6, n_best=6)
+    assert used(search=Sample(seed=4)) == Sample(seed=4)
+    echo.search = Beam(size=5, length_penalty=0.1, limits=Limits(longest=7))
+    assert used(beam=2) == Beam(size=2, length_penalty=0.1, limits=Limits(longest=7))
+    echo.search = Sample(limits=Limits(longest=7))
+    assert used(beam=2) == Beam(size=2, limits=Limits(longest=7))
+    echo.search = object()  # a search of the user's own, without limits
+    assert used(beam=2) == Beam(size=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"to": ["de"]}, "to: 1 were given for at least 2 texts; give one a text"),
+        ({"to": ["de"] * 3}, "to: 3 were given for only 2 texts; give one a text"),
+        ({"prefixes": []}, "prefixes: 0 were given for at least 2 texts"),
+        ({"prefixes": ["a"] * 5}, "prefixes: 5 were given for only 2 texts"),
+        ({"to": "xx"}, "no piece '<2xx>'; was the tokenizer trained with symbols=['<2xx>']?"),
+        ({"search": Greedy(), "beam": 4}, "search: give a search, or beam and n_best, not both"),
+        ({"search": Greedy(), "n_best": 2}, "search: give a search, or beam and n_best, not both"),
+        ({"beam": -1}, "beam: expected a size of at least 1, or 0 for the model's own search, got -1"),
+        ({"n_best": 0}, "n_best: expected a whole number from 1"),
+    ],
+)
+def test_what_is_refused(echo: Translator, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises((ConfigError, DataError)) as caught:
+        echo.translate(["one", "two"], **options)
+    assert expected in str(caught.value)
+
+
+def test_one_text_in_place_of_a_list_is_not_taken_for_its_letters(echo: Translator) -> None:
+    with pytest.raises(DataError, match=r"texts: one text was given where a list is expected; use translator\(text\)"):
+        echo.translate("one two")
+
+
+# -- the same whatever the batch -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", [Greedy(), Beam(size=3, n_best=2), Sample(samples=2, temperature=1.5, seed=7)])
+def test_neighbours_change_nothing(toy: Toy, search: Any) -> None:
+    together = toy.translator.translate(SENTENCES, search=search, to="de")
+    backwards = toy.translator.translate(SENTENCES[::-1], search=search, to="de")[::-1]
+    alone = [toy.translator.translate([text], search=search, to="de")[0] for text in SENTENCES]
+    for other in (backwards, alone):
+        for one, two in zip(together, other, strict=True):
+            assert (one.text, one.tokens, one.finished) == (two.text, two.tokens, two.finished)
+            assert [a.tokens for a in one.alternatives] == [a.tokens for a in two.alternatives]
+            assert one.log_prob == pytest.approx(two.log_prob, abs=1e-4)
+
+
+def test_another_seed_draws_another_sample(toy: Toy) -> None:
+    found = {toy.translator("ninety-two, three", to="de", search=Sample(temperature=2.0, seed=s)) for s in range(6)}
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 1000])
+def test_a_stream_is_the_same_for_any_window(toy: Toy, window: int) -> None:
+    tags = ["de", "zh", "de", "de", "zh", "de", "de", "zh", "de"]
+    whole = toy.translator.translate(SENTENCES, to=tags)
+    streamed = list(toy.translator.stream(iter(SENTENCES), to=tags, window=window))
+    assert [one.text for one in streamed] == [one.text for one in whole]
+
+
+def test_a_stream_reads_no_further_than_its_window(echo: Translator) -> None:
+    read = []
+
+    def texts() -> Any:
+        for number in range(100):
+            read.append(number)
+            yield "one"
+
+    next(echo.stream(texts(), window=4))
+    assert len(read) == 4
+
+
+def test_a_small_budget_of_tokens_makes_many_batches(tokenizers: Tokenizers) -> None:
+    translator = Translator(Echo(), tokenizers, Greedy(), batch_tokens=10)
+    texts = ["one two", "three", "four five, six", "one"] * 5
+    assert translator(texts) == texts
+    for batch in translator.engine.batches:  # type: ignore[attr-defined]
+        assert len(batch) == 1 or len(batch) * (max(map(len, batch)) + 1) <= 10
+
+
+# -- scores ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_score_of_a_translation_is_its_log_probability(toy: Toy) -> None:
+    texts = [text for text in SENTENCES if text.strip()]
+    found = toy.translator.translate(texts, to="de")
+    engine, tokenizers = toy.translator.engine, toy.translator.tokenizers
+    tag = tokenizers.source.token("<2de>")
+    sources = [[tag, *tokens] for tokens in tokenizers.source.encode(texts)]
+    for source, one in zip(sources, found, strict=True):
+        target = [tokenizers.target.token(piece) for piece in one.tokens]
+        (log_probs,) = engine.score([source], [target])
+        assert one.log_prob == pytest.approx(math.fsum(log_probs[: len(target) + one.finished]), abs=1e-4)
+
+
+def test_scores_are_the_sum_of_teacher_forced_log_probabilities(toy: Toy) -> None:
+    texts = ["five", "ninety-two, three", "", "sixty"]
+    targets = ["fünf", "etwas ganz anderes 😀", "null", ""]
+    scored = toy.translator.score(texts, targets, to="de")
+    model, tokenizers = toy.engine.model.eval(), toy.translator.tokenizers
+    eos, bos = tokenizers.target.symbols.eos, tokenizers.target.symbols.bos
+    for text, target, one in zip(texts, targets, scored, strict=True):
+        source = torch.tensor([[tokenizers.source.token("<2de>"), *tokenizers.source.encode([text])[0], eos]])
+        gold = [*tokenizers.target.encode([target])[0], eos]
+        with torch.no_grad():
+            memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
+            logits, _ = model.advance(torch.tensor([[bos, *gold[:-1]]]), model.start(memory))
+        expected = logits[0].log_softmax(-1)[range(len(gold)), gold].sum().item()
+        assert one.log_prob == pytest.approx(expected, abs=1e-4)
+        assert one.tokens == len(gold)
+        assert one.per_token == pytest.approx(expected / len(gold), abs=1e-4)
+
+
+def test_nothing_is_cut_when_scoring(echo: Translator) -> None:
+    long = "one two three. " * 50
+    (one,) = echo.score([long], [long])
+    assert one.tokens == len(echo.tokenizers.target.encode([long])[0]) + 1
+    assert len(echo.engine.batches[0][0]) > echo.longest  # type: ignore[attr-defined]
+    assert echo.score([], []) == []
+
+
+def test_scoring_needs_as_many_of_each(echo: Translator) -> None:
+    with pytest.raises(DataError, match="score: 2 sources and 1 targets were given; give as many of each"):
+        echo.score(["one", "two"], ["eins"])
+    with pytest.raises(DataError, match="to: 2 were given for only 1 texts"):
+        echo.score(["one"], ["eins"], to=["de", "fr"])

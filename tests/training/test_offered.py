@@ -1,0 +1,201 @@
+"""When a run stops, which checkpoints it keeps, and whose weights its folder offers: best, last, averages."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+from snapshots import same_tensors
+from torch import Tensor
+
+from transduce.errors import RunError
+from transduce.training import loop
+from transduce.training.average import average, average_run
+from transduce.training.checkpoint import read_tensors, step_folders
+from transduce.training.validate import Measured
+from transduce.training.weights import load_weights
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pairs = toys.reversals(70)
+    return toys.corpus(tmp_path_factory.mktemp("toy"), pairs[:60], pairs[60:])
+
+
+def weights(folder: Path, step: int, stem: str = "model") -> dict[str, Tensor]:
+    return read_tensors(step_folders(folder)[step], stem)
+
+
+def exported(folder: Path) -> tuple[dict[str, Tensor], str]:
+    tensors, metadata = load_weights(folder / "model.safetensors")
+    return tensors, metadata["weights"]
+
+
+def test_without_a_validation_split_the_last_weights_are_offered(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    corpus = toys.corpus(tmp_path, toys.copies(40))
+    run = tmp_path / "run"
+    outcome = toys.run(corpus, run)
+    assert (outcome.reason, outcome.validation) == ("finished", {})
+    assert exported(run)[1] == "last, step 20"
+    assert same_tensors(exported(run)[0], weights(run, 20))
+    assert not toys.reports(run, "valid")
+    assert "on cpu; not validated, for the corpus has no split 'valid'\n" in capfd.readouterr().err
+
+
+def test_minutes_end_the_run_and_more_minutes_go_on(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for _ in range(2):  # the second time there is nothing to do
+        outcome = toys.run(corpus, run, "training.minutes=1e-9", "training.average=2")
+        assert (outcome.step, outcome.reason) == (1, "minutes")
+        assert outcome.validation["loss"] > 0
+    assert exported(run)[1] in ("best by validation loss, step 1", "average of 1 checkpoints (last)")
+    outcome = toys.run(corpus, run, "training.minutes=10")
+    assert (outcome.step, outcome.reason) == (20, "finished")
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float], metric: str) -> None:
+    """Validations that give these values, one after the other."""
+    script = iter(values)
+
+    def validate(*_: object) -> Measured:
+        return Measured({"loss": 1.0, "bleu": 1.0, "chrf": 1.0, metric: next(script)}, "signature", [])
+
+    monkeypatch.setattr(loop, "validate", validate)
+
+
+@pytest.mark.parametrize("metric", ["loss", "bleu", "chrf"])
+def test_patience_and_the_best(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str) -> None:
+    """The third of these is the best; the two after it exhaust a patience of two, one equal to it not being better."""
+    sign = -1 if metric == "loss" else 1
+    scripted(monkeypatch, [sign * value for value in (5.0, 4.0, 7.0, 7.0, 6.0, 9.0)], metric)
+    run = tmp_path / "run"
+    settings = (f"validation.metric={metric}", "validation.every=2", "validation.patience=2", "training.keep_last=2")
+    outcome = toys.run(corpus, run, *settings, "training.keep_best=2")
+    assert (outcome.step, outcome.reason, outcome.validation[metric]) == (10, "patience", sign * 7.0)
+    assert sorted(step_folders(run)) == [6, 8, 10]  # the best two (6, then 8 by age), the last two
+    tensors, name = exported(run)
+    assert name == f"best by validation {metric}, step 6"
+    assert same_tensors(tensors, weights(run, 6))
+    assert not same_tensors(tensors, weights(run, 8))
+
+
+def test_without_patience_a_run_goes_to_its_end(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, [5.0, 1.0, 1.0, 1.0, 1.0], "bleu")
+    outcome = toys.run(corpus, tmp_path / "run", "validation.metric=bleu", "validation.every=4", "training.keep_best=0")
+    assert (outcome.step, outcome.reason) == (20, "finished")
+    assert sorted(step_folders(tmp_path / "run")) == [8, 10, 12, 16, 20]  # the last five: every 4, and 10, 20
+    assert exported(tmp_path / "run")[1] == "best by validation bleu, step 4"  # though its checkpoint is gone
+
+
+def test_keep_last_and_keep_best(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, [1.0, 9.0, 2.0, 8.0, 3.0], "chrf")
+    keep = ("training.keep_last=1", "training.keep_best=2", "training.save_every=3")
+    toys.run(corpus, tmp_path / "run", "validation.metric=chrf", "validation.every=4", *keep)
+    assert sorted(step_folders(tmp_path / "run")) == [8, 16, 20]
+
+
+def test_the_moving_average_is_what_is_offered(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    toys.run(corpus, run, "training.ema=0.9", "validation.every=20", "training.save_every=1", "training.keep_last=20")
+    assert same_tensors(exported(run)[0], weights(run, 20, "average"))
+    assert not same_tensors(exported(run)[0], weights(run, 20))
+    for step in range(2, 21):
+        before, new = weights(run, step - 1, "average"), weights(run, step)
+        for name, tensor in weights(run, step, "average").items():
+            assert torch.allclose(tensor, 0.9 * before[name] + 0.1 * new[name], atol=1e-6)
+
+
+# -- averages of checkpoints ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ema", ["0.0", "0.5"])
+def test_an_average_of_the_last_without_validation(corpus: Path, tmp_path: Path, ema: str) -> None:
+    run = tmp_path / "run"
+    toys.run(corpus, run, "data.valid=none", f"training.ema={ema}", "training.average=3", "training.save_every=6")
+    tensors, name = exported(run)
+    assert name == "average of 3 checkpoints (last)"
+    kept = step_folders(run)
+    stem = "model" if ema == "0.0" else "average"
+    assert same_tensors(tensors, average([kept[12], kept[18], kept[20]], stem))
+    assert "Weights: average of 3 checkpoints (last)." in (run / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("value", "chosen"), [(8.0, True), (9.0, True), (9.5, False)])
+def test_an_average_of_the_best_is_taken_if_no_worse(
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    value: float,
+    chosen: bool,
+) -> None:
+    scripted(monkeypatch, [12.0, 9.0, 11.0, 10.0, value], "loss")
+    run = tmp_path / "run"
+    best = ("training.average=3", "training.average_of=best", "training.keep_best=3")
+    outcome = toys.run(corpus, run, "validation.every=5", *best)
+    kept = step_folders(run)
+    offered, name = exported(run)
+    assert same_tensors(offered, average([kept[10], kept[15], kept[20]]) if chosen else weights(run, 10))
+    assert name == ("average of 3 checkpoints (best)" if chosen else "best by validation loss, step 10")
+    assert outcome.validation["loss"] == (value if chosen else 9.0)
+    (end,) = toys.reports(run, "finished")
+    assert (end["loss"], end["average_loss"]) == (outcome.validation["loss"], value)
+    verdict = "the average" if chosen else "the single one"
+    assert (
+        f"average of 3 checkpoints (best): loss {value:.2f} against 9.00 of the best single one; {verdict} is kept"
+        in capfd.readouterr().err
+    )
+
+
+def test_averaging_a_run_afterwards(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    toys.run(corpus, run, "validation.every=4", "training.keep_best=2", "training.save_every=100")
+    kept = step_folders(run)
+    assert average_run(run, last=2, best=0) == (f"{run / 'model.safetensors'}: average of 2 checkpoints (steps 16, 20)")
+    assert same_tensors(exported(run)[0], average([kept[16], kept[20]]))
+    scores = toys.final(run).state["scores"]
+    best = sorted(sorted(kept, key=lambda step: scores[str(step)])[:2])
+    assert average_run(run, last=0, best=2).endswith(f"(steps {best[0]}, {best[1]})")
+    card = (run / "README.md").read_text()
+    assert f"Weights: average of 2 checkpoints (steps {best[0]}, {best[1]}).\n" in card
+    assert "Not validated since the weights were replaced; `transduce evaluate` measures them.\n" in card
+    assert "BLEU" not in card
+    before = (run / "model.safetensors").read_bytes()
+    toys.run(corpus, run, "validation.every=4", "training.keep_best=2", "training.save_every=100")
+    assert (run / "model.safetensors").read_bytes() == before  # training again has nothing to do
+
+
+def test_averaging_a_run_that_was_stopped_before_its_first_model(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    toys.run(corpus, run, "training.steps=5")
+    complete = load_weights(run / "model.safetensors")[1]
+    (run / "model.safetensors").unlink()
+    (run / "README.md").unlink()
+    average_run(run, last=1, best=0)
+    made = load_weights(run / "model.safetensors")[1]
+    assert made == {**complete, "weights": "average of 1 checkpoints (steps 5)"}
+    assert not (run / "README.md").exists()
+
+
+def test_what_cannot_be_averaged(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    toys.run(corpus, run, "training.steps=2")
+    for last, best in ((0, 0), (1, 1)):
+        with pytest.raises(RunError, match="run: say how many checkpoints to average, either --last N or --best N"):
+            average_run(run, last, best)
+    for name in ("last", "best"):
+        with pytest.raises(RunError) as caught:
+            average_run(run, **{"last": 0, "best": 0, name: 7})
+        assert str(caught.value) == (
+            f"{run}: 7 checkpoints were asked for and 1 are kept; ask for fewer, or train with training.keep_{name}=7"
+        )
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(
+        RunError, match=r"run: there are no checkpoints to average; expected .*/checkpoints/step-\.\.\."
+    ):
+        average_run(run, 1, 0)

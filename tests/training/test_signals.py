@@ -1,0 +1,170 @@
+"""SIGTERM and Ctrl-C to a real `transduce train`: it saves and leaves, and goes on to the same bits; twice aborts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import toys
+from snapshots import same
+
+from transduce.training import loop
+from transduce.training.checkpoint import Snapshot, step_folders
+from transduce.training.signals import StopRequest
+
+pytestmark = pytest.mark.slow  # each process imports torch
+
+STEPS = 60
+SLOW = "slowly:Slowly"  # an objective that takes its time, so that a signal finds the run still going
+OBJECTIVE = """
+import time
+from dataclasses import dataclass
+from transduce.objectives.cross_entropy import CrossEntropy
+
+@dataclass(frozen=True)
+class Slowly(CrossEntropy):
+    seconds: float = 0.1
+
+    def build(self):
+        loss = super().build()
+        def slow(model, batch, step):
+            time.sleep(self.seconds if step >= 3 else 0)
+            return loss(model, batch, step)
+        return slow
+"""
+
+
+class Child:
+    """`transduce train` in a process of its own, run in a folder that holds the slow objective."""
+
+    def __init__(self, place: Path, *overrides: str, output: str = "run") -> None:
+        settings = [*toys.TINY, "data.folder=corpus", f"training.steps={STEPS}", "training.save_every=1000", *overrides]
+        command = [sys.executable, "-m", "transduce", "train", "tiny", *settings, "--output", output]
+        self.process = subprocess.Popen(
+            command, cwd=place, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "200"}
+        )
+        self.said = ""
+
+    def wait_for(self, text: str) -> None:
+        assert self.process.stderr is not None
+        while text not in self.said:
+            line = self.process.stderr.readline().decode()
+            assert line, f"the child ended without saying {text!r}: {self.said}"
+            self.said += line
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> int:
+        """Wait for its end; gives its exit code."""
+        assert self.process.stderr is not None
+        self.said += self.process.stderr.read().decode()
+        self.process.stderr.close()
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    pairs = toys.reversals(70)
+    toys.corpus(tmp_path, pairs[:60], pairs[60:], "bpe", 30)
+    (tmp_path / "slowly.py").write_text(OBJECTIVE)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves_and_the_run_goes_on(
+    place: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Child(place, f"objective={SLOW}")
+    child.wait_for("step 5 of 60")
+    child.send(number)
+    assert child.end() == 128 + number
+    assert f"{number.name}: saving after this step; once more aborts\n" in child.said
+    saved = re.search(rf"{number.name}: saved step (\d+) in run; the same command goes on from there\n", child.said)
+    assert saved is not None
+    step = int(saved[1])
+    assert 5 <= step < STEPS
+    assert list(step_folders(place / "run")) == [step]
+    assert "Traceback" not in child.said
+
+    # The rest, and the whole, in this process: other processes, the same bits.
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    rest = (f"objective={SLOW}", f"training.steps={STEPS}", "training.save_every=1000")
+    for folder in ("run", "whole"):
+        assert toys.run(Path("corpus"), Path(folder), *rest).reason == "finished"
+    assert same(toys.final(place / "run"), toys.final(place / "whole"))
+    assert toys.untimed(place / "run") == toys.untimed(place / "whole")
+    models = [(place / folder / "model.safetensors").read_bytes() for folder in ("run", "whole")]
+    assert models[0] == models[1]
+    assert step_folders(place / "run").keys() == step_folders(place / "whole").keys()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_aborts_at_once(place: Path, number: signal.Signals) -> None:
+    child = Child(place, f"objective={SLOW}", "objective.seconds=1000")
+    child.wait_for("step 3 of 60")
+    child.send(number)
+    child.wait_for("once more aborts")
+    child.send(number)
+    code = child.end()
+    assert code == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[number]
+    assert "saved step" not in child.said
+    assert not step_folders(place / "run")
+
+
+def test_two_runs_on_one_folder(place: Path) -> None:
+    first = Child(place, f"objective={SLOW}")
+    first.wait_for("step 3 of 60")
+    second = Child(place)
+    assert second.end() == 2
+    assert re.search(
+        rf"error: run is being trained by process {first.process.pid} since [-\d]+ [:\d]+ on \S+; wait for it, or"
+        " choose another folder\n",
+        second.said,
+    )
+    first.send(signal.SIGTERM)
+    assert first.end() == 143
+
+
+def test_a_signal_while_the_last_step_is_saved_does_not_undo_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = toys.copies(40)
+    corpus = toys.corpus(tmp_path, pairs)
+    save = loop.save_checkpoint
+
+    def interrupted(folder: Path, snapshot: Snapshot) -> Path:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return save(folder, snapshot)
+
+    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
+    assert toys.run(corpus, tmp_path / "run", "training.steps=2").reason == "finished"
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with StopRequest() as stop:
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal is signal.SIGINT
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_outside_the_main_thread_signals_are_left_alone() -> None:
+    def handler_inside() -> object:
+        with StopRequest():
+            return signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(handler_inside).result() == signal.getsignal(signal.SIGTERM)

@@ -1,0 +1,122 @@
+"""Validation: the values are those that the public path gives for the same model and text, and nothing is changed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+import toys
+from snapshots import same_tensors
+
+from transduce import Config, load
+from transduce.data.corpus import Corpus
+from transduce.data.prepare import Prepare, prepare
+from transduce.data.text import ParallelText
+from transduce.data.vocabulary import SentencePiece
+from transduce.training.run_folder import open_model
+from transduce.training.validate import held_out_loss, validate
+
+CPU = torch.device("cpu")
+ALL = "validation.sentences=0"
+STEPS = "training.steps=60"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus and a run that has learned a little."""
+    folder = tmp_path_factory.mktemp("toy")
+    pairs = toys.copies(240, longest=5)
+    toys.run(toys.corpus(folder, pairs[:200], pairs[200:]), folder / "run", STEPS)
+    return folder
+
+
+def settings(place: Path, *overrides: str) -> Config:
+    return toys.config(place / "corpus", STEPS, *overrides)
+
+
+def test_the_loss_is_that_of_scoring_the_pairs(place: Path) -> None:
+    model = open_model(place / "run", trust=False)[2]
+    corpus = Corpus.open(place / "corpus")
+    sources, targets = corpus.split("valid").texts()
+    assert len(sources) == 40
+    scored = load(place / "run", "cpu").score(sources, targets)
+    expected = -sum(one.log_prob for one in scored) / sum(one.tokens for one in scored)
+    for tokens in (1, 16, 4096):  # how it is cut into batches does not matter
+        found = held_out_loss(model, corpus, settings(place, f"data.tokens={tokens}"), CPU)
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_translations_are_those_of_the_loaded_model(place: Path) -> None:
+    model = open_model(place / "run", trust=False)[2]
+    corpus = Corpus.open(place / "corpus")
+    sources, targets = corpus.split("valid").texts()
+    translations = load(place / "run", "cpu")(sources)
+    measured = validate(model, corpus, settings(place, ALL, "validation.samples=2"), CPU)
+    assert set(measured.values) == {"loss", "perplexity", "bleu", "chrf"}
+    assert measured.values["bleu"] == pytest.approx(sacrebleu.corpus_bleu(translations, [targets]).score)
+    assert measured.values["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [targets]).score)
+    assert measured.values["perplexity"] == pytest.approx(math.exp(measured.values["loss"]))
+    assert measured.signature.startswith("nrefs:1|case:mixed|")
+    assert measured.signature.endswith(f"version:{sacrebleu.__version__}")
+    shown = [(one.source, one.reference, one.translation) for one in measured.samples]
+    assert shown == list(zip(sources, targets, translations, strict=True))[:2]
+
+
+def test_fewer_sentences_change_the_translations_measured_and_not_the_loss(place: Path) -> None:
+    model = open_model(place / "run", trust=False)[2]
+    corpus = Corpus.open(place / "corpus")
+    sources, targets = corpus.split("valid").texts()
+    whole = validate(model, corpus, settings(place, ALL), CPU).values
+    few = validate(model, corpus, settings(place, "validation.sentences=7"), CPU).values
+    assert few["loss"] == whole["loss"]
+    translations = load(place / "run", "cpu")(sources[:7])
+    assert few["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [targets[:7]]).score)
+    assert few["chrf"] != whole["chrf"]
+
+
+def test_the_search_is_the_one_of_the_settings(place: Path) -> None:
+    model = open_model(place / "run", trust=False)[2]
+    corpus = Corpus.open(place / "corpus")
+    config = settings(place, "validation.search=beam", "validation.search.size=3", ALL, "validation.samples=40")
+    sources, _ = corpus.split("valid").texts()
+    translations = load(place / "run", "cpu")(sources, search=config.validation.search)
+    assert [sample.translation for sample in validate(model, corpus, config, CPU).samples] == translations
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(place: Path, training: bool) -> None:
+    model = open_model(place / "run", trust=False)[2].train(training)
+    before = {name: tensor.clone() for name, tensor in model.weights().items()}
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first = validate(model, Corpus.open(place / "corpus"), settings(place), CPU)
+    assert model.training is training
+    assert same_tensors(dict(model.weights()), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert validate(model, Corpus.open(place / "corpus"), settings(place), CPU) == first  # dropout is off
+
+
+def test_each_pair_is_translated_into_the_language_of_its_tag(tmp_path: Path) -> None:
+    """One corpus copies and one reverses: only the tag says which, in validation too."""
+    pairs = {"<2copy>": toys.copies(60), "<2back>": toys.reversals(60)}
+    texts = {
+        split: tuple(
+            replace(toys.text(tmp_path / f"{split}{tag}", part[begin:end]), tag=tag) for tag, part in pairs.items()
+        )
+        for split, begin, end in (("train", 0, 55), ("valid", 55, 60))
+    }
+    tokenizer = SentencePiece(model="char", byte_fallback=False, character_coverage=1.0)
+    corpus = prepare(Prepare(output=str(tmp_path / "corpus"), **texts, tokenizer=tokenizer, workers=1))
+    toys.run(tmp_path / "corpus", tmp_path / "run")
+    config = toys.config(tmp_path / "corpus", ALL, "validation.samples=10")
+    measured = validate(open_model(tmp_path / "run", trust=False)[2], corpus, config, CPU)
+    sources = [sample.source for sample in measured.samples]
+    tags = ["copy"] * 5 + ["back"] * 5
+    assert sources == [source for part in pairs.values() for source, _ in part[55:]]
+    assert [sample.translation for sample in measured.samples] == load(tmp_path / "run", "cpu")(sources, to=tags)
+    assert isinstance(texts["train"][0], ParallelText)
