@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transduce.data.batch import Batch
-from transduce.data.batching import Batches, Plan, bucket_edges, draw, plan_epoch, resample
+from transduce.data.batching import Batches, Plan, bucket_edges, draw, plan_epoch
 from transduce.data.corpus import Corpus, Span
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
@@ -250,7 +250,6 @@ def test_another_seed_is_another_order_and_another_cut(corpus: Corpus) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="sentencepiece 0.2.2 salts its generator in each process")
 def test_sampling_is_the_same_in_another_process(corpus: Corpus) -> None:
     """What exact resuming needs: batches are a function of (seed, epoch, position) and of nothing else."""
     program = (
@@ -273,14 +272,13 @@ def test_resampling_leaves_text_tags_and_unknown_tokens(model: str) -> None:
     sentences = tokenizer.encode(["the cat sat", "the dog", "the § mat", "", "cat <2xx> dog"])
     sentences[1].insert(0, tag)
     assert tokenizer.symbols.unk in sentences[2]
-    tags = [0, 1, 0, 0, 0]
     seen = set()
     for seed in range(40):
-        drawn = resample(tokenizer, sentences, tags, 0.1, seed)
-        assert drawn == resample(tokenizer, sentences, tags, 0.1, seed)
+        drawn = tokenizer.sample(sentences, 0.1, seed)
+        assert drawn == tokenizer.sample(sentences, 0.1, seed)
         assert [tokenizer.decode(list(new)) for new in drawn] == [tokenizer.decode(old) for old in sentences]
         assert drawn[1][0] == tag
-        assert drawn[2] == sentences[2]
+        assert drawn[2].count(tokenizer.symbols.unk) == sentences[2].count(tokenizer.symbols.unk)
         assert drawn[3] == []
         assert list(drawn[4]).count(tag) == 1
         seen.add(tuple(drawn[0]))

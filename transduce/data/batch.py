@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from transduce.data.sampling import Tokens
 from transduce.data.symbols import Symbols
-
-Tokens = Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True)

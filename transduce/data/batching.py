@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from transduce.data.batch import Batch, Tokens, collate
+from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Span, Split
-from transduce.data.tokenizer import Tokenizer, Tokenizers
+from transduce.data.sampling import Tokens
+from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
 
 Integers = NDArray[np.int64]
@@ -153,36 +154,14 @@ class Batches:
         source_length, target_length = (int(n) for n in plan.shapes[number])
         if self.sampling > 0:
             seed = int(np.random.SeedSequence([self.seed, epoch, number]).generate_state(1)[0])
-            tags = [self._has_tag(int(i)) for i in plan.batch(number)]
-            sources = resample(self.tokenizers.source, sources, tags, self.sampling, seed)
-            targets = resample(self.tokenizers.target, targets, [0] * len(targets), self.sampling, seed + 1)
+            sources = [*self.tokenizers.source.sample(sources, self.sampling, seed)]
+            targets = [*self.tokenizers.target.sample(targets, self.sampling, seed + 1)]
             source_length = self._rounded(sources)
             target_length = self._rounded(targets)
         source_symbols, target_symbols = self.tokenizers.source.symbols, self.tokenizers.target.symbols
         return collate(sources, targets, source_symbols, target_symbols, source_length, target_length)
 
-    def _has_tag(self, pair: int) -> int:
-        return int(any(span.tag and span.start <= pair < span.stop for span in self.split.spans))
-
     def _rounded(self, sentences: Sequence[Tokens]) -> int:
         longest = max(len(tokens) for tokens in sentences) + 1
         edges = bucket_edges(longest, self.step)
         return int(edges[np.searchsorted(edges, longest)])
-
-
-def resample(
-    tokenizer: Tokenizer, sentences: Sequence[Tokens], tags: Sequence[int], alpha: float, seed: int
-) -> list[Tokens]:
-    """The same sentences cut into other pieces; the first `tags[i]` tokens of each are left as they are.
-
-    So is a sentence with unknown tokens: its text does not say what they were.
-    """
-    texts = [
-        tokenizer.decode([int(token) for token in tokens[tag:]]) for tokens, tag in zip(sentences, tags, strict=True)
-    ]
-    drawn = tokenizer.sample(texts, alpha, seed)
-    unknown = tokenizer.symbols.unk
-    return [
-        tokens if unknown in tokens else [*map(int, tokens[:tag]), *new]
-        for tokens, tag, new in zip(sentences, tags, drawn, strict=True)
-    ]

@@ -7,21 +7,20 @@ whoever makes batches does that.
 from __future__ import annotations
 
 import hashlib
-import threading
+import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
 
+from transduce.data.sampling import Sampler, Tokens
 from transduce.data.symbols import Symbols
 from transduce.errors import DataError
 
 LARGEST_MODEL_BYTES = 64 << 20
 SHARED, SOURCE, TARGET = "shared.model", "source.model", "target.model"
-_SAMPLING = threading.Lock()  # sentencepiece keeps one seed for the whole process
 
 
 class Tokenizer:
@@ -29,6 +28,7 @@ class Tokenizer:
 
     def __init__(self, model: bytes, origin: str = "tokenizer") -> None:
         self.model, self.origin = model, origin
+        self._samplers: dict[float, Sampler] = {}
         try:
             if not model:
                 raise RuntimeError("it is empty")
@@ -73,23 +73,15 @@ class Tokenizer:
         clean = [_printable(text) for text in texts]
         return self._processor.encode(clean, num_threads=1)  # type: ignore[no-any-return]
 
-    def sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Like `encode`, but one of many segmentations, drawn anew for each text: the same ones for the same seed.
+    def sample(self, sentences: Sequence[Tokens], alpha: float, seed: int) -> list[list[int]]:
+        """The same sentences in other pieces, drawn anew for each: the same ones for the same seed, in any process.
 
         Unigram models draw from all segmentations, sharper with larger `alpha`; BPE models leave out each merge with
-        probability `alpha`.
+        probability `alpha`. Tags and other symbols, bytes and unknown tokens stay as they are.
         """
-        clean = [_printable(text) for text in texts]
-
-        def draw() -> list[list[int]]:
-            return self._processor.encode(  # type: ignore[no-any-return]
-                clean, enable_sampling=True, alpha=alpha, nbest_size=-1, num_threads=1
-            )
-
-        # Sentencepiece seeds its generator once a thread, so that a seed takes hold only in a new thread.
-        with _SAMPLING, ThreadPoolExecutor(1) as new_thread:
-            sentencepiece.set_random_generator_seed(seed % (1 << 32))
-            return new_thread.submit(draw).result()
+        sampler = self._samplers.setdefault(alpha, Sampler.of(self._processor, alpha))
+        generator = random.Random(seed)
+        return [sampler.sample(tokens, generator) for tokens in sentences]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens; special symbols are skipped."""
