@@ -21,6 +21,8 @@ from transduce.errors import UserError
 from transduce.progress import seconds_as_text
 from transduce.training.durable import disk_errors, write_text
 
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "validation loss"}
+
 
 class RunLog:
     """Reports of one run. Opening it for a resumed run drops what was written after the step resumed from.
@@ -28,12 +30,13 @@ class RunLog:
     `finished` says that the run ended at that step, with nothing left to do.
     """
 
-    def __init__(self, folder: Path, steps: int, step: int, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, steps: int, step: int, tensorboard: bool = False, metric: str = "bleu") -> None:
         self.console = Console(stderr=True)
         self.path = folder / "metrics.jsonl"
         self.steps = steps
         self._first = step
         self._started = time.monotonic()
+        self._metric = metric
         self._quality = ""
         kept = _lines_until(self.path, step)
         ends = [line for line in map(json.loads, kept) if line.get("kind") == "finished" and line["step"] == step]
@@ -94,9 +97,9 @@ class RunLog:
     def valid(self, step: int, values: dict[str, float], best: bool) -> None:
         """A validation."""
         self.record("valid", step, values)
-        parts = [f"{name} {values[key]:.2f}" for name, key in (("BLEU", "bleu"), ("chrF", "chrf")) if key in values]
+        parts = [f"{NAMES[key]} {values[key]:.2f}" for key in ("bleu", "chrf") if key in values]
         quality = "  ".join(parts)
-        self._quality = f"  {parts[0]}" if parts else ""
+        self._quality = f"  {NAMES[self._metric]} {values[self._metric]:.2f}" if self._metric in values else ""
         self.say(f"step {step:,}  validation: loss {values['loss']:.3f}  {quality}{'  (best so far)' if best else ''}")
 
     def _time_left(self, step: int) -> str:

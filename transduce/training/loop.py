@@ -118,7 +118,9 @@ class _Run:
 
     def go(self, stop: StopRequest) -> Outcome:
         training, place = self.config.training, self.session.place
-        with RunLog(self.folder, training.steps, place.step, training.tensorboard) as log:
+        with RunLog(
+            self.folder, training.steps, place.step, training.tensorboard, self.config.validation.metric
+        ) as log:
             for note in self.notes:
                 log.say(note)
             reason = self._end()
