@@ -1,6 +1,6 @@
 """Toy corpora and tiny models: text that a program makes and checks, through the real prepare, train and load.
 
-`corpus` writes text and prepares it, `config` is a model of some thousand parameters, `learn` trains one for good.
+`corpus` writes text and prepares it, `config` is a model of some thousand parameters, `run` trains one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def reversals(count: int, seed: int = 1, longest: int = 8) -> Pairs:
 
 
 def numbers(count: int, seed: int = 1) -> Pairs:
-    """Distinct numbers below a million in English and German words; the last hundred are 0 to 99, to be learned by heart."""
+    """Distinct numbers below a million in English and German words.
+
+    The last hundred are 0 to 99, to be trained on: no rule tells a word that was never seen.
+    """
     chooser = random.Random(seed)
     found: dict[int, None] = {}
     while len(found) < count - 100:

@@ -15,7 +15,6 @@ from snapshots import same_tensors
 from transduce import Config, load
 from transduce.data.corpus import Corpus
 from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
 from transduce.training.run_folder import open_model
 from transduce.training.validate import held_out_loss, validate
@@ -119,4 +118,3 @@ def test_each_pair_is_translated_into_the_language_of_its_tag(tmp_path: Path) ->
     tags = ["copy"] * 5 + ["back"] * 5
     assert sources == [source for part in pairs.values() for source, _ in part[55:]]
     assert [sample.translation for sample in measured.samples] == load(tmp_path / "run", "cpu")(sources, to=tags)
-    assert isinstance(texts["train"][0], ParallelText)
