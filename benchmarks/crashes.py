@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import toys
 
+from transduce.durable import is_temporary
 from transduce.progress import Progress, seconds_as_text
 from transduce.training.checkpoint import newest_good, step_folders
-from transduce.training.durable import is_temporary
 
 SETTINGS = (
     "training.steps=40 training.report_every=3 training.ema=0.9 training.keep_last=3 training.threads=1"

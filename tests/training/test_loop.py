@@ -6,7 +6,7 @@ Faults come from an objective of the user's own, plugged in by its name from a f
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,11 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor
 
+from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError, RunError, UserError
-from transduce.training import durable, loop
+from transduce.training import loop
 from transduce.training.checkpoint import read_tensors, step_folders
 
 ALL = ("training.save_every=1", "training.keep_last=100")
@@ -144,7 +145,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(corpus: Path, tmp_path: Path, mon
     toys.run(corpus, run, *settings, "training.steps=4")
     with monkeypatch.context() as patch:
         usage = shutil.disk_usage(tmp_path)
-        patch.setattr(durable.shutil, "disk_usage", lambda path: usage._replace(free=1234))
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1234))
         with pytest.raises(RunError) as caught:
             toys.run(corpus, run, *settings)
     size = sum(file.stat().st_size for file in step_folders(run)[4].glob("*.safetensors"))
@@ -188,7 +189,7 @@ def test_no_corpus_is_named(tmp_path: Path) -> None:
 
 
 def test_tensorboard_that_is_not_installed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError) as caught:
         toys.run(corpus, tmp_path / "run", "training.tensorboard=true")
     assert str(caught.value) == (
@@ -200,11 +201,10 @@ def test_tensorboard_that_is_not_installed(corpus: Path, tmp_path: Path, monkeyp
 # -- reports --------------------------------------------------------------------------------------------------------
 
 
-def batch(corpus: Path, number: int) -> loop.Batch:
+def batch(corpus: Path, number: int) -> Batch:
     opened, data = Corpus.open(corpus), toys.config(corpus).data
     batches = Batches(opened.split("train"), opened.tokenizers, data.tokens, data.bucket, seed=1)
-    stream: Iterator[tuple[int, int, loop.Batch]] = batches.stream(0, number)
-    return next(stream)[2]
+    return next(batches.stream(0, number))[2]
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -218,7 +218,7 @@ def test_the_first_report_is_the_loss_and_gradient_of_the_first_batches(
     losses = [config.objective.build()(model, batch(corpus, number), 0) for number in range(accumulate)]
     count = sum(loss.count.item() for loss in losses)
     mean = sum((loss.total for loss in losses), torch.zeros(())) / count
-    mean.backward()
+    torch.autograd.backward(mean)
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     (line,) = toys.reports(tmp_path / "run")
     assert line["loss"] == pytest.approx(mean.item(), rel=1e-5)

@@ -16,7 +16,7 @@ import toys
 from snapshots import same
 
 from transduce.training import loop
-from transduce.training.checkpoint import Snapshot, step_folders
+from transduce.training.checkpoint import Snapshot, save_checkpoint, step_folders
 from transduce.training.signals import StopRequest
 
 pytestmark = pytest.mark.slow  # each process imports torch
@@ -140,11 +140,10 @@ def test_a_signal_while_the_last_step_is_saved_does_not_undo_the_end(
 ) -> None:
     pairs = toys.copies(40)
     corpus = toys.corpus(tmp_path, pairs)
-    save = loop.save_checkpoint
 
     def interrupted(folder: Path, snapshot: Snapshot) -> Path:
         os.kill(os.getpid(), signal.SIGTERM)
-        return save(folder, snapshot)
+        return save_checkpoint(folder, snapshot)
 
     monkeypatch.setattr(loop, "save_checkpoint", interrupted)
     assert toys.run(corpus, tmp_path / "run", "training.steps=2").reason == "finished"

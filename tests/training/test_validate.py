@@ -103,14 +103,12 @@ def test_the_model_is_left_as_it_was(place: Path, training: bool) -> None:
 def test_each_pair_is_translated_into_the_language_of_its_tag(tmp_path: Path) -> None:
     """One corpus copies and one reverses: only the tag says which, in validation too."""
     pairs = {"<2copy>": toys.copies(60), "<2back>": toys.reversals(60)}
-    texts = {
-        split: tuple(
-            replace(toys.text(tmp_path / f"{split}{tag}", part[begin:end]), tag=tag) for tag, part in pairs.items()
-        )
+    train, valid = (
+        tuple(replace(toys.text(tmp_path / f"{split}{tag}", part[begin:end]), tag=tag) for tag, part in pairs.items())
         for split, begin, end in (("train", 0, 55), ("valid", 55, 60))
-    }
+    )
     tokenizer = SentencePiece(model="char", byte_fallback=False, character_coverage=1.0)
-    corpus = prepare(Prepare(output=str(tmp_path / "corpus"), **texts, tokenizer=tokenizer, workers=1))
+    corpus = prepare(Prepare(str(tmp_path / "corpus"), train, valid, tokenizer=tokenizer, workers=1))
     toys.run(tmp_path / "corpus", tmp_path / "run")
     config = toys.config(tmp_path / "corpus", ALL, "validation.samples=10")
     measured = validate(open_model(tmp_path / "run", trust=False)[2], corpus, config, CPU)

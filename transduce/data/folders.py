@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transduce.durable import sync_folder
 from transduce.errors import DataError, RunError
 
 
@@ -38,7 +39,7 @@ def whole_folder(output: Path, mark: str, overwrite: bool) -> Iterator[Path]:
         if output.exists() and any(output.iterdir()):
             os.replace(output, old)
         os.replace(work, output)
-        _sync_folder(output.parent)
+        sync_folder(output.parent)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -84,13 +85,5 @@ def _sync(folder: Path) -> None:
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
         else:
-            _sync_folder(path)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync_folder(path)
+    sync_folder(folder)

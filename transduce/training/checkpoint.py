@@ -20,8 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from transduce.errors import RunError
-from transduce.training.durable import (
+from transduce.durable import (
     disk_errors,
     is_temporary,
     remove,
@@ -31,6 +30,7 @@ from transduce.training.durable import (
     write_synced,
     write_text,
 )
+from transduce.errors import RunError
 from transduce.training.manifest import (
     MANIFEST,
     Manifest,

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from transduce.durable import disk_errors
 from transduce.errors import RunError
-from transduce.training.durable import disk_errors
 
 
 class RunLock:

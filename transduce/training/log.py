@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from transduce.durable import disk_errors, write_text
 from transduce.errors import UserError
 from transduce.progress import seconds_as_text
-from transduce.training.durable import disk_errors, write_text
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "validation loss"}
 

@@ -21,6 +21,7 @@ from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.data.prefetch import prefetched
+from transduce.durable import disk_errors
 from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
@@ -35,7 +36,6 @@ from transduce.training.checkpoint import (
     save_checkpoint,
     step_folders,
 )
-from transduce.training.durable import disk_errors
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog
 from transduce.training.optimizer import Schedule, update

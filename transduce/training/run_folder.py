@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from transduce import config as configs
-from transduce.config import parse
 from transduce.data.tokenizer import Tokenizers
+from transduce.durable import disk_errors, write_text
 from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.seq2seq import Seq2Seq
 from transduce.training.card import Facts, card, with_other_weights
-from transduce.training.durable import disk_errors, write_text
 from transduce.training.weights import check_shapes, load_weights, save_weights
 
 CONFIG, TOKENIZER, MODEL, CARD = "config.toml", "tokenizer", "model.safetensors", "README.md"
@@ -57,7 +56,7 @@ def read_config(folder: Path, trust: bool = True) -> Config:
     if not (folder / CONFIG).is_file():
         what = "no such folder" if not folder.exists() else f"no {CONFIG} in it"
         raise RunError(f"{folder}: not a trained model ({what}); expected a run folder written by `transduce train`")
-    return parse(Config, configs.layers(Config, folder.resolve() / CONFIG).tree, trust=trust)
+    return configs.load(Config, folder.resolve() / CONFIG, trust=trust)
 
 
 def export(

@@ -21,7 +21,7 @@ from transduce.translator import Translator
 
 
 @dataclass(frozen=True)
-class Sample:
+class Example:
     """One held-out sentence with its translation, for people to look at."""
 
     source: str
@@ -35,7 +35,7 @@ class Measured:
 
     values: dict[str, float]
     signature: str
-    samples: list[Sample]
+    samples: list[Example]
 
 
 def validate(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.device) -> Measured:
@@ -55,7 +55,7 @@ def validate(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.devic
     translations = translator(sources, to=tags[: len(sources)])
     quality = bleu(translations, references)
     values |= {"bleu": quality.value, "chrf": chrf(translations, references).value}
-    shown = [Sample(*texts) for texts in zip(sources, references, translations, strict=True)][: wanted.samples]
+    shown = [Example(*texts) for texts in zip(sources, references, translations, strict=True)][: wanted.samples]
     return Measured(values, quality.signature, shown)
 
 

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from transduce.durable import write_bytes
 from transduce.errors import RunError
-from transduce.training.durable import write_bytes
 
 _UNSEALED = "0" * 64
 # JSON escapes quotes inside strings, so these bytes can only be the key itself, never part of a name or a value.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from transduce.durable import disk_errors, remove, require_space, write_text
 from transduce.errors import RunError
-from transduce.training.durable import disk_errors, remove, require_space, write_text
 
 
 def test_text_is_written_as_given_and_replaces_the_old(tmp_path: Path) -> None:
