@@ -1,4 +1,4 @@
-"""The README's commands and Python are executed as printed, on text that this test makes.
+"""The commands and Python of README.md and docs/using.md are executed as printed, on text that this test makes.
 
 Only training is cut short: `transduce train` lines get a few overrides at their end, which the README's own
 explanation allows (everything is a setting).
@@ -19,8 +19,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHORT = " training.steps=20 training.report_every=10 training.save_every=10 validation.every=10 data.tokens=512"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,16 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.slow
 def test_commands_and_python_run_as_printed(folder: Path) -> None:
-    commands = [line for block in blocks("sh") for line in block.splitlines() if line]
-    assert len(commands) >= 10
+    using = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
+    commands = [line for block in blocks("sh") + blocks("sh", using) for line in block.splitlines() if line]
+    assert len(commands) >= 20
     for command in commands:
-        short = command + SHORT if command.startswith("transduce train") else command
+        short = command.replace(" --output", f"{SHORT} --output") if command.startswith("transduce train") else command
         done = subprocess.run(
             short, shell=True, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, f"{short}\n{done.stdout}\n{done.stderr}"
+    assert len((folder / "translated.de").read_text(encoding="utf-8").splitlines()) == 15
     assert len((folder / "translated.txt").read_text(encoding="utf-8").splitlines()) == 15
     assert (folder / "mine.png").stat().st_size > 10_000
     programs = blocks("python")

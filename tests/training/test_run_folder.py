@@ -140,8 +140,8 @@ def test_code_is_imported_only_if_trusted(own: Path, capfd: pytest.CaptureFixtur
     del sys.modules["own_objective"]
     capfd.readouterr()
     assert refusal(own) == (
-        "objective.kind: 'own_objective:Own' would import code; if you trust where this folder came from, say"
-        " trust=True (--trust)"
+        f"{own / 'config.toml'}: objective.kind: 'own_objective:Own' would import code; if you trust where this folder"
+        " came from, say trust=True (--trust)"
     )
     assert "own_objective" not in sys.modules
     assert transduce.load(own, "cpu", trust=True)("abc") is not None

@@ -59,7 +59,7 @@ class Outcome:
     validation: dict[str, float]
 
 
-def train(config: Config, folder: str | Path) -> Outcome:
+def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     """Train in a run folder, or go on with the run that is there."""
     corpus = Corpus.open(_corpus_folder(config))
     folder = Path(folder)
