@@ -23,8 +23,9 @@ import pytest
 import torch
 from snapshots import make_snapshot, same
 
+from transduce import durable
 from transduce.errors import RunError
-from transduce.training import checkpoint, durable
+from transduce.training import checkpoint
 from transduce.training.checkpoint import (
     Snapshot,
     clean_leftovers,
