@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from transduce import config as configs
 from transduce.data.prepare import Prepare, prepare
@@ -85,7 +85,7 @@ def _preparation(folder: Path) -> Prepare:
 
 def _show(console: Console, folder: Path, numbers: list[int]) -> float:
     translator = load(folder / "model")
-    table = Table("number", "said in", "translated")
+    table = Table("number", Column("said in", overflow="fold"), Column("translated", overflow="fold"))
     for number, (one, two) in zip(numbers, [("en", "de"), ("de", "zh"), ("zh", "en"), ("en", "zh")], strict=False):
         source = LANGUAGES[one](number)
         table.add_row(f"{number:,}", source, translator(source, to=two))
@@ -99,6 +99,7 @@ def _show(console: Console, folder: Path, numbers: list[int]) -> float:
     console.print(
         f"\n[bold]Exactly right:[/] {right} of {total} translations of held-out numbers ({right / total:.1%})."
     )
-    console.print(f'\nNow try your own:  transduce translate {folder / "model"} --to de "four thousand and twelve"')
+    suggestion = f'transduce translate {folder / "model"} --to de "four thousand and twelve"'
+    console.print(f"\nNow try your own:  {suggestion}", soft_wrap=True)
     console.print("Then your own text:  transduce prepare --help")
     return right / total

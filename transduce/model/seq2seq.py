@@ -120,14 +120,10 @@ class Seq2Seq(nn.Module):
         return self.output_embedding.logits(x), state
 
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter and saved buffer by name, shared ones once: what a checkpoint holds."""
-        seen: set[int] = set()
-        tensors = {}
-        for name, tensor in self.state_dict().items():
-            if tensor.data_ptr() not in seen or tensor.numel() == 0:
-                seen.add(tensor.data_ptr())
-                tensors[name] = tensor
-        return tensors
+        """Every parameter and saved buffer by name, a shared one once, by its first name: what a checkpoint holds."""
+        named = self.state_dict(keep_vars=True)
+        first = {id(tensor): name for name, tensor in reversed(named.items())}
+        return {name: tensor.detach() for name, tensor in named.items() if first[id(tensor)] == name}
 
     def load_weights(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `weights` gave; names and shapes must fit."""

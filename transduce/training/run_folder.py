@@ -112,9 +112,7 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor
             model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
     except (ValueError, RuntimeError) as error:
         raise RunError(f"{folder}: {CONFIG} describes another model than {MODEL} holds: {error}") from None
-    named = list(model.state_dict(keep_vars=True).items())
-    first = {id(tensor): name for name, tensor in reversed(named)}  # tied tensors are stored once, by their first name
-    check_shapes(weights, {name: tuple(t.shape) for name, t in named if first[id(t)] == name}, folder / MODEL)
+    check_shapes(weights, {name: tuple(t.shape) for name, t in model.weights().items()}, folder / MODEL)
 
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:
