@@ -94,8 +94,8 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path, monkeypatch: pytest.M
     written: list[tuple[str, float, int]] = []
 
     class SummaryWriter:
-        def __init__(self, folder: str) -> None:
-            assert folder == str(tmp_path / "tensorboard")
+        def __init__(self, folder: str, purge_step: int) -> None:
+            assert (folder, purge_step) == (str(tmp_path / "tensorboard"), 1)
 
         def add_scalar(self, name: str, value: float, step: int) -> None:
             written.append((name, value, step))

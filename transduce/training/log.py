@@ -42,7 +42,7 @@ class RunLog:
         ends = [line for line in map(json.loads, kept) if line.get("kind") == "finished" and line["step"] == step]
         self.finished = bool(ends)
         write_text(self.path, "".join(f"{line}\n" for line in kept))
-        self._board = _board(folder) if tensorboard else None
+        self._board = _board(folder, step) if tensorboard else None
         self._live: Progress | None = None
         if self.console.is_terminal:
             columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -121,7 +121,7 @@ def _lines_until(path: Path, step: int) -> list[str]:
     return kept
 
 
-def _board(folder: Path) -> Any:
+def _board(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -129,4 +129,4 @@ def _board(folder: Path) -> Any:
             "training.tensorboard: TensorBoard is not installed; pip install 'transduce[tensorboard]',"
             " or leave training.tensorboard=false"
         ) from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -45,7 +45,7 @@ from transduce.training.signals import StopRequest
 from transduce.training.validate import Measured, validate
 
 _ENDS = ("finished", "patience", "minutes")
-_OWN_SUMS = ("loss", "count", "norm", "steps", "skipped", "in_a_row", "since")  # the rest are the objective's metrics
+_METRIC = "metrics."  # before the names of the objective's own sums, to keep them apart from the loop's
 HOPELESS = 20  # steps in a row whose gradient was not finite: something is wrong that skipping will not mend
 
 
@@ -187,7 +187,8 @@ class _Run:
             loss.total.backward()
             count += loss.count
             finite = loss.total.isfinite()  # else the micro-batch is in no sum, and reports stay means
-            for name, value in {"loss": loss.total.detach(), "count": loss.count, **loss.metrics}.items():
+            metrics = {f"{_METRIC}{name}": value for name, value in loss.metrics.items()}
+            for name, value in {"loss": loss.total.detach(), "count": loss.count, **metrics}.items():
                 self.sums.add(name, value * finite)
             place.epoch, place.position = epoch, position + 1
         norm, skipped = update(session.optimizer, self.rate(place.step + 1), count, self.config.training.clip)
@@ -215,7 +216,7 @@ class _Run:
             place.step,
             {
                 "loss": sums["loss"] / count,
-                **{name: sums[name] / count for name in sums if name not in _OWN_SUMS},
+                **{name.removeprefix(_METRIC): sums[name] / count for name in sums if name.startswith(_METRIC)},
                 "learning_rate": self.rate(place.step),
                 "gradient_norm": sums["norm"] / max(sums["steps"], 1.0),
                 "skipped": sums["skipped"],
