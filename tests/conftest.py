@@ -1,4 +1,6 @@
-"""Shared by all tests: one torch thread (two on a shared machine made toy models 25 times slower)."""
+"""Shared by all tests: one torch thread (two on a shared machine made toy models 25 times slower), and the fixtures
+`toy` (a small trained model, toy_model.py) and `run` (the command line in this process, cli_runner.py).
+"""
 
 import os
 
@@ -8,3 +10,5 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import torch
 
 torch.set_num_threads(1)
+
+pytest_plugins = ["toy_model", "cli_runner"]

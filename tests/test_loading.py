@@ -19,8 +19,6 @@ from transduce.errors import ConfigError, DataError, RunError, UserError
 if TYPE_CHECKING:
     from toy_model import Toy
 
-pytest_plugins = ["toy_model"]
-
 
 @pytest.fixture
 def folder(toy: Toy, tmp_path: Path) -> Path:

@@ -24,7 +24,6 @@ from transduce.search.beam import Beam
 if TYPE_CHECKING:
     from toy_model import Toy
 
-pytest_plugins = ["toy_model"]
 
 NAMES = [
     "Batch",

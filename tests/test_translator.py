@@ -23,7 +23,6 @@ from transduce.translator import Translation, Translator
 if TYPE_CHECKING:
     from toy_model import Toy
 
-pytest_plugins = ["toy_model"]
 
 SENTENCES = ["five", "", "ninety-two, three", "  ", "twelve", "sixty-one, seventy", "nought 😀", "zero", "five"]
 

@@ -1,6 +1,6 @@
 """A tiny model that really translates, trained once for all tests: English number words to German and Chinese.
 
-Test files ask for it by `pytest_plugins = ["toy_model"]` and a fixture `toy`. Tags `<2de>` and `<2zh>` pick the
+Tests ask for it by the fixture `toy`. Tags `<2de>` and `<2zh>` pick the
 language. It knows 0 to 99 well enough to end its sentences; nothing here depends on how good it is.
 """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,11 +71,3 @@ def test_to_a_device_keeps_everything() -> None:
     again = batch.to(torch.device("cpu"))
     assert all(torch.equal(a, b) for a, b in zip(again.tensors(), batch.tensors(), strict=True))
     assert Batch(*batch.tensors()) == Batch(*batch.tensors())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory is for a GPU")
-def test_pinning_keeps_everything() -> None:
-    batch = collate([[11]], [[21, 22]], SOURCE, TARGET)
-    pinned = batch.pin()
-    assert all(tensor.is_pinned() for tensor in pinned.tensors())
-    assert all(torch.equal(a, b) for a, b in zip(pinned.tensors(), batch.tensors(), strict=True))

@@ -39,12 +39,8 @@ class Batch:
         return self.target[:, 1:]
 
     def to(self, device: torch.device) -> Batch:
-        """The same on another device, without waiting for the copy where memory is pinned."""
+        """The same on another device."""
         return Batch(*(t.to(device, non_blocking=True) for t in self.tensors()))
-
-    def pin(self) -> Batch:
-        """The same in pinned host memory, from which copies to a GPU run in the background."""
-        return Batch(*(t.pin_memory() for t in self.tensors()))
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.source, self.source_mask, self.target, self.target_mask
