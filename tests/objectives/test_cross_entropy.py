@@ -35,7 +35,9 @@ class Fixed(torch.nn.Module):
     def start(self, memory: Memory) -> State:
         return State(None, None, 0)
 
-    def advance(self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None) -> tuple[Tensor, State]:
+    def advance(
+        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         self.read.append(tokens)
         return self.logits, replace(state, length=tokens.size(1))
 

@@ -49,7 +49,9 @@ class TwoMinds:
     def start(self, memory: Memory) -> State:
         return State(None, None, 0)
 
-    def advance(self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None) -> tuple[Tensor, State]:
+    def advance(
+        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         half = len(tokens) // 2
         assert torch.equal(tokens[:half], tokens[half:])
         return self.logits, replace(state, length=tokens.size(1))

@@ -34,7 +34,9 @@ class Markov:
         number = memory.layers[0][:, 0, 0].to(torch.int64)
         return State(fixed={"number": number}, grown=(torch.zeros_like(number), None), length=0)
 
-    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(
+        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         assert tokens.shape[1] == 1
         self.sizes.append(len(tokens))
         before, last = state.grown[0], tokens[:, 0]

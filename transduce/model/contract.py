@@ -47,7 +47,11 @@ class Stepwise(Protocol):
 
     def start(self, memory: Memory) -> State: ...
 
-    def advance(self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None) -> tuple[Tensor, State]: ...
+    def advance(
+        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """`mask` (B, t) is True at real tokens; None means all. Padding comes last, and nothing before it sees it."""
+        ...
 
 
 def rows(tree: T, index: Tensor) -> T:

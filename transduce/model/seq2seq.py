@@ -114,9 +114,11 @@ class Seq2Seq(nn.Module):
         state: State = self.decoder.start(memory)  # type: ignore[operator]
         return state
 
-    def advance(self, tokens: Tensor, state: State, trace: Trace | None = None) -> tuple[Tensor, State]:
-        """Read tokens (B, t); logits (B, t, V) for the token after each, and the state after all."""
-        x, state = self.decoder(self.target_embedding(tokens), state, trace)
+    def advance(
+        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read tokens (B, t), real where mask is True; logits (B, t, V) for what follows each, and the state after."""
+        x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
         return self.output_embedding.logits(x), state
 
     def weights(self) -> dict[str, Tensor]:

@@ -196,7 +196,9 @@ class DecoderStack(nn.Module):
         layers = tuple(layer.remember_source(top) for layer in self.blocks())
         return State(fixed=SourceView(layers, memory.mask[:, None, None, :]), grown=None, length=0)
 
-    def forward(self, x: Tensor, state: State, trace: Trace | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         """Read x (B, t, D) further from `state`."""
         x = self.dropout(self.positions(x, state.length))
         source: SourceView = state.fixed

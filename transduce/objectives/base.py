@@ -5,12 +5,14 @@ Only the loop divides, once, after adding up micro-batches and processes: the me
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from transduce.data.batch import Batch
+from transduce.data.symbols import Symbols
 from transduce.model.contract import Stepwise
 
 
@@ -29,11 +31,30 @@ class Objective(Protocol):
     def __call__(self, model: Stepwise, batch: Batch, step: int) -> Loss: ...
 
 
+def _no_teacher(folder: str) -> Stepwise:
+    raise ValueError("an objective with a teacher is built with Tools(teacher=...)")
+
+
 def teacher_force(model: Stepwise, batch: Batch) -> Tensor:
     """Logits (B, T, V) for every target position at once, the decoder reading the right answer shifted by one."""
     memory = model.encode(batch.source, batch.source_mask)
-    logits, _ = model.advance(batch.inputs, model.start(memory))
+    logits, _ = model.advance(batch.inputs, model.start(memory), mask=batch.target_mask)
     return logits
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What some objectives need beside model and batch: the target's symbols and text, and other trained models.
+
+    Handed to `build` by the loop; an objective that uses none may be built without.
+    """
+
+    symbols: Symbols = Symbols(pad=0, bos=1, eos=2, unk=3)
+    detokenize: Callable[[Sequence[int]], str] = lambda tokens: " ".join(map(str, tokens))
+    teacher: Callable[[str], Stepwise] = _no_teacher
+
+
+BARE = Tools()
 
 
 class Step(nn.Module):

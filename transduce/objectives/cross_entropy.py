@@ -9,7 +9,7 @@ from torch import Tensor
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
 from transduce.model.contract import Stepwise
-from transduce.objectives.base import Loss, Objective, teacher_force
+from transduce.objectives.base import BARE, Loss, Objective, Tools, teacher_force
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class CrossEntropy:
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing: expected a number from 0 up to 1, got {self.label_smoothing}")
 
-    def build(self) -> Objective:
+    def build(self, tools: Tools = BARE) -> Objective:
         return self._loss
 
     def _loss(self, model: Stepwise, batch: Batch, step: int) -> Loss:

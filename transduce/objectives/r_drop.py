@@ -16,7 +16,7 @@ import torch
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
 from transduce.model.contract import Stepwise
-from transduce.objectives.base import Loss, Objective, teacher_force
+from transduce.objectives.base import BARE, Loss, Objective, Tools, teacher_force
 from transduce.objectives.cross_entropy import smoothed_loss
 
 
@@ -33,7 +33,7 @@ class RDrop:
         if not 0 <= self.alpha < math.inf:
             raise ConfigError(f"alpha: expected 0 or more, got {self.alpha}")
 
-    def build(self) -> Objective:
+    def build(self, tools: Tools = BARE) -> Objective:
         return self._loss
 
     def _loss(self, model: Stepwise, batch: Batch, step: int) -> Loss:

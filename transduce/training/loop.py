@@ -25,7 +25,7 @@ from transduce.durable import disk_errors
 from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
-from transduce.objectives.base import Step
+from transduce.objectives.base import Step, Tools
 from transduce.training.average import average
 from transduce.training.card import Facts
 from transduce.training.checkpoint import (
@@ -97,7 +97,7 @@ class _Run:
         self.session.place.corpus = corpus.digest
         self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
         self.notes = self._resume()
-        self.module = Step(self.session.model, config.objective.build())
+        self.module = Step(self.session.model, config.objective.build(self._tools()))
         self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
         self.sums = _Sums(self.session.place, self.session.device)
 
@@ -113,6 +113,10 @@ class _Run:
                 " the one it began with, or choose another folder for the new run"
             )
         return found.notes
+
+    def _tools(self) -> Tools:
+        target = self.tokenizers.target
+        return Tools(target.symbols, target.decode)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
