@@ -35,7 +35,7 @@ class Faulty(CrossEntropy):
     first: int = 3
     last: int = 3
 
-    def build(self):
+    def build(self, tools):
         loss = super().build()
         def faulty(model, batch, step):
             found = loss(model, batch, step)

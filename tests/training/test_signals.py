@@ -32,7 +32,7 @@ from transduce.objectives.cross_entropy import CrossEntropy
 class Slowly(CrossEntropy):
     seconds: float = 0.1
 
-    def build(self):
+    def build(self, tools):
         loss = super().build()
         def slow(model, batch, step):
             time.sleep(self.seconds if step >= 3 else 0)
