@@ -343,12 +343,18 @@ def load(run_folder: str | Path) -> Transformer:
     """The model of a run folder written by `transduce train`, provided it is the paper's in all but its sizes."""
     settings = tomllib.loads(Path(run_folder, "config.toml").read_text(encoding="utf-8"))["model"]
     stack = settings["encoder"]
-    described = (settings["tie"], stack["activation"], stack["positions"]["kind"], stack["residual"]["kind"])
-    if settings["decoder"] != stack or described != ("all", "relu", "sinusoidal", "post_norm"):
+    described = {name: stack[name] for name in ("activation", "positions", "norm", "residual")} | stack["attention"]
+    paper = {"activation": "relu", "positions": "sinusoidal", "norm": "layer_norm", "residual": "post_norm"}
+    paper |= {"score": "scaled_dot", "weights": "softmax", "key_heads": 0, "query_key_norm": False}
+    kinds = {key: value["kind"] if isinstance(value, dict) else value for key, value in described.items()}
+    same = settings["decoder"] == stack | {"wiring": {"kind": "top"}}
+    if not same or settings["tie"] != "all" or any(kinds[key] != value for key, value in paper.items()):
         raise ValueError(f"{run_folder}: a variant of the model; this file knows the one that the paper prints")
     weights = load_file(Path(run_folder, "model.safetensors"))
     vocabulary, d_model = weights["source_embedding.weight"].shape
-    model = Transformer(vocabulary, d_model, stack["layers"], stack["heads"], stack["d_ff"], settings["dropout"])
+    model = Transformer(
+        vocabulary, d_model, stack["layers"], stack["attention"]["heads"], stack["d_ff"], settings["dropout"]
+    )
     model.load_state_dict(weights)
     return model.eval()
 

@@ -18,6 +18,7 @@ from transduce import config
 from transduce.data.batch import collate
 from transduce.data.symbols import Symbols
 from transduce.experiment import Config
+from transduce.model.attention import Attention
 from transduce.model.positions import sinusoids
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
@@ -45,7 +46,13 @@ def annotated() -> ModuleType:
 
 def model_config(name: str) -> Model:
     d_model, layers, heads, d_ff = SIZES[name]
-    return Model(d_model, 0.1, "all", TransformerEncoder(layers, heads, d_ff), TransformerDecoder(layers, heads, d_ff))
+    return Model(
+        d_model,
+        0.1,
+        "all",
+        TransformerEncoder(layers, Attention(heads), d_ff),
+        TransformerDecoder(layers, Attention(heads), d_ff),
+    )
 
 
 def build(name: str) -> Seq2Seq:

@@ -209,8 +209,8 @@ def test_the_words_for_a_wrong_setting(overrides: list[str], expected: str) -> N
 
 
 def test_a_check_of_the_class_itself_is_told_with_the_dotted_key() -> None:
-    text = message(Config, "tiny", "model.encoder.heads=7")
-    assert text == "command line: model.encoder.heads: 7 heads do not divide d_model = 128; choose a divisor"
+    text = message(Config, "tiny", "model.encoder.attention.heads=7")
+    assert text == "command line: model.encoder.attention.heads: 7 heads do not divide d_model = 128; choose a divisor"
 
 
 def test_the_file_that_a_wrong_value_came_from_is_named(tmp_path: Path) -> None:

@@ -37,7 +37,10 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
         ("model.dropout=1.0", "model.dropout: expected a number from 0 up to 1, got 1.0"),
         ("model.encoder.layers=0", "model.encoder.layers: expected at least 1, got 0"),
         ("model.decoder.attention_dropout=-0.1", "model.decoder.attention_dropout: expected a number from 0 up to 1"),
-        ("model.decoder.heads=7", "model.decoder.heads: 7 heads do not divide d_model = 512; choose a divisor"),
+        (
+            "model.decoder.attention.heads=7",
+            "model.decoder.attention.heads: 7 heads do not divide d_model = 512; choose a divisor",
+        ),
         ("model.encoder.positions={kind='learned',longest=0}", "model.encoder.positions.longest: expected at least 1"),
         ("model.tie=both", "model.tie: 'both' is not one of all, target, none"),
         ("objective.label_smoothing=1", "objective.label_smoothing: expected a number from 0 up to 1, got 1.0"),

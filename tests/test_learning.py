@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 HELD_OUT = 200
 SETTINGS = (
     "data.tokens=1024 model.d_model=64 model.dropout=0.0"
-    " model.encoder.layers=2 model.encoder.heads=4 model.encoder.d_ff=256"
-    " model.decoder.layers=2 model.decoder.heads=4 model.decoder.d_ff=256"
+    " model.encoder.layers=2 model.encoder.attention.heads=4 model.encoder.d_ff=256"
+    " model.decoder.layers=2 model.decoder.attention.heads=4 model.decoder.d_ff=256"
     " training.report_every=100 training.save_every=1000 training.learning_rate.kind=cosine"
     " training.learning_rate.peak=3e-3 training.learning_rate.warmup=50"
     " validation.every=1000 validation.metric=chrf validation.sentences=50"

@@ -16,6 +16,7 @@ from transduce import config as configs
 from transduce.data.batch import Batch, collate, pad_sources
 from transduce.data.symbols import Symbols
 from transduce.experiment import Config
+from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.cross_entropy import CrossEntropy
@@ -112,7 +113,9 @@ def test_a_config_written_in_python_trains_too(toy: Toy, tmp_path: Path) -> None
 
     config = transduce.Config(
         data=Data(folder=str(toy.corpus), tokens=512),
-        model=Model(16, 0.0, encoder=TransformerEncoder(1, 2, 16), decoder=TransformerDecoder(1, 2, 16)),
+        model=Model(
+            16, 0.0, encoder=TransformerEncoder(1, Attention(2), 16), decoder=TransformerDecoder(1, Attention(2), 16)
+        ),
         training=Training(steps=2, device="cpu"),
     )
     assert transduce.train(config, tmp_path / "run").step == 2
@@ -122,7 +125,10 @@ def test_the_model_alone_as_in_a_notebook() -> None:
     """Tensors in, tensors out: no corpus, no tokenizer, no run folder."""
     torch.manual_seed(1)
     model = Model(
-        d_model=16, dropout=0.0, encoder=TransformerEncoder(1, 2, 32), decoder=TransformerDecoder(1, 2, 32)
+        d_model=16,
+        dropout=0.0,
+        encoder=TransformerEncoder(1, Attention(2), 32),
+        decoder=TransformerDecoder(1, Attention(2), 32),
     ).build(source_vocabulary=10, target_vocabulary=10, shared=True)
     symbols = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
     copies = [[4, 5], [6, 7, 8], [9], [5, 4, 9]]

@@ -24,8 +24,8 @@ from transduce.training.loop import train
 
 SETTINGS = (
     "data.tokens=512 model.d_model=32 model.dropout=0.0"
-    " model.encoder.layers=1 model.encoder.heads=2 model.encoder.d_ff=64"
-    " model.decoder.layers=1 model.decoder.heads=2 model.decoder.d_ff=64"
+    " model.encoder.layers=1 model.encoder.attention.heads=2 model.encoder.d_ff=64"
+    " model.decoder.layers=1 model.decoder.attention.heads=2 model.decoder.d_ff=64"
     " training.steps=150 training.save_every=50 training.report_every=50 training.device=cpu training.average=0"
     " training.learning_rate.kind=constant training.learning_rate.rate=5e-3"
     " validation.every=75 validation.sentences=5 validation.samples=1 search.kind=greedy"

@@ -24,8 +24,8 @@ from transduce.training.loop import Outcome, train
 Pairs = Sequence[tuple[str, str]]
 TINY = (
     "data.tokens=160 data.bucket=4 model.d_model=16 model.dropout=0.1"
-    " model.encoder.layers=1 model.encoder.heads=2 model.encoder.d_ff=32"
-    " model.decoder.layers=1 model.decoder.heads=2 model.decoder.d_ff=32"
+    " model.encoder.layers=1 model.encoder.attention.heads=2 model.encoder.d_ff=32"
+    " model.decoder.layers=1 model.decoder.attention.heads=2 model.decoder.d_ff=32"
     " training.device=cpu training.steps=20 training.report_every=1 training.save_every=10"
     " training.learning_rate.kind=constant training.learning_rate.rate=3e-3"
     " validation.every=10 validation.metric=loss validation.sentences=4 validation.samples=1 search=greedy"

@@ -8,6 +8,7 @@ import torch
 from transduce.data.symbols import Symbols
 from transduce.engines.torch_engine import TorchEngine, evaluating, pick_device
 from transduce.errors import ConfigError
+from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.beam import Beam
@@ -20,7 +21,7 @@ SOURCES = [(5, 6, 7), (8,), (), (9, 9, 9, 9, 9, 9)]
 @pytest.fixture
 def engine() -> TorchEngine:
     torch.manual_seed(4)
-    sizes = {"layers": 1, "heads": 2, "d_ff": 16}
+    sizes = {"layers": 1, "attention": Attention(2), "d_ff": 16}
     model = Model(d_model=16, dropout=0.5, encoder=TransformerEncoder(**sizes), decoder=TransformerDecoder(**sizes))  # type: ignore[arg-type]
     return TorchEngine(model.build(12, 12, shared=True), SYMBOLS, SYMBOLS, torch.device("cpu"))
 

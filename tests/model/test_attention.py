@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.model.attention import MultiHeadAttention, Trace, attend
+from transduce.model.attention import Attention, Trace, attend
 
 B, H, K = 2, 3, 8
 
@@ -97,7 +97,7 @@ def test_dropout_on_weights_keeps_their_mean() -> None:
 @pytest.mark.parametrize("heads", [1, 4])
 def test_multi_head_attention_is_that_of_torch(heads: int) -> None:
     torch.manual_seed(2)
-    ours, theirs = MultiHeadAttention(16, heads), nn.MultiheadAttention(16, heads, batch_first=True)
+    ours, theirs = Attention(heads).build(16), nn.MultiheadAttention(16, heads, batch_first=True)
     with torch.no_grad():
         theirs.in_proj_bias.normal_()
         theirs.out_proj.bias.normal_()

@@ -17,9 +17,10 @@ from transduce import config
 from transduce.experiment import Config
 from transduce.model import attention as attention_module
 from transduce.model import sublayers as sublayers_module
-from transduce.model.attention import MultiHeadAttention
+from transduce.model.attention import Attention, MultiHeadAttention
 from transduce.model.contract import Memory
 from transduce.model.dropout import Dropout, dropout
+from transduce.model.norms import LayerNorm
 from transduce.model.positions import Sinusoidal, Unordered, sinusoids
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.sublayers import FeedForward, PostNorm, PostNormResidual, PreNorm, PreNormResidual
@@ -67,7 +68,9 @@ def encoders(pre_norm: bool, activation: str) -> tuple[nn.Module, nn.Transformer
     theirs = nn.TransformerEncoder(layer, LAYERS, norm=final, enable_nested_tensor=False)
     scramble(theirs)
     residual = PreNorm() if pre_norm else PostNorm()
-    ours = TransformerEncoder(LAYERS, HEADS, D_FF, activation, Unordered(), residual).build(D, 0.0)  # type: ignore[arg-type]
+    ours = TransformerEncoder(
+        LAYERS, Attention(HEADS), D_FF, activation, positions=Unordered(), residual=residual
+    ).build(D, 0.0)  # type: ignore[arg-type]
     for block, original in zip(ours.layers, theirs.layers, strict=True):
         assert isinstance(block, EncoderBlock)
         copy_attention(block.attention, original.self_attn)
@@ -84,7 +87,9 @@ def decoders(pre_norm: bool, activation: str) -> tuple[nn.Module, nn.Transformer
     theirs = nn.TransformerDecoder(layer, LAYERS, norm=final)
     scramble(theirs)
     residual = PreNorm() if pre_norm else PostNorm()
-    ours = TransformerDecoder(LAYERS, HEADS, D_FF, activation, Unordered(), residual).build(D, 0.0)  # type: ignore[arg-type]
+    ours = TransformerDecoder(
+        LAYERS, Attention(HEADS), D_FF, activation, positions=Unordered(), residual=residual
+    ).build(D, 0.0, LAYERS)  # type: ignore[arg-type]
     for block, original in zip(ours.layers, theirs.layers, strict=True):
         assert isinstance(block, DecoderBlock)
         copy_attention(block.attention, original.self_attn)
@@ -149,9 +154,15 @@ def test_parameter_counts(preset: str, d_model: int, d_ff: int, count: int, prin
 
 def test_base_and_big_are_the_papers() -> None:
     base, big = config.load(Config, "base"), config.load(Config, "big")
-    encoder, decoder = TransformerEncoder(6, 8, 2048), TransformerDecoder(6, 8, 2048)
+    encoder, decoder = TransformerEncoder(6, Attention(8), 2048), TransformerDecoder(6, Attention(8), 2048)
     assert base.model == Model(512, 0.1, "all", encoder, decoder) == Model()
-    wide = Model(1024, 0.3, "all", replace(encoder, heads=16, d_ff=4096), replace(decoder, heads=16, d_ff=4096))
+    wide = Model(
+        1024,
+        0.3,
+        "all",
+        replace(encoder, attention=Attention(16), d_ff=4096),
+        replace(decoder, attention=Attention(16), d_ff=4096),
+    )
     assert big.model == wide
     for preset, steps, averaged in ((base, 100_000, 5), (big, 300_000, 20)):
         training = preset.training
@@ -169,7 +180,7 @@ def test_base_and_big_are_the_papers() -> None:
 def test_tiny_and_small_are_smaller_ones_of_the_same_kind(preset: str, numbers: tuple[int, ...]) -> None:
     model = config.load(Config, preset).model
     for stack in (model.encoder, model.decoder):
-        assert (model.d_model, stack.layers, stack.heads, stack.d_ff) == numbers
+        assert (model.d_model, stack.layers, stack.attention.heads, stack.d_ff) == numbers
         assert (stack.positions, stack.residual, stack.activation) == (Sinusoidal(), PostNorm(), "relu")
     assert (model.tie, model.dropout) == ("all", 0.1)
 
@@ -190,14 +201,14 @@ def test_position_table(d_model: int) -> None:
 
 def test_positions_are_added_to_scaled_embeddings() -> None:
     """Section 3.4: embeddings times sqrt(d_model); 3.5: plus the position, the same in encoder and decoder."""
-    model = Model(d_model=16, encoder=TransformerEncoder(1, 2, 8), decoder=TransformerDecoder(1, 2, 8)).build(
-        9, 9, True
-    )
+    model = Model(
+        d_model=16, encoder=TransformerEncoder(1, Attention(2), 8), decoder=TransformerDecoder(1, Attention(2), 8)
+    ).build(9, 9, True)
     tokens = torch.tensor([[4, 8, 5]])
     embedded = F.embedding(tokens, model.source_embedding.weight) * 4
     assert torch.equal(model.source_embedding(tokens), embedded)
     for stack in (model.encoder, model.decoder):
-        assert torch.equal(stack.positions(embedded, 5), embedded + sinusoids(8, 16)[5:])  # type: ignore[operator]
+        assert torch.equal(stack.positions.add(embedded, 5), embedded + sinusoids(8, 16)[5:])  # type: ignore[operator]
 
 
 def test_equation_2() -> None:
@@ -209,7 +220,13 @@ def test_equation_2() -> None:
 
 def test_without_positions_the_encoder_does_not_see_order() -> None:
     torch.manual_seed(3)
-    stacks = Model(32, 0.0, "all", TransformerEncoder(2, 4, 64, positions=Unordered()), TransformerDecoder(2, 4, 64))
+    stacks = Model(
+        32,
+        0.0,
+        "all",
+        TransformerEncoder(2, Attention(4), 64, positions=Unordered()),
+        TransformerDecoder(2, Attention(4), 64),
+    )
     ordered = replace(stacks, encoder=replace(stacks.encoder, positions=Sinusoidal()))
     source, mask = torch.randint(4, 20, (3, 8)), torch.ones(3, 8, dtype=torch.bool)
     order = torch.randperm(8)
@@ -228,9 +245,9 @@ LAYERS_54 = (2, 3)  # of encoder and decoder
 
 
 def dropout_model(on_weights: float = 0.0, inside: float = 0.0) -> Seq2Seq:
-    extra = {"attention_dropout": on_weights, "activation_dropout": inside}
-    encoder = replace(TransformerEncoder(LAYERS_54[0], 2, 24), **extra)  # type: ignore[arg-type]
-    decoder = replace(TransformerDecoder(LAYERS_54[1], 2, 24), **extra)  # type: ignore[arg-type]
+    attention = Attention(2, dropout=on_weights)
+    encoder = TransformerEncoder(LAYERS_54[0], attention, 24, activation_dropout=inside)
+    decoder = TransformerDecoder(LAYERS_54[1], attention, 24, activation_dropout=inside)
     return Model(16, 0.25, "all", encoder, decoder).build(9, 9, True)
 
 
@@ -279,7 +296,7 @@ def test_dropout_comes_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where everything is dropped, a sub-layer adds nothing; the residual itself is never dropped."""
     monkeypatch.setattr("transduce.model.dropout.dropout", lambda x, probability, training: torch.zeros_like(x))
     x = torch.randn(2, 3, 16)
-    post, pre = PostNormResidual(16, 0.5), PreNormResidual(16, 0.5)
+    post, pre = PostNormResidual(LayerNorm().build(16), 0.5), PreNormResidual(LayerNorm().build(16), 0.5)
     assert torch.equal(post(x, torch.square), post.norm(x))
     assert torch.equal(pre(x, torch.square), x)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
+from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Objective, Step
@@ -49,7 +50,11 @@ def micro_batches(sizes: Sequence[int]) -> list[Batch]:
 
 def build() -> Seq2Seq:
     torch.manual_seed(2)
-    return Model(16, 0.0, "all", TransformerEncoder(2, 2, 24), TransformerDecoder(2, 2, 24)).build(V, V, True).train()
+    return (
+        Model(16, 0.0, "all", TransformerEncoder(2, Attention(2), 24), TransformerDecoder(2, Attention(2), 24))
+        .build(V, V, True)
+        .train()
+    )
 
 
 def accumulate(model: Seq2Seq, objective: Objective, batches: Sequence[Batch]) -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
+from transduce.model.attention import Attention
 from transduce.model.contract import Memory, State
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
@@ -30,7 +31,9 @@ def batch() -> Batch:
 def build(dropout: float) -> Seq2Seq:
     torch.manual_seed(5)
     return (
-        Model(16, dropout, "all", TransformerEncoder(2, 2, 24), TransformerDecoder(2, 2, 24)).build(V, V, True).train()
+        Model(16, dropout, "all", TransformerEncoder(2, Attention(2), 24), TransformerDecoder(2, Attention(2), 24))
+        .build(V, V, True)
+        .train()
     )
 
 

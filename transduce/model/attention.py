@@ -1,19 +1,55 @@
 """Attention as in "Attention Is All You Need", section 3.2: equation 1, and several heads side by side.
 
-Shapes: B batch, T queries, S keys, D d_model, H heads, K = D / H. A mask is True where a query may look.
+Shapes: B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K = D / H. A mask is True where a
+query may look.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.errors import ConfigError
 from transduce.model.dropout import dropout as drop
+from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 
 Trace = dict[str, Tensor]
+_EQUATION_1 = DotScore()
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Heads that do not cross, joined by one output projection (section 3.2.2); the defaults are the paper's.
+
+    `key_heads` below `heads` lets several query heads share one head of keys and values (grouped-query attention,
+    Ainslie et al. 2023). `query_key_norm` gives queries and keys unit size before the score (Henry et al. 2020).
+    """
+
+    heads: int = 8
+    key_heads: int = 0  # 0 = as many as heads
+    score: Score = ScaledDot()
+    weights: Weights = Softmax()
+    query_key_norm: bool = False
+    dropout: float = 0.0  # on attention weights: not in section 5.4
+
+    def __post_init__(self) -> None:
+        if self.heads < 1:
+            raise ConfigError(f"heads: expected at least 1, got {self.heads}")
+        if self.key_heads < 0 or self.heads % (self.key_heads or self.heads):
+            raise ConfigError(f"key_heads: expected a divisor of heads = {self.heads}, or 0, got {self.key_heads}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
+
+    def check_width(self, d_model: int) -> None:
+        if d_model % self.heads:
+            raise ConfigError(f"heads: {self.heads} heads do not divide d_model = {d_model}; choose a divisor")
+
+    def build(self, d_model: int) -> MultiHeadAttention:
+        return MultiHeadAttention(self, d_model)
 
 
 def attend(
@@ -22,50 +58,71 @@ def attend(
     value: Tensor,
     mask: Tensor | None = None,
     causal: bool = False,
+    bias: Tensor | None = None,
     dropout: float = 0.0,
+    score: nn.Module = _EQUATION_1,
+    to_weights: ToWeights = softmax,
     trace: Trace | None = None,
     name: str = "",
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) V, equation 1.
+    """softmax(Q K^T / sqrt(d_k)) V, equation 1, or another score and other weights in its place.
 
-    query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S). `causal` means that the
-    queries are the last T of the S places and none looks ahead (it takes no further mask). With a trace the weights
-    are kept under `name`; without one the fused kernel does the same sum without storing them, save where gradients
-    are wanted on a CPU: there its backward pass alone was measured at a quarter of a training step.
+    query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the
+    scores. `causal` means that the queries are the last T of the S places and none looks ahead (it takes no further
+    mask). With a trace the weights are kept under `name`; without one the fused kernel does the same sum without
+    storing them, where it knows the score, save where gradients are wanted on a CPU: there its backward pass alone
+    was measured at a quarter of a training step.
     """
     queries, keys = query.size(2), key.size(2)
-    fused = trace is None and not (query.requires_grad and query.device.type == "cpu")
-    if causal and queries > 1 and (not fused or queries != keys):
+    known = isinstance(score, DotScore) and to_weights is softmax
+    fused = known and trace is None and not (query.requires_grad and query.device.type == "cpu")
+    causal = causal and queries > 1  # a single query is the last place, and sees everything
+    if causal and (not fused or queries != keys or bias is not None):
         mask, causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries), False
-    if fused:
-        causal = causal and queries > 1  # a single query is the last place, and sees everything
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (B, H, T, S)
-    if mask is not None:
-        # The lowest finite number rather than -inf: a row with nothing to look at gives no NaN.
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1)
+    if fused and isinstance(score, DotScore):
+        query, key = score.prepare(query, key)
+        if bias is not None:
+            bias = bias.to(query.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, scale=score.scale)
+    scores = score(query, key)  # (B, H, T, S)
+    weights = to_weights(scores if bias is None else scores + bias, mask)
     if trace is not None:
         trace[name] = weights
-    return drop(weights, dropout, True) @ value  # (B, H, T, K)
+    return drop(weights.to(value.dtype), dropout, True) @ value  # (B, H, T, K)
+
+
+Turn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) turned by their places, or left as they are
+
+
+def unturned(heads: Tensor) -> Tensor:
+    return heads
 
 
 class MultiHeadAttention(nn.Module):
-    """h heads of width d_model / h that do not cross, joined by one output projection (section 3.2.2)."""
+    """h heads of width d_model / h (section 3.2.2)."""
 
-    def __init__(self, d_model: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, config: Attention, d_model: int) -> None:
         super().__init__()
-        self.heads = heads
-        self.dropout = dropout
+        config.check_width(d_model)
+        width = d_model // config.heads
+        self.groups = config.key_heads or config.heads
+        self.repeats = config.heads // self.groups
+        self.width = width
+        self.dropout = config.dropout
         # The paper writes W^Q, W^K, W^V, W^O without biases; like the authors' own code and torch.nn we have them.
         self.query = nn.Linear(d_model, d_model)
-        self.key = nn.Linear(d_model, d_model)
-        self.value = nn.Linear(d_model, d_model)
+        self.key = nn.Linear(d_model, self.groups * width)
+        self.value = nn.Linear(d_model, self.groups * width)
         self.output = nn.Linear(d_model, d_model)
+        self.score = config.score.build(config.heads, width)
+        self.to_weights = config.weights.build()
+        self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
+        self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
 
-    def remember(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, S, K) of what will be looked at, memory (B, S, D)."""
-        return self._split(self.key(memory)), self._split(self.value(memory))
+    def remember(self, memory: Tensor, turn: Turn = unturned) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
+        return turn(self.key_norm(self._split(self.key(memory)))), self._split(self.value(memory))
 
     def forward(
         self,
@@ -74,14 +131,30 @@ class MultiHeadAttention(nn.Module):
         value: Tensor,
         mask: Tensor | None = None,
         causal: bool = False,
+        turn: Turn = unturned,
+        bias: Tensor | None = None,
         trace: Trace | None = None,
         name: str = "",
     ) -> Tensor:
         """Look from x (B, T, D) at remembered keys and values; (B, T, D)."""
+        query = turn(self.query_norm(self._split(self.query(x))))
+        if self.repeats > 1:
+            key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
         dropout = self.dropout if self.training else 0.0
-        heads = attend(self._split(self.query(x)), key, value, mask, causal, dropout, trace, name)  # (B, H, T, K)
+        heads = attend(query, key, value, mask, causal, bias, dropout, self.score, self.to_weights, trace, name)
         joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))  # (B, T, D)
         return joined
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
+        return x.view(*x.shape[:2], -1, self.width).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
+
+
+class UnitNorm(nn.Module):
+    """Root mean square 1 over a head's width, then a learned factor a place; shared by the heads."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return F.rms_norm(heads, self.weight.shape, self.weight.to(heads.dtype), eps=1e-6)

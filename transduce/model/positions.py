@@ -1,12 +1,15 @@
-"""Where in the sequence a token stands (section 3.5).
+"""Where in the sequence a token stands (section 3.5): six schemes behind three methods.
 
-Each scheme adds something to the embeddings x (B, T, D); `start` is the number of tokens read before, so that decoding
-token by token sees the same positions as reading all at once.
+A scheme adds something to the embeddings (`add`), turns queries and keys (`rotate`) or adds something to attention's
+scores (`bias`); it overrides the one it uses. `start` is the number of tokens read before, so that decoding token by
+token sees the same positions as reading all at once. Shapes: B batch, T length, D d_model, H heads, K = D / H.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +17,39 @@ from torch import Tensor, nn
 from transduce.errors import ConfigError
 
 
+class PositionScheme(nn.Module):
+    """No positions: order is invisible, and an encoder without positions is permutation-equivariant."""
+
+    def add(self, x: Tensor, start: int) -> Tensor:
+        """To the embeddings x (B, T, D)."""
+        return x
+
+    def rotate(self, heads: Tensor, start: int) -> Tensor:
+        """Queries or keys (B, H, T, K) of self-attention."""
+        return heads
+
+    def bias(self, queries: int, keys: int) -> Tensor | None:
+        """(1, H, queries, keys) for self-attention's scores, where the queries are the last of the keys' places."""
+        return None
+
+
+# -- added to the embeddings ------------------------------------------------------------------------------------------
+
+
 def sinusoids(length: int, d_model: int) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same: interleaved, as printed."""
-    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
-    even = torch.arange(0, d_model, 2, dtype=torch.float64)
-    angle = position / 10000 ** (even / d_model)  # (length, D / 2)
+    angle = angles(length, d_model, 10000.0)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :d_model].float()
 
 
-class SinusoidalPositions(nn.Module):
+def angles(length: int, width: int, base: float) -> Tensor:
+    """pos / base^(2i / width): (length, width / 2, rounded up), in float64."""
+    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    return position / base ** (even / width)
+
+
+class SinusoidalPositions(PositionScheme):
     """The paper's fixed waves. The table grows when a longer sequence comes; it is not saved."""
 
     table: Tensor
@@ -31,14 +58,14 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(1024, d_model), persistent=False)
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
+    def add(self, x: Tensor, start: int) -> Tensor:
         end = start + x.size(1)
         if end > self.table.size(0):
             self.table = sinusoids(2 * end, x.size(2)).to(self.table)
         return x + self.table[start:end].to(x.dtype)
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(PositionScheme):
     """A vector learned for each of the first `longest` positions (section 3.5, Table 3 row E)."""
 
     def __init__(self, d_model: int, longest: int) -> None:
@@ -46,7 +73,7 @@ class LearnedPositions(nn.Module):
         self.vectors = nn.Parameter(torch.empty(longest, d_model))
         nn.init.normal_(self.vectors, std=d_model**-0.5)
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
+    def add(self, x: Tensor, start: int) -> Tensor:
         end = start + x.size(1)
         if end > self.vectors.size(0):
             raise ConfigError(
@@ -56,24 +83,108 @@ class LearnedPositions(nn.Module):
         return x + self.vectors[start:end]
 
 
-class NoPositions(nn.Module):
-    """Order is invisible: an encoder without positions is permutation-equivariant."""
+# -- turning queries and keys -----------------------------------------------------------------------------------------
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
-        return x
+
+class RotaryPositions(PositionScheme):
+    """Each pair of a head's numbers is a point in the plane, turned by pos * base^(-2i / K) (Su et al. 2021, eq. 15).
+
+    The dot product of two turned vectors depends on how far apart they stand, not on where.
+    """
+
+    table: Tensor
+
+    def __init__(self, width: int, base: float) -> None:
+        super().__init__()
+        self.base = base
+        self.register_buffer("table", self._table(1024, width), persistent=False)  # (length, K / 2, 2)
+
+    def _table(self, length: int, width: int) -> Tensor:
+        angle = angles(length, width, self.base)
+        return torch.stack((angle.cos(), angle.sin()), dim=-1).float()
+
+    def rotate(self, heads: Tensor, start: int) -> Tensor:
+        end = start + heads.size(2)
+        if end > self.table.size(0):
+            self.table = self._table(2 * end, heads.size(3)).to(self.table)
+        cos, sin = self.table[start:end].to(heads.dtype).unbind(-1)  # (T, K / 2)
+        even, odd = heads[..., 0::2], heads[..., 1::2]
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+# -- added to the scores ----------------------------------------------------------------------------------------------
+
+
+def distances(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(queries, keys): how far each key stands behind each query, negative where it stands ahead."""
+    return torch.arange(keys - queries, keys, device=device).unsqueeze(1) - torch.arange(keys, device=device)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """2^(-8 h / H) for h = 1 .. H; for H that is no power of two filled up from the next one, as its authors do."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    between = [2 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
+    return (slopes + between)[:heads]
+
+
+class AlibiPositions(PositionScheme):
+    """-slope * distance for each head, nothing learned (Press et al. 2022); in an encoder both ways alike."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
+
+    def bias(self, queries: int, keys: int) -> Tensor:
+        return -self.slopes.view(1, -1, 1, 1) * distances(queries, keys, self.slopes.device).abs()
+
+
+class RelativeBiasPositions(PositionScheme):
+    """A learned number for each head and distance, distances far apart sharing one (Raffel et al. 2020, T5).
+
+    One table for all layers. In an encoder half of the buckets are for keys ahead.
+    """
+
+    def __init__(self, heads: int, buckets: int, farthest: int, causal: bool) -> None:
+        super().__init__()
+        self.buckets, self.farthest, self.causal = buckets, farthest, causal
+        self.table = nn.Parameter(torch.zeros(buckets, heads))
+
+    def bias(self, queries: int, keys: int) -> Tensor:
+        distance = distances(queries, keys, self.table.device)
+        return self.table[self._bucket(distance)].permute(2, 0, 1).unsqueeze(0)  # (1, H, queries, keys)
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        """Half of the buckets count exactly, the rest grow as the logarithm up to `farthest`."""
+        first, buckets = torch.zeros_like(distance), self.buckets
+        if not self.causal:
+            buckets //= 2
+            first = (distance < 0) * buckets
+        distance = distance.clamp(min=0) if self.causal else distance.abs()
+        exact = buckets // 2
+        far = (distance.clamp(min=1) / exact).log() / math.log(self.farthest / exact) * (buckets - exact)
+        return first + distance.where(distance < exact, (exact + far.long()).clamp(max=buckets - 1))
+
+
+# -- choices ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sinusoidal:
-    """Fixed sines and cosines."""
+    """Fixed sines and cosines added to the embeddings (the paper)."""
 
-    def build(self, d_model: int) -> nn.Module:
+    def check_width(self, width: int) -> None:
+        """Any width of a head will do."""
+
+    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
         return SinusoidalPositions(d_model)
 
 
 @dataclass(frozen=True)
 class Learned:
-    """One learned vector a position."""
+    """One learned vector a position, added to the embeddings."""
 
     longest: int = 512
 
@@ -81,16 +192,72 @@ class Learned:
         if self.longest < 1:
             raise ConfigError(f"longest: expected at least 1, got {self.longest}")
 
-    def build(self, d_model: int) -> nn.Module:
+    def check_width(self, width: int) -> None:
+        """Any width of a head will do."""
+
+    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
         return LearnedPositions(d_model, self.longest)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Queries and keys turned by their place (RoPE)."""
+
+    base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        if not 1 < self.base < math.inf:
+            raise ConfigError(f"base: expected a number above 1, got {self.base}")
+
+    def check_width(self, width: int) -> None:
+        if width % 2:
+            raise ConfigError(f"positions: 'rotary' turns pairs, and a head is {width} wide; make that even")
+
+    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+        return RotaryPositions(d_model // heads, self.base)
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """Scores fall in a line with the distance."""
+
+    def check_width(self, width: int) -> None:
+        """Any width of a head will do."""
+
+    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+        return AlibiPositions(heads)
+
+
+@dataclass(frozen=True)
+class RelativeBias:
+    """A learned number for each distance is added to the scores."""
+
+    buckets: int = 32
+    farthest: int = 128
+    LEAST: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        if self.buckets < self.LEAST or self.buckets % 2:
+            raise ConfigError(f"buckets: expected an even number of at least {self.LEAST}, got {self.buckets}")
+        if self.farthest <= self.buckets // 2:
+            raise ConfigError(f"farthest: expected more than half of buckets = {self.buckets}, got {self.farthest}")
+
+    def check_width(self, width: int) -> None:
+        """Any width of a head will do."""
+
+    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+        return RelativeBiasPositions(heads, self.buckets, self.farthest, causal)
 
 
 @dataclass(frozen=True)
 class Unordered:
     """No positions at all."""
 
-    def build(self, d_model: int) -> nn.Module:
-        return NoPositions()
+    def check_width(self, width: int) -> None:
+        """Any width of a head will do."""
+
+    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+        return PositionScheme()
 
 
-Positions = Sinusoidal | Learned | Unordered
+Positions = Sinusoidal | Learned | Rotary | Alibi | RelativeBias | Unordered

@@ -6,6 +6,8 @@ Shapes: B batch, S source length, t target tokens read in one call, D d_model, V
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,10 +43,10 @@ class Model:
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
         for name in ("encoder", "decoder"):
-            try:
+            with _named(name):
                 getattr(self, name).check_width(self.d_model)
-            except ConfigError as error:
-                raise ConfigError(f"{name}.{error}") from None
+        with _named("decoder"):
+            self.decoder.check_depth(self.encoder.layers)
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Seq2Seq:
         """A freshly initialised model for vocabularies of these sizes; `shared` says they are one and the same."""
@@ -57,10 +59,19 @@ class Model:
         source = target if self.tie == "all" else Embedding(source_vocabulary, self.d_model)
         output = target if self.tie != "none" else Embedding(target_vocabulary, self.d_model)
         encoder = self.encoder.build(self.d_model, self.dropout)
-        decoder = self.decoder.build(self.d_model, self.dropout)
+        decoder = self.decoder.build(self.d_model, self.dropout, self.encoder.layers)
         model = Seq2Seq(source, target, output, encoder, decoder)
         model.apply(initialise)
         return model
+
+
+@contextmanager
+def _named(section: str) -> Iterator[None]:
+    """A complaint from inside names its section."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{section}.{error}") from None
 
 
 class Embedding(nn.Module):

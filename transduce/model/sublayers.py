@@ -13,74 +13,96 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.model.dropout import Dropout, dropout
+from transduce.model.norms import Norm
 
-Activation = Literal["relu", "gelu", "silu"]
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+Activation = Literal["relu", "gelu", "silu", "swiglu", "geglu"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+}
+GATED = ("swiglu", "geglu")
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, the same at every position (equation 2)."""
+    """max(0, x W1 + b1) W2 + b2, the same at every position (equation 2).
+
+    A gated one (Shazeer 2020) multiplies the activation by a second inner map: half as many matrices more, so that
+    d_ff must be two thirds as wide for as many parameters.
+    """
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", inner_dropout: float = 0.0) -> None:
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff)
+        self.gate = nn.Linear(d_model, d_ff) if activation in GATED else None
         self.outer = nn.Linear(d_ff, d_model)
         self.activation = ACTIVATIONS[activation]
         self.inner_dropout = inner_dropout  # not in the paper, 0 by default
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = dropout(self.activation(self.inner(x)), self.inner_dropout, self.training)  # (B, T, d_ff)
-        outer: Tensor = self.outer(inner)  # (B, T, D)
+        inner = self.activation(self.inner(x))  # (B, T, d_ff)
+        if self.gate is not None:
+            inner = inner * self.gate(x)
+        outer: Tensor = self.outer(dropout(inner, self.inner_dropout, self.training))  # (B, T, D)
         return outer
 
 
 class PostNormResidual(nn.Module):
     """LayerNorm(x + Sublayer(x)), as in the paper; dropout on the sublayer's output (section 5.4)."""
 
-    def __init__(self, d_model: int, dropout: float) -> None:
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], mask: Tensor | None = None) -> Tensor:
+        normed: Tensor = self.norm(x + self.dropout(sublayer(x)), mask)
         return normed
 
 
 class PreNormResidual(nn.Module):
     """x + Sublayer(LayerNorm(x)): not the paper's, but steadier for deep stacks and large learning rates."""
 
-    def __init__(self, d_model: int, dropout: float) -> None:
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        summed: Tensor = x + self.dropout(sublayer(self.norm(x)))
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], mask: Tensor | None = None) -> Tensor:
+        summed: Tensor = x + self.dropout(sublayer(self.norm(x, mask)))
         return summed
+
+
+class NoNorm(nn.Module):
+    """What is normed already stays as it is."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return x
 
 
 @dataclass(frozen=True)
 class PostNorm:
     """Norm after the sum (the paper)."""
 
-    def build(self, d_model: int, dropout: float) -> nn.Module:
-        return PostNormResidual(d_model, dropout)
+    def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
+        return PostNormResidual(norm.build(d_model), dropout)
 
-    def final(self, d_model: int) -> nn.Module:
+    def final(self, d_model: int, norm: Norm) -> nn.Module:
         """What the stack ends with: nothing, since each block's output is normed already."""
-        return nn.Identity()
+        return NoNorm()
 
 
 @dataclass(frozen=True)
 class PreNorm:
     """Norm before the sublayer, and once more at the top of the stack."""
 
-    def build(self, d_model: int, dropout: float) -> nn.Module:
-        return PreNormResidual(d_model, dropout)
+    def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
+        return PreNormResidual(norm.build(d_model), dropout)
 
-    def final(self, d_model: int) -> nn.Module:
-        return nn.LayerNorm(d_model)
+    def final(self, d_model: int, norm: Norm) -> nn.Module:
+        return norm.build(d_model)
 
 
 Residual = PostNorm | PreNorm

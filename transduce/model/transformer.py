@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.attention import MultiHeadAttention, Trace
+from transduce.model.attention import Attention, Trace, Turn
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
-from transduce.model.positions import Positions, Sinusoidal
+from transduce.model.norms import LayerNorm, Norm
+from transduce.model.positions import Positions, PositionScheme, Sinusoidal
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
+from transduce.model.wiring import Top, Wiring
 
 
 @dataclass(frozen=True)
@@ -27,25 +29,27 @@ class Stack:
     """What an encoder and a decoder stack have in common; the defaults are the paper's base model."""
 
     layers: int = 6
-    heads: int = 8
+    attention: Attention = Attention()
     d_ff: int = 2048
     activation: Activation = "relu"
-    positions: Positions = Sinusoidal()
-    residual: Residual = PostNorm()
-    attention_dropout: float = 0.0  # on attention weights: not in section 5.4
     activation_dropout: float = 0.0  # inside the feed-forward network: not in section 5.4
+    positions: Positions = Sinusoidal()
+    norm: Norm = LayerNorm()
+    residual: Residual = PostNorm()
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "d_ff"):
+        for name in ("layers", "d_ff"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected a number from 0 up to 1, got {getattr(self, name)}")
+        if not 0 <= self.activation_dropout < 1:
+            raise ConfigError(f"activation_dropout: expected a number from 0 up to 1, got {self.activation_dropout}")
 
     def check_width(self, d_model: int) -> None:
-        if d_model % self.heads:
-            raise ConfigError(f"heads: {self.heads} heads do not divide d_model = {d_model}; choose a divisor")
+        try:
+            self.attention.check_width(d_model)
+        except ConfigError as error:
+            raise ConfigError(f"attention.{error}") from None
+        self.positions.check_width(d_model // self.attention.heads)
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,26 @@ class TransformerDecoder(Stack):
     """N blocks of masked self-attention, attention to the encoder, and feed-forward."""
 
     kind: ClassVar[str] = "transformer"
+    wiring: Wiring = Top()
 
-    def build(self, d_model: int, dropout: float) -> DecoderStack:
-        return DecoderStack(self, d_model, dropout)
+    def check_depth(self, encoder_layers: int) -> None:
+        self.wiring.check_depth(encoder_layers, self.layers)
+
+    def build(self, d_model: int, dropout: float, encoder_layers: int) -> DecoderStack:
+        return DecoderStack(self, d_model, dropout, encoder_layers)
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a stack's positions mean for the self-attention of all its layers."""
+
+    turn: Turn
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, positions: PositionScheme, start: int, count: int) -> Places:
+        """For `count` tokens after `start` read before."""
+        return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count))
 
 
 class EncoderBlock(nn.Module):
@@ -73,18 +94,29 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, config: Stack, d_model: int, dropout: float) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
+        self.attention = config.attention.build(d_model)
         self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
-        self.around_attention = config.residual.build(d_model, dropout)
-        self.around_feed_forward = config.residual.build(d_model, dropout)
+        self.around_attention = config.residual.build(d_model, dropout, config.norm)
+        self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
-    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None, name: str) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, places: Places, trace: Trace | None, name: str) -> Tensor:
+        """x (B, S, D), mask (B, S)."""
+        looking = mask[:, None, None, :]  # (B, 1, 1, S): every head and query may look at real tokens only
+
         def attention(y: Tensor) -> Tensor:
-            out: Tensor = self.attention(y, *self.attention.remember(y), mask, trace=trace, name=f"{name}.self")
+            out: Tensor = self.attention(
+                y,
+                *self.attention.remember(y, places.turn),
+                looking,
+                turn=places.turn,
+                bias=places.bias,
+                trace=trace,
+                name=f"{name}.self",
+            )
             return out
 
-        x = self.around_attention(x, attention)
-        x = self.around_feed_forward(x, self.feed_forward)
+        x = self.around_attention(x, attention, mask)
+        x = self.around_feed_forward(x, self.feed_forward, mask)
         return x
 
 
@@ -94,28 +126,28 @@ class EncoderStack(nn.Module):
     def __init__(self, config: TransformerEncoder, d_model: int, dropout: float) -> None:
         super().__init__()
         config.check_width(d_model)
-        self.positions = config.positions.build(d_model)
+        self.positions = config.positions.build(d_model, config.attention.heads, causal=False)
         self.dropout = Dropout(dropout)  # on the sum of embedding and position (section 5.4)
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
-        self.final = config.residual.final(d_model)
+        self.final = config.residual.final(d_model, config.norm)
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens."""
-        x = self.dropout(self.positions(x, 0))
-        looking = mask[:, None, None, :]  # (B, 1, 1, S): every head and query may look at real tokens only
+        places = Places.of(self.positions, 0, x.size(1))
+        x = self.dropout(self.positions.add(x, 0))
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            x = layer(x, looking, trace, f"encoder.{number}")
+            x = layer(x, mask, places, trace, f"encoder.{number}")
             outputs.append(x)
             if trace is not None:
                 trace[f"encoder.{number}.out"] = x
-        outputs[-1] = self.final(x)
+        outputs[-1] = self.final(x, mask)
         return Memory(tuple(outputs), mask)
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """Keys and values (B, H, L, K) of one attention."""
+    """Keys and values (B, G, L, K) of one attention, G = H unless heads share them."""
 
     key: Tensor
     value: Tensor
@@ -134,12 +166,12 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: Stack, d_model: int, dropout: float) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
-        self.cross = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
+        self.attention = config.attention.build(d_model)
+        self.cross = config.attention.build(d_model)
         self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
-        self.around_attention = config.residual.build(d_model, dropout)
-        self.around_cross = config.residual.build(d_model, dropout)
-        self.around_feed_forward = config.residual.build(d_model, dropout)
+        self.around_attention = config.residual.build(d_model, dropout, config.norm)
+        self.around_cross = config.residual.build(d_model, dropout, config.norm)
+        self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
     def remember_source(self, memory: Tensor) -> Remembered:
         """Keys and values of the encoder's output (B, S, D), projected once a sentence."""
@@ -151,6 +183,8 @@ class DecoderBlock(nn.Module):
         past: Remembered | None,
         source: Remembered,
         source_mask: Tensor,
+        mask: Tensor | None,
+        places: Places,
         trace: Trace | None,
         name: str,
     ) -> tuple[Tensor, Remembered]:
@@ -158,55 +192,60 @@ class DecoderBlock(nn.Module):
         grown: list[Remembered] = []
 
         def attention(y: Tensor) -> Tensor:
-            key, value = self.attention.remember(y)
+            key, value = self.attention.remember(y, places.turn)
             if past is not None:
                 key = torch.cat((past.key, key), dim=2)  # (B, H, L + t, K)
                 value = torch.cat((past.value, value), dim=2)
             grown.append(Remembered(key, value))
-            out: Tensor = self.attention(y, key, value, causal=True, trace=trace, name=f"{name}.self")
+            out: Tensor = self.attention(
+                y, key, value, causal=True, turn=places.turn, bias=places.bias, trace=trace, name=f"{name}.self"
+            )
             return out
 
         def cross(y: Tensor) -> Tensor:
             out: Tensor = self.cross(y, source.key, source.value, source_mask, trace=trace, name=f"{name}.cross")
             return out
 
-        x = self.around_attention(x, attention)
-        x = self.around_cross(x, cross)
-        x = self.around_feed_forward(x, self.feed_forward)
+        x = self.around_attention(x, attention, mask)
+        x = self.around_cross(x, cross, mask)
+        x = self.around_feed_forward(x, self.feed_forward, mask)
         return x, grown[0]
 
 
 class DecoderStack(nn.Module):
     """Target vectors in, step by step or all at once; vectors that predict the next token out."""
 
-    def __init__(self, config: TransformerDecoder, d_model: int, dropout: float) -> None:
+    def __init__(self, config: TransformerDecoder, d_model: int, dropout: float, encoder_layers: int) -> None:
         super().__init__()
         config.check_width(d_model)
-        self.positions = config.positions.build(d_model)
+        self.wiring = config.wiring.build(d_model, encoder_layers, config.layers)
+        self.positions = config.positions.build(d_model, config.attention.heads, causal=True)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout) for _ in range(config.layers))
-        self.final = config.residual.final(d_model)
+        self.final = config.residual.final(d_model, config.norm)
 
     def blocks(self) -> Iterator[DecoderBlock]:
         return (cast("DecoderBlock", layer) for layer in self.layers)
 
     def start(self, memory: Memory) -> State:
-        """Every layer looks at the top of the encoder (section 3.2.3), whose keys and values are projected once."""
-        top = memory.layers[-1]
-        layers = tuple(layer.remember_source(top) for layer in self.blocks())
+        """Keys and values of what each layer will look at, projected once a sentence."""
+        looked_at = self.wiring(memory.layers)
+        layers = tuple(layer.remember_source(x) for layer, x in zip(self.blocks(), looked_at, strict=True))
         return State(fixed=SourceView(layers, memory.mask[:, None, None, :]), grown=None, length=0)
 
     def forward(
         self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """Read x (B, t, D) further from `state`."""
-        x = self.dropout(self.positions(x, state.length))
+        """Read x (B, t, D), real where mask (B, t) is True, further from `state`."""
+        places = Places.of(self.positions, state.length, x.size(1))
+        x = self.dropout(self.positions.add(x, state.length))
         source: SourceView = state.fixed
         past = state.grown or (None,) * len(self.layers)
         grown: list[Remembered] = []
         for number, layer in enumerate(self.layers):
-            x, remembered = layer(x, past[number], source.layers[number], source.mask, trace, f"decoder.{number}")
+            name = f"decoder.{number}"
+            x, remembered = layer(x, past[number], source.layers[number], source.mask, mask, places, trace, name)
             grown.append(remembered)
             if trace is not None:
                 trace[f"decoder.{number}.out"] = x
-        return self.final(x), replace(state, grown=tuple(grown), length=state.length + x.size(1))
+        return self.final(x, mask), replace(state, grown=tuple(grown), length=state.length + x.size(1))

@@ -1,0 +1,107 @@
+"""Normalisation: over each token's width (LayerNorm, RMSNorm) or over all real tokens of a batch (BatchNorm).
+
+Each takes x (B, T, D) and a mask (B, T), True at real tokens (None: all are), which only BatchNorm looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.errors import ConfigError
+
+EPSILON = 1e-5
+
+
+class LayerNormOfToken(nn.LayerNorm):
+    """Mean 0 and variance 1 over a token's width."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class RMSNormOfToken(nn.RMSNorm):
+    """Mean square 1 over a token's width, the mean left where it is (Zhang and Sennrich 2019)."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        assert self.weight is not None
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+class BatchNormOverTokens(nn.Module):
+    """Mean 0 and variance 1 of each of the D numbers over the real tokens of a batch (Ioffe and Szegedy 2015).
+
+    In training the batch's own statistics are used and followed by running ones, which serve afterwards: one token
+    alone has no variance. A batch's later words thus touch its earlier ones in training, which no other norm does.
+    """
+
+    running_mean: Tensor
+    running_variance: Tensor
+
+    def __init__(self, d_model: int, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.register_buffer("running_mean", torch.zeros(d_model))
+        self.register_buffer("running_variance", torch.ones(d_model))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        mean, variance = self._statistics(x, mask) if self.training else self._running()
+        scale = self.weight * (variance + EPSILON).rsqrt()
+        return (x * scale + (self.bias - mean * scale)).to(x.dtype)
+
+    def _running(self) -> tuple[Tensor, Tensor]:
+        return self.running_mean, self.running_variance
+
+    def _statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        x = x.to(self.running_mean.dtype)  # sums over a batch want more than 16 bits
+        real = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
+        count = real.sum().clamp(min=1)
+        real = real.unsqueeze(-1)  # (B, T, 1)
+        mean = (x * real).sum((0, 1)) / count
+        variance = ((x - mean).square() * real).sum((0, 1)) / count
+        with torch.no_grad():
+            unbiased = variance * count / (count - 1).clamp(min=1)  # what torch.nn.BatchNorm1d keeps
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_variance.lerp_(unbiased, self.momentum)
+        return mean, variance
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Over each token's width, with mean (the paper)."""
+
+    def build(self, d_model: int) -> nn.Module:
+        return LayerNormOfToken(d_model, eps=EPSILON)
+
+
+@dataclass(frozen=True)
+class RMSNorm:
+    """Over each token's width, without mean."""
+
+    kind: ClassVar[str] = "rms_norm"
+
+    def build(self, d_model: int) -> nn.Module:
+        return RMSNormOfToken(d_model, eps=1e-6)
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """Over the real tokens of a batch, each of the D numbers apart; running statistics when not training."""
+
+    momentum: float = 0.1  # share of the newest batch in the running statistics
+
+    def __post_init__(self) -> None:
+        if not 0 < self.momentum <= 1:
+            raise ConfigError(f"momentum: expected a number above 0 and at most 1, got {self.momentum}")
+
+    def build(self, d_model: int) -> nn.Module:
+        return BatchNormOverTokens(d_model, self.momentum)
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm
