@@ -40,11 +40,12 @@ def _no_teacher(folder: str) -> Stepwise:
 class Pass:
     """What one forward pass leaves for an objective and the terms beside it: logits (B, T, V) of all target positions.
 
-    `trace` holds what the decoder wrote of itself, and nothing where no trace was asked for.
+    `inputs` (B, T) is what the decoder read. `trace` holds what it wrote of itself: nothing where none was asked for.
     """
 
     model: Stepwise
     batch: Batch
+    inputs: Tensor
     memory: Memory
     logits: Tensor
     trace: dict[str, Tensor] = field(default_factory=dict)
@@ -59,7 +60,7 @@ def forward(model: Stepwise, batch: Batch, trace: dict[str, Tensor] | None = Non
     """Teacher forcing: all target positions at once, the decoder reading the right answer shifted by one."""
     memory = model.encode(batch.source, batch.source_mask)  # never traced: no term reads it, and it stays fused
     logits, _ = model.advance(batch.inputs, model.start(memory), trace, batch.target_mask)
-    return Pass(model, batch, memory, logits, {} if trace is None else trace)
+    return Pass(model, batch, batch.inputs, memory, logits, {} if trace is None else trace)
 
 
 def teacher_force(model: Stepwise, batch: Batch) -> Tensor:

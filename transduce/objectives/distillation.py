@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from transduce.errors import ConfigError
 from transduce.model.contract import Stepwise
-from transduce.objectives.base import Pass, Tools, teacher_force
+from transduce.objectives.base import Pass, Tools
 from transduce.objectives.weighted import Added, Weighted
 
 
@@ -42,10 +42,13 @@ class Distillation(Weighted):
         return lambda passed: self._loss(passed, teacher)
 
     def _loss(self, passed: Pass, teacher: Stepwise) -> Tensor:
+        batch = passed.batch
         with torch.no_grad():
-            wanted = (teacher_force(teacher, passed.batch).float() / self.temperature).log_softmax(-1)  # (B, T, V)
+            memory = teacher.encode(batch.source, batch.source_mask)
+            logits, _ = teacher.advance(passed.inputs, teacher.start(memory), mask=batch.target_mask)
+            wanted = (logits.float() / self.temperature).log_softmax(-1)  # (B, T, V)
         own = passed.log_probs
         if self.temperature != 1:
             own = (own / self.temperature).log_softmax(-1)
         apart = F.kl_div(own, wanted, reduction="none", log_target=True).sum(-1)  # (B, T)
-        return self.temperature**2 * apart.where(passed.batch.target_mask, apart.new_zeros(())).sum()
+        return self.temperature**2 * apart.where(batch.target_mask, apart.new_zeros(())).sum()
