@@ -17,8 +17,8 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
     model = config.model
     assert (model.d_model, model.dropout, model.tie) == (512, 0.1, "all")
     for stack in (model.encoder, model.decoder):
-        assert (stack.layers, stack.heads, stack.d_ff, stack.activation) == (6, 8, 2048, "relu")
-        assert (stack.attention_dropout, stack.activation_dropout) == (0.0, 0.0)
+        assert (stack.layers, stack.attention.heads, stack.d_ff, stack.activation) == (6, 8, 2048, "relu")
+        assert (stack.attention.dropout, stack.activation_dropout) == (0.0, 0.0)
     assert config.objective == CrossEntropy(label_smoothing=0.1)
     assert config.search == Beam(size=4, length_penalty=0.6)
     assert config.training.optimizer == Adam(beta1=0.9, beta2=0.98, epsilon=1e-9)
@@ -36,7 +36,7 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
         ("model.d_model=0", "model.d_model: expected at least 1, got 0"),
         ("model.dropout=1.0", "model.dropout: expected a number from 0 up to 1, got 1.0"),
         ("model.encoder.layers=0", "model.encoder.layers: expected at least 1, got 0"),
-        ("model.decoder.attention_dropout=-0.1", "model.decoder.attention_dropout: expected a number from 0 up to 1"),
+        ("model.decoder.attention.dropout=-0.1", "model.decoder.attention.dropout: expected a number from 0 up to 1"),
         (
             "model.decoder.attention.heads=7",
             "model.decoder.attention.heads: 7 heads do not divide d_model = 512; choose a divisor",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transduce.errors import ConfigError
 from transduce.model.seq2seq import Model
-from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.objectives.r_drop import RDrop
 from transduce.search.beam import Beam
 from transduce.search.choice import SearchChoice
@@ -51,3 +51,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed: expected 0 or more, got {self.seed}")
+        for number, term in enumerate(self.objective.terms if isinstance(self.objective, Smoothed) else ()):
+            try:
+                term.check(self.model)
+            except ConfigError as error:
+                raise ConfigError(f"objective.terms[{number}].{error}") from None

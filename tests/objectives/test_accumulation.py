@@ -10,21 +10,34 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from term_models import V, aligned, build
 from torch import Tensor
 
-from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.model.attention import Attention
-from transduce.model.seq2seq import Model, Seq2Seq
-from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Objective, Step
+from transduce.data.batch import Batch
+from transduce.model.seq2seq import Seq2Seq
+from transduce.objectives.base import Objective, Step, Tools
 from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.objectives.distillation import Distillation
+from transduce.objectives.guided import GuidedAlignment, GuidedAttention
 from transduce.objectives.r_drop import RDrop
+from transduce.objectives.terms import CTC, Length, Term, ZLoss
 from transduce.training.optimizer import Adam, update
 
-SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
-V = 17
-OBJECTIVES = {"cross-entropy": CrossEntropy(0.1).build(), "r-drop": RDrop(0.1, 2.0).build()}
+TERMS: tuple[Term, ...] = (
+    GuidedAttention(weight=2.0),
+    GuidedAlignment(weight=2.0),
+    CTC(weight=0.5),
+    Length(weight=2.0),
+    ZLoss(weight=0.1),
+    Distillation(weight=2.0, teacher="another", temperature=2.0),
+)
+TOOLS = Tools(teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
+OBJECTIVES = {
+    "cross-entropy": CrossEntropy(0.1).build(),
+    "r-drop": RDrop(0.1, 2.0).build(),
+    **{term.kind: CrossEntropy(0.1, weight=0.1, terms=(term,)).build(TOOLS) for term in TERMS},
+    "r-drop with all terms": RDrop(0.1, 2.0, terms=TERMS).build(TOOLS),
+}
 # Pairs in each micro-batch: the first holds the short sentences, so that counts of tokens differ widely.
 CUTS = {1: [24], 2: [16, 8], 4: [11, 7, 5, 1]}
 
@@ -42,19 +55,10 @@ def micro_batches(sizes: Sequence[int]) -> list[Batch]:
     rest, batches = pairs(), []
     for size in sizes:
         sources, targets = zip(*rest[:size], strict=True)
-        batches.append(collate(sources, targets, SYMBOLS, SYMBOLS))
+        batches.append(aligned(sources, targets))
         rest = rest[size:]
     assert not rest
     return batches
-
-
-def build() -> Seq2Seq:
-    torch.manual_seed(2)
-    return (
-        Model(16, 0.0, "all", TransformerEncoder(2, Attention(2), 24), TransformerDecoder(2, Attention(2), 24))
-        .build(V, V, True)
-        .train()
-    )
 
 
 def accumulate(model: Seq2Seq, objective: Objective, batches: Sequence[Batch]) -> Tensor:

@@ -20,13 +20,15 @@ from transduce.data.symbols import Symbols
 class Batch:
     """source (B, S) ends each sentence with eos; target (B, T + 1) begins with bos and ends with eos.
 
-    source_mask (B, S) and target_mask (B, T), the latter over `gold`.
+    source_mask (B, S) and target_mask (B, T), the latter over `gold`. alignment (B, T, S), where the corpus has word
+    alignments: where each gold piece should look, rows that sum to 1, or to 0 where nothing is known.
     """
 
     source: Tensor
     source_mask: Tensor
     target: Tensor
     target_mask: Tensor
+    alignment: Tensor | None = None
 
     @property
     def inputs(self) -> Tensor:
@@ -42,8 +44,10 @@ class Batch:
         """The same on another device."""
         return Batch(*(t.to(device, non_blocking=True) for t in self.tensors()))
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.source, self.source_mask, self.target, self.target_mask
+    def tensors(self) -> tuple[Tensor, ...]:
+        """In the order of the fields, so that `Batch(*batch.tensors())` is the same batch; each is batch first."""
+        always = self.source, self.source_mask, self.target, self.target_mask
+        return always if self.alignment is None else (*always, self.alignment)
 
 
 def pad_sources(sources: Sequence[Tokens], symbols: Symbols, length: int = 0) -> tuple[Tensor, Tensor]:

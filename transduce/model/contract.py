@@ -11,6 +11,7 @@ Shapes: B batch, S source length, D d_model, V vocabulary, t tokens read in one 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -52,6 +53,13 @@ class Stepwise(Protocol):
     ) -> tuple[Tensor, State]:
         """`mask` (B, t) is True at real tokens; None means all. Padding comes last, and nothing before it sees it."""
         ...
+
+
+class Headed(Protocol):
+    """A model with outputs beside the decoder's: functions of the memory, by their names."""
+
+    @property
+    def heads(self) -> Mapping[str, Callable[[Memory], Tensor]]: ...
 
 
 def rows(tree: T, index: Tensor) -> T:

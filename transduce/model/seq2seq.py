@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transduce.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import Memory, State
+from transduce.model.heads import Head, check_heads
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
 Tying = Literal["all", "target", "none"]
@@ -28,7 +29,7 @@ class Model:
     """The [model] section; the defaults are the paper's base model.
 
     `tie`: "all" shares one matrix between source, target and output (section 3.4; needs one shared vocabulary),
-    "target" between target and output, "none" keeps three.
+    "target" between target and output, "none" keeps three. `heads` are what objectives train besides (heads.py).
     """
 
     d_model: int = 512
@@ -36,12 +37,14 @@ class Model:
     tie: Tying = "all"
     encoder: TransformerEncoder = TransformerEncoder()
     decoder: TransformerDecoder = TransformerDecoder()
+    heads: tuple[Head, ...] = ()
 
     def __post_init__(self) -> None:
         if self.d_model < 1:
             raise ConfigError(f"d_model: expected at least 1, got {self.d_model}")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
+        check_heads(self.heads)
         for name in ("encoder", "decoder"):
             with _named(name):
                 getattr(self, name).check_width(self.d_model)
@@ -62,6 +65,8 @@ class Model:
         decoder = self.decoder.build(self.d_model, self.dropout, self.encoder.layers)
         model = Seq2Seq(source, target, output, encoder, decoder)
         model.apply(initialise)
+        for head in self.heads:  # last, so that every other weight is drawn as without
+            model.heads[head.kind] = head.build(self.d_model, target_vocabulary).apply(initialise)
         return model
 
 
@@ -114,6 +119,7 @@ class Seq2Seq(nn.Module):
         self.output_embedding = output_embedding
         self.encoder = encoder
         self.decoder = decoder
+        self.heads = nn.ModuleDict()
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """source (B, S) tokens, mask (B, S) True at real ones; a trace dict is filled with named tensors."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from transduce.data.batch import Batch
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Stepwise
+from transduce.model.contract import Memory, Stepwise
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,36 @@ def _no_teacher(folder: str) -> Stepwise:
     raise ValueError("an objective with a teacher is built with Tools(teacher=...)")
 
 
+@dataclass(frozen=True)
+class Pass:
+    """What one forward pass leaves for an objective and the terms beside it: logits (B, T, V) of all target positions.
+
+    `inputs` (B, T) is what the decoder read. `trace` holds what it wrote of itself: nothing where none was asked for.
+    """
+
+    model: Stepwise
+    batch: Batch
+    inputs: Tensor
+    memory: Memory
+    logits: Tensor
+    trace: dict[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """log p of every token at every target position (B, T, V), in single precision."""
+        return self.logits.float().log_softmax(-1)
+
+
+def forward(model: Stepwise, batch: Batch, trace: dict[str, Tensor] | None = None) -> Pass:
+    """Teacher forcing: all target positions at once, the decoder reading the right answer shifted by one."""
+    memory = model.encode(batch.source, batch.source_mask)  # never traced: no term reads it, and it stays fused
+    logits, _ = model.advance(batch.inputs, model.start(memory), trace, batch.target_mask)
+    return Pass(model, batch, batch.inputs, memory, logits, {} if trace is None else trace)
+
+
 def teacher_force(model: Stepwise, batch: Batch) -> Tensor:
-    """Logits (B, T, V) for every target position at once, the decoder reading the right answer shifted by one."""
-    memory = model.encode(batch.source, batch.source_mask)
-    logits, _ = model.advance(batch.inputs, model.start(memory), mask=batch.target_mask)
-    return logits
+    """The logits (B, T, V) of `forward`."""
+    return forward(model, batch).logits
 
 
 @dataclass(frozen=True)

@@ -1,36 +1,53 @@
-"""Cross-entropy with label smoothing (section 5.4), summed over target tokens."""
+"""Cross-entropy with label smoothing (section 5.4), summed over target tokens, and whatever terms stand beside it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
 from transduce.model.contract import Stepwise
-from transduce.objectives.base import BARE, Loss, Objective, Tools, teacher_force
+from transduce.objectives.base import BARE, Loss, Objective, Pass, Tools, forward
+from transduce.objectives.terms import Term, Terms
+from transduce.objectives.weighted import check_weight
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
-    """-log p(gold), smoothed: the gold token gets weight 1 - e + e / V and every other e / V (e = label_smoothing).
+class Smoothed:
+    """Settings of an objective that rests on cross-entropy: -log p(gold), smoothed, and terms of the same pass.
 
-    V counts the whole vocabulary, padding included, as in `torch.nn.functional.cross_entropy`.
+    The gold token gets weight 1 - e + e / V and every other e / V (e = label_smoothing). V counts the whole vocabulary,
+    padding included, as in `torch.nn.functional.cross_entropy`. `weight` is that of the cross-entropy itself.
     """
 
     label_smoothing: float = 0.1
+    weight: float = field(default=1.0, kw_only=True)
+    terms: tuple[Term, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing: expected a number from 0 up to 1, got {self.label_smoothing}")
+        check_weight(self.weight)
+
+    def loss_of(self, passed: Pass, terms: Terms, step: int) -> Loss:
+        """Cross-entropy and terms of one forward pass."""
+        loss = smoothed_loss(passed.log_probs, passed.batch.gold, passed.batch.target_mask, self.label_smoothing)
+        return terms.add(Loss(self.weight * loss.total, loss.count, loss.metrics), passed, step)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Smoothed):
+    """Smoothed cross-entropy, and terms."""
 
     def build(self, tools: Tools = BARE) -> Objective:
-        return self._loss
+        terms = Terms(self.terms, tools)
 
-    def _loss(self, model: Stepwise, batch: Batch, step: int) -> Loss:
-        log_probs = teacher_force(model, batch).float().log_softmax(-1)
-        return smoothed_loss(log_probs, batch.gold, batch.target_mask, self.label_smoothing)
+        def objective(model: Stepwise, batch: Batch, step: int) -> Loss:
+            return self.loss_of(forward(model, batch, terms.trace(step)), terms, step)
+
+        return objective
 
 
 def smoothed_loss(log_probs: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Loss:

@@ -25,6 +25,7 @@ from transduce.durable import disk_errors
 from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
+from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
 from transduce.training.average import average
 from transduce.training.card import Facts
@@ -39,7 +40,7 @@ from transduce.training.checkpoint import (
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog
 from transduce.training.optimizer import Schedule, update
-from transduce.training.run_folder import begin, export
+from transduce.training.run_folder import begin, export, open_teacher
 from transduce.training.session import Place, Session
 from transduce.training.signals import StopRequest
 from transduce.training.validate import Measured, validate
@@ -116,7 +117,11 @@ class _Run:
 
     def _tools(self) -> Tools:
         target = self.tokenizers.target
-        return Tools(target.symbols, target.decode)
+
+        def teacher(folder: str) -> Stepwise:
+            return open_teacher(Path(folder), self.tokenizers).to(self.session.device)
+
+        return Tools(target.symbols, target.decode, teacher)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 

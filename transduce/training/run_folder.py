@@ -99,6 +99,17 @@ def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, 
     return config, tokenizers, model, int(metadata.get("longest", "256"))
 
 
+def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
+    """The model of another run, frozen, for a run with these tokenizers to learn from."""
+    _, own, model, _ = open_model(folder, trust=False)
+    if own.digest() != tokenizers.digest():
+        raise RunError(
+            f"{folder}: the teacher has another tokenizer than the corpus of this run, and to it the same numbers are"
+            " other words; train it on this corpus, or choose another teacher"
+        )
+    return model.requires_grad_(False).eval()
+
+
 def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], folder: Path) -> None:
     """Refuse weights that are not those of the config's model, before any memory or time is given to building it.
 
