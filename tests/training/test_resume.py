@@ -72,6 +72,7 @@ VARIANTS = {
     "plain": (),
     "accumulation": ("training.accumulate=3",),  # steps end in the middle of epochs, and epochs within steps
     "average": ("training.ema=0.8", "training.clip=0.5", "training.optimizer.kind=adam_w"),
+    "muon": ("training.optimizer.kind=muon",),
     "sampling": ("data.sampling=0.2",),
     "validation": ("validation.every=3", "validation.patience=50", "validation.metric=chrf"),
     "reports between saves": ("training.report_every=7",),

@@ -138,6 +138,10 @@ class Seq2Seq(nn.Module):
         x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
         return self.output_embedding.logits(x), state
 
+    def tables(self) -> list[nn.Parameter]:
+        """Matrices whose rows are looked up rather than multiplied; some optimizers treat them apart."""
+        return [module.weight for module in self.modules() if isinstance(module, Embedding)]
+
     def weights(self) -> dict[str, Tensor]:
         """Every parameter and saved buffer by name, a shared one once, by its first name: what a checkpoint holds."""
         named = self.state_dict(keep_vars=True)

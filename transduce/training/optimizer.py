@@ -6,13 +6,14 @@ A schedule is a function of the step (1 for the first update).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
+from transduce.training.muon import MuonWithAdam
 
 Schedule = Callable[[int], float]
 
@@ -35,7 +36,7 @@ class Adam:
         _check_betas(self.beta1, self.beta2)
         _check_positive(self, "epsilon")
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=0.0, betas=(self.beta1, self.beta2), eps=self.epsilon, fused=True)
 
 
@@ -54,7 +55,7 @@ class AdamW:
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
         parameters = list(parameters)
         groups = [
             {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": self.weight_decay},
@@ -64,13 +65,43 @@ class AdamW:
         return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=self.epsilon, fused=True)
 
 
+@dataclass(frozen=True)
+class Muon:
+    """Orthogonal updates for matrices (Jordan et al. 2024), AdamW for the rest at the same rate (muon.py).
+
+    `tables` (embeddings: rows that are looked up) count to the rest; decay is for the matrices.
+    """
+
+    momentum: float = 0.95
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_betas(self.beta1, self.beta2)
+        _check_positive(self, "epsilon")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum: expected a number from 0 up to 1, got {self.momentum}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
+
+    def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
+        parameters, looked_up = list(parameters), {id(table) for table in tables}
+        matrices = [p for p in parameters if p.dim() == 2 and id(p) not in looked_up]
+        chosen = {id(matrix) for matrix in matrices}
+        others = [p for p in parameters if id(p) not in chosen]
+        betas = (self.beta1, self.beta2)
+        return MuonWithAdam(matrices, others, self.momentum, betas, self.epsilon, self.weight_decay)
+
+
 def _check_betas(beta1: float, beta2: float) -> None:
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
         if not 0 <= beta < 1:
             raise ConfigError(f"{name}: expected a number from 0 up to 1, got {beta}")
 
 
-Optimizer = Adam | AdamW
+Optimizer = Adam | AdamW | Muon
 
 
 @dataclass(frozen=True)

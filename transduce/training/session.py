@@ -53,7 +53,7 @@ class Session:
         self.config = config
         self.model = model.to(device)
         self.device = device
-        self.optimizer = config.training.optimizer.build(model.parameters())
+        self.optimizer = config.training.optimizer.build(model.parameters(), model.tables())
         self.average = (
             {name: tensor.clone() for name, tensor in model.weights().items()} if config.training.ema else None
         )
