@@ -223,6 +223,21 @@ def test_what_lies_under_the_mask_is_never_seen(model: Seq2Seq) -> None:
     assert torch.equal(force(model, replace(batch, source=garbage)), force(model, batch))
 
 
+def test_a_sentence_alone_is_as_in_its_batch(model: Seq2Seq) -> None:
+    """Among them a source of its end symbol only, and a target of one token: batches of one, lengths of one."""
+    batch = ragged()
+    together = force(model, batch)
+    for row in range(len(batch.source)):
+        read, written = int(batch.source_mask[row].sum()), int(batch.target_mask[row].sum())
+        alone = Batch(
+            batch.source[row : row + 1, :read],
+            batch.source_mask[row : row + 1, :read],
+            batch.target[row : row + 1, : written + 1],
+            batch.target_mask[row : row + 1, :written],
+        )
+        close(force(model, alone)[0], together[row, :written])
+
+
 @torch.no_grad()
 def test_rows_and_advance_commute(model: Seq2Seq) -> None:
     batch, index = ragged(), torch.tensor([3, 0, 0, 4, 2, 3])
