@@ -7,13 +7,15 @@ nothing. Lengths are rounded up to a few bucket edges, so that few distinct shap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Span, Split
+from transduce.data.links import piece_weights
 from transduce.data.sampling import Tokens
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
@@ -148,7 +150,8 @@ class Batches:
             epoch, position = epoch + 1, 0
 
     def make(self, plan: Plan, epoch: int, number: int) -> Batch:
-        pairs = [self.split.pair(int(i)) for i in plan.batch(number)]
+        members = plan.batch(number)
+        pairs = [self.split.pair(int(i)) for i in members]
         sources: list[Tokens] = [source for source, _ in pairs]
         targets: list[Tokens] = [target for _, target in pairs]
         source_length, target_length = (int(n) for n in plan.shapes[number])
@@ -159,7 +162,24 @@ class Batches:
             source_length = self._rounded(sources)
             target_length = self._rounded(targets)
         source_symbols, target_symbols = self.tokenizers.source.symbols, self.tokenizers.target.symbols
-        return collate(sources, targets, source_symbols, target_symbols, source_length, target_length)
+        batch = collate(sources, targets, source_symbols, target_symbols, source_length, target_length)
+        if not self.split.aligned:
+            return batch
+        return replace(batch, alignment=self._alignment(members, sources, targets, batch))
+
+    def _alignment(
+        self, members: Integers, sources: Sequence[Tokens], targets: Sequence[Tokens], batch: Batch
+    ) -> torch.Tensor:
+        spans = self.split.spans
+        numbers = np.searchsorted([span.stop for span in spans], members, side="right")
+        weights = piece_weights(
+            [self.split.links(int(i)) for i in members],
+            list(zip(sources, targets, strict=True)),
+            [bool(spans[number].tag) for number in numbers],
+            self.tokenizers,
+            (batch.gold.size(1), batch.source.size(1)),
+        )
+        return torch.from_numpy(weights)
 
     def _rounded(self, sentences: Sequence[Tokens]) -> int:
         longest = max(len(tokens) for tokens in sentences) + 1

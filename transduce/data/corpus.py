@@ -2,7 +2,8 @@
 
 For each split and side, `train.source.tokens` holds all tokens end to end (no start or end symbols; a corpus's tag
 comes before each source) and `train.source.offsets` where each sentence starts. Validation and test keep their text,
-for scoring.
+for scoring. Where some corpus of a split has word alignments, `train.alignment.links` and `.offsets` hold them (see
+links.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from transduce.errors import DataError
 
 FORMAT, VERSION = "transduce corpus", 1
 MANIFEST, TOKENIZER, REPORT = "manifest.json", "tokenizer", "report.txt"
+ALIGNMENT, LINKS_DTYPE = "alignment", "uint16"
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 _AGAIN = "prepare the corpus again"
@@ -41,8 +43,10 @@ class Span:
 class Split:
     """The pairs of one split, in the order of its corpora."""
 
-    def __init__(self, folder: Path, name: str, spans: list[Span], dtypes: dict[str, str]) -> None:
-        self.name, self.spans = name, spans
+    def __init__(
+        self, folder: Path, name: str, spans: list[Span], dtypes: dict[str, str], aligned: bool = False
+    ) -> None:
+        self.name, self.spans, self.aligned = name, spans, aligned
         self._folder = folder
         self._offsets = {side: _map(folder / f"{name}.{side}.offsets", "uint64") for side in SIDES}
         self._tokens = {side: _map(folder / f"{name}.{side}.tokens", dtypes[side]) for side in SIDES}
@@ -50,6 +54,11 @@ class Split:
             offsets, tokens = self._offsets[side], self._tokens[side]
             if len(offsets) != len(self) + 1 or offsets[-1] != len(tokens):
                 raise DataError(f"{folder}: {name}.{side}.offsets and .tokens do not belong together; {_AGAIN}")
+        if aligned:
+            self._link_offsets = _map(folder / f"{name}.{ALIGNMENT}.offsets", "uint64")
+            self._links = _map(folder / f"{name}.{ALIGNMENT}.links", LINKS_DTYPE).reshape(-1, 2)
+            if len(self._link_offsets) != len(self) + 1 or self._link_offsets[-1] != len(self._links):
+                raise DataError(f"{folder}: {name}.{ALIGNMENT}.offsets and .links do not belong together; {_AGAIN}")
 
     def __len__(self) -> int:
         return self.spans[-1].stop if self.spans else 0
@@ -69,6 +78,13 @@ class Split:
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         return self._sentence("source", index), self._sentence("target", index)
+
+    def links(self, index: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Word links of one pair, (links, 2): source word, target word. None in a split that is not `aligned`."""
+        if not self.aligned:
+            return np.empty((0, 2), LINKS_DTYPE)
+        start, stop = self._link_offsets[index : index + 2]
+        return self._links[int(start) : int(stop)]
 
     def _sentence(self, side: Side, index: int) -> npt.NDArray[np.unsignedinteger[Any]]:
         start, stop = self._offsets[side][index : index + 2]
@@ -144,7 +160,7 @@ class Corpus:
         if name not in self.manifest["splits"]:
             raise DataError(f"{self.folder}: no split {name!r}; there are {', '.join(self.splits)}")
         spans = [Span(**span) for span in self.manifest["splits"][name]["spans"]]
-        return Split(self.folder, name, spans, self.manifest["dtypes"])
+        return Split(self.folder, name, spans, self.manifest["dtypes"], "links" in self.manifest["splits"][name])
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 
 from transduce.data.duplicates import Hashes, hash_text
 from transduce.data.lines import LINE_BYTES
+from transduce.data.links import check_links, parse_links
 from transduce.data.report import Outcome, Tally, excerpt
-from transduce.data.text import Chunk
+from transduce.data.text import Chunk, RawPairs
 from transduce.errors import ConfigError
 
 Action = Literal["keep", "clean", "drop", "refuse"]
@@ -59,6 +60,7 @@ class Checked:
     source: list[str]
     target: list[str]
     lines: list[int]
+    links: list[bytes]  # as `SentenceLinks.as_line` writes them; none for a corpus without alignments
     source_hashes: Hashes
     pair_hashes: Hashes
     read: int
@@ -80,18 +82,30 @@ class Examiner:
         for repair, count in raw.repairs.items():
             if count:
                 self.tally.add(repair, "cleaned", count)
-        source, target, lines = [], [], []
-        for line, (left, right) in enumerate(zip(raw.source, raw.target, strict=True), self.chunk.first_line):
-            pair = self._check_pair(line, left, right)
+        source, target, lines, stayed = [], [], [], []
+        for index, (left, right) in enumerate(zip(raw.source, raw.target, strict=True)):
+            pair = self._check_pair(self.chunk.first_line + index, left, right)
             if pair is not None:
                 source.append(pair[0])
                 target.append(pair[1])
-                lines.append(line)
+                lines.append(self.chunk.first_line + index)
+                stayed.append(index)
         source_hashes = np.array([hash_text(clean(text)) for text in source], np.uint64)
         target_hashes = np.array([hash_text(clean(text)) for text in target], np.uint64)
         # An odd multiplier keeps (a, b) and (b, a) apart, and a copied pair from being zero.
         pair_hashes = source_hashes * np.uint64(0x9E3779B97F4A7C15) ^ target_hashes
-        return Checked(source, target, lines, source_hashes, pair_hashes, len(raw.source), self.tally)
+        links = self._check_links(raw, stayed)
+        return Checked(source, target, lines, links, source_hashes, pair_hashes, len(raw.source), self.tally)
+
+    def _check_links(self, raw: RawPairs, stayed: list[int]) -> list[bytes]:
+        """The links of the pairs that stay; those of the others must be links all the same."""
+        if not self.chunk.links:
+            return []
+        places = [f"{self.chunk.links_file}:{self.chunk.first_line + index}" for index in range(len(self.chunk.links))]
+        found = [parse_links(line, place) for line, place in zip(self.chunk.links, places, strict=True)]
+        links = [check_links(found[i], raw.source[i], raw.target[i], places[i]).as_line() for i in stayed]
+        self.tally.add("aligned", "kept", sum(line != b"" for line in links))
+        return links
 
     def _check_pair(self, line: int, left: bytes, right: bytes) -> tuple[str, str] | None:
         """The pair as it stays, or None."""

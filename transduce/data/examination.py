@@ -50,18 +50,19 @@ class Task:
 
 
 class Scratch:
-    """Files of one split: text (if wanted), the place of each pair, hashes of sources and of pairs."""
+    """Files of one split: text and links (if wanted), the place of each pair, hashes of sources and of pairs."""
 
-    def __init__(self, folder: Path, split: str, keep_text: bool) -> None:
+    def __init__(self, folder: Path, split: str, keep_text: bool, aligned: bool) -> None:
         self.folder, self.split, self.keep_text = folder, split, keep_text
+        self.aligned = aligned  # whether some corpus of the split has alignments
         self.names: list[tuple[str, str]] = []  # the files that places speak of
         self.sources, self.pairs = HashStore(folder / f"{split}.sources"), HashStore(folder / f"{split}.pairs")
         if keep_text:
-            for side in ("source", "target"):
+            for side in ("source", "target", "alignment")[: 3 if aligned else 2]:
                 self.text(side).touch()  # a corpus of no pairs has text files too
 
     def text(self, side: str) -> Path:
-        """The file with one side's text, a line each."""
+        """The file with one side's text, or with the links ("alignment"), a line a pair."""
         return self.folder / f"{self.split}.{side}.txt"
 
     def add(self, checked: Checked, files: tuple[str, str]) -> None:
@@ -76,6 +77,8 @@ class Scratch:
         if self.keep_text:
             _append(self.text("source"), "".join(f"{text}\n" for text in checked.source).encode())
             _append(self.text("target"), "".join(f"{text}\n" for text in checked.target).encode())
+            if self.aligned:
+                _append(self.text("alignment"), b"\n".join([*(checked.links or [b""] * len(checked.lines)), b""]))
 
     def place(self, position: int) -> str:
         """File and line of a pair."""
@@ -136,9 +139,13 @@ def examine_splits(
     """Read and check all corpora; `folder` must exist and takes the scratch files."""
     sections = [Section(split, text) for split, texts in splits.items() for text in texts]
     for section in sections:
-        section.text.files()  # a missing file is told before hours of work
+        section.text.files(), section.text.alignment_files()  # a missing file is told before hours of work
     with Progress("Examining", None, "pairs") as progress:
-        scratches = {split: Scratch(folder, split, keep_text) for split, texts in splits.items() if texts}
+        scratches = {
+            split: Scratch(folder, split, keep_text, any(text.alignment for text in texts))
+            for split, texts in splits.items()
+            if texts
+        }
         for task, checked in ordered_map(partial(check_chunk, doctor=doctor), _tasks(sections), workers):
             section = sections[task.section]
             section.read += checked.read

@@ -17,7 +17,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from transduce.data.corpus import FORMAT, MANIFEST, REPORT, SIDES, TOKENIZER, VERSION, Corpus, Side, Span, file_digest
+from transduce.data.corpus import (
+    ALIGNMENT,
+    FORMAT,
+    MANIFEST,
+    REPORT,
+    SIDES,
+    TOKENIZER,
+    VERSION,
+    Corpus,
+    Side,
+    Span,
+    file_digest,
+)
 from transduce.data.doctor import Doctor
 from transduce.data.examination import Examination, examine_splits
 from transduce.data.folders import whole_folder
@@ -161,6 +173,7 @@ def _write_manifest(work: Path, spans: dict[str, list[Span]], tokenizers: Tokeni
                 f"{side}_tokens": (work / f"{split}.{side}.tokens").stat().st_size // np.dtype(dtypes[side]).itemsize
                 for side in SIDES
             },
+            **_count_links(work / f"{split}.{ALIGNMENT}"),
             "spans": [asdict(span) for span in parts],
         }
         for split, parts in spans.items()
@@ -184,3 +197,12 @@ def _write_manifest(work: Path, spans: dict[str, list[Span]], tokenizers: Tokeni
     }
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     (work / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
+
+
+def _count_links(stem: Path) -> dict[str, int]:
+    """Pairs with links and links in all; nothing where no corpus of the split has alignments."""
+    path = Path(f"{stem}.offsets")
+    if not path.exists():
+        return {}
+    offsets = np.memmap(path, "<u8", "r")
+    return {"aligned": int(np.count_nonzero(offsets[1:] != offsets[:-1])), "links": int(offsets[-1])}

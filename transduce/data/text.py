@@ -11,7 +11,7 @@ import glob
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -41,6 +41,7 @@ class ParallelText:
     columns: tuple[str, ...] = ()
     weight: float = 1.0  # how many times an epoch sees each pair, on average
     tag: str = ""  # a token such as "<2de>", put before every source sentence
+    alignment: str = ""  # word alignments in Pharaoh format, a line a pair (see links.py)
     name: str = ""  # for reports; the file's name if empty
 
     def __post_init__(self) -> None:
@@ -87,15 +88,29 @@ class ParallelText:
             )
         return list(zip(sources, targets, strict=True))
 
+    def alignment_files(self) -> list[str]:
+        """The file of links of each file; none if there are no alignments."""
+        found = _matches(self.alignment) if self.alignment else []
+        if self.alignment and len(found) != len(self.files()):
+            raise DataError(
+                f"{self.path or self.source} names {len(self.files())} file(s) but alignment {self.alignment} names "
+                f"{len(found)}: each file of text needs its file of links"
+            )
+        return found
+
     def read_chunks(self) -> Iterator[Chunk]:
         """Stream the whole corpus, file after file."""
-        for source_file, target_file in self.files():
-            if not self.path:
-                yield from _read_two_files(source_file, target_file)
-            elif file_format(source_file) == "parquet":
-                yield from _read_parquet(source_file, self.sides)
-            else:
-                yield from _read_one_file(source_file, self.sides)
+        links = self.alignment_files()
+        for number, (source_file, target_file) in enumerate(self.files()):
+            chunks = self._read_file(source_file, target_file)
+            yield from _with_links(chunks, links[number]) if links else chunks
+
+    def _read_file(self, source_file: str, target_file: str) -> Iterator[Chunk]:
+        if not self.path:
+            return _read_two_files(source_file, target_file)
+        if file_format(source_file) == "parquet":
+            return _read_parquet(source_file, self.sides)
+        return _read_one_file(source_file, self.sides)
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,8 @@ class Chunk:
     source: list[bytes]
     target: list[bytes]  # empty for TSV and JSONL
     columns: tuple[str, str] = ("", "")
+    links_file: str = ""
+    links: list[bytes] = field(default_factory=list)  # a line a pair, or none where there is no such file
 
     def pairs(self) -> RawPairs:
         """Both sides of every line; raises DataError for a TSV or JSON line that does not hold them."""
@@ -190,6 +207,25 @@ def _read_two_files(source_file: str, target_file: str) -> Iterator[Chunk]:
             return
         yield Chunk((source_file, target_file), done + 1, "lines", left, right)
         done += len(left)
+
+
+def _with_links(chunks: Iterator[Chunk], path: str) -> Iterator[Chunk]:
+    lines = read_lines(path)
+    done = 0
+    for chunk in chunks:
+        links = list(islice(lines, len(chunk.source)))
+        if len(links) < len(chunk.source):
+            raise DataError(
+                f"{path}: has only {done + len(links):,} lines, {chunk.files[0]} has more: links need a line for each "
+                "pair, an empty one where there are none"
+            )
+        yield replace(chunk, links_file=path, links=links)
+        done += len(links)
+    if next(lines, None) is not None:
+        raise DataError(
+            f"{path}: has more than the {done:,} lines of the text it belongs to: links need a line for each pair, "
+            "so a pair was left out of the text, or this is another text's alignment"
+        )
 
 
 def _read_one_file(path: str, columns: tuple[str, str]) -> Iterator[Chunk]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import sentencepiece
 
 from transduce.data.sampling import Sampler, Tokens
@@ -62,6 +64,11 @@ class Tokenizer:
         pad = processor.pad_id() if processor.pad_id() >= 0 else eos
         bos = processor.bos_id() if processor.bos_id() >= 0 else eos
         return Symbols(pad, bos, eos, unk, never=tuple(sorted({pad, bos, unk} - {eos})))
+
+    @cached_property
+    def starts_word(self) -> npt.NDArray[np.bool_]:
+        """For each token whether its piece begins a word, that is with the marker "▁"."""
+        return np.array([piece.startswith("▁") for piece in self.pieces(range(self.size))])
 
     @cached_property
     def byte_fallback(self) -> bool:

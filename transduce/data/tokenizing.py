@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from transduce.data.corpus import SIDES, Side, Span
+from transduce.data.corpus import ALIGNMENT, SIDES, Side, Span
 from transduce.data.examination import Examination, Scratch, Section
 from transduce.data.lines import read_lines
+from transduce.data.links import PlacedLinks, place_links
 from transduce.data.report import PLACES, Tally, excerpt
 from transduce.data.text import CHUNK_LINES
 from transduce.data.tokenizer import Tokenizer, Tokenizers
@@ -51,6 +52,7 @@ class TextChunk:
     target: list[bytes]
     tag: str
     longest: int  # 0: no limit
+    links: list[bytes]  # a line a pair, or none where no corpus of the split has alignments
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,21 @@ class TokenChunk:
     too_long: list[tuple[int, str]]  # position and excerpt of pairs with too many tokens
     unknown: dict[Side, UnknownCharacters]
     read: int
+    placed: PlacedLinks
+    unplaced: list[tuple[int, str]]  # position and excerpt of pairs that lost their links
+
+    def report(self, tally: Tally, scratch: Scratch) -> None:
+        """Count what was dropped."""
+        if self.too_long:
+            tally.add("too_many_tokens", "dropped", len(self.too_long), _places(self.too_long, scratch))
+        if self.unplaced:
+            note = "in pieces they have other words than in the text; the pairs stay, without their links"
+            places = _places(self.unplaced, scratch)
+            tally.add("alignment_lost", "cleaned", len(self.unplaced), places, note)
+
+
+def _places(found: list[tuple[int, str]], scratch: Scratch) -> list[str]:
+    return [f"{scratch.place(position)}: {text}" for position, text in found[:PLACES]]
 
 
 def unknown_of_both(tokenizers: Tokenizers, source: list[str], target: list[str]) -> dict[Side, UnknownCharacters]:
@@ -95,13 +112,16 @@ def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side,
     source = [line.decode() for line in chunk.source]
     target = [line.decode() for line in chunk.target]
     tag = [tokenizers.source.token(chunk.tag)] if chunk.tag else []
-    pairs, too_long = [], []
+    pairs, too_long, stayed = [], [], []
     encoded = zip(tokenizers.source.encode(source), tokenizers.target.encode(target), strict=True)
     for index, (left, right) in enumerate(encoded):
         if chunk.longest and max(len(tag) + len(left), len(right)) > chunk.longest:
             too_long.append((chunk.positions[index], excerpt((source[index], target[index])[len(right) > len(left)])))
         else:
             pairs.append((tag + left, right))
+            stayed.append(index)
+    lines = [chunk.links[index] for index in stayed] if chunk.links else [b""] * len(stayed)
+    placed = place_links(lines, pairs, bool(tag), tokenizers)
     sides = {side: [pair[number] for pair in pairs] for number, side in enumerate(SIDES)}
     return TokenChunk(
         chunk.section,
@@ -110,6 +130,8 @@ def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side,
         too_long,
         unknown_of_both(tokenizers, source, target),
         len(chunk.positions),
+        placed,
+        [(chunk.positions[stayed[i]], excerpt(source[stayed[i]])) for i in placed.unplaced],
     )
 
 
@@ -120,10 +142,10 @@ def token_dtypes(tokenizers: Tokenizers) -> dict[Side, str]:
 
 
 class _Writer:
-    """The token and offset files of one side."""
+    """Items end to end in one file (the tokens of a side, or links), and where each sentence's begin in another."""
 
-    def __init__(self, path: Path) -> None:
-        self._tokens, self._offsets = Path(f"{path}.tokens").open("wb"), Path(f"{path}.offsets").open("wb")  # noqa: SIM115
+    def __init__(self, path: Path, items: str = "tokens") -> None:
+        self._items, self._offsets = Path(f"{path}.{items}").open("wb"), Path(f"{path}.offsets").open("wb")  # noqa: SIM115
         self._offsets.write(np.zeros(1, "<u8").tobytes())
         self._end = 0
 
@@ -131,12 +153,12 @@ class _Writer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._tokens.close()
+        self._items.close()
         self._offsets.close()
 
-    def add(self, tokens: bytes, lengths: npt.NDArray[np.uint64]) -> None:
+    def add(self, items: bytes, lengths: npt.NDArray[np.uint64]) -> None:
         ends = np.uint64(self._end) + np.cumsum(lengths, dtype=np.uint64)
-        self._tokens.write(tokens)
+        self._items.write(items)
         self._offsets.write(ends.astype("<u8").tobytes())
         self._end = int(ends[-1]) if len(ends) else self._end
 
@@ -161,14 +183,16 @@ class Tokenizing:
             Progress(f"Tokenizing {split}", sum(section.stayed for section in sections), "pairs") as progress,
         ):
             writers = {side: files.enter_context(_Writer(output / f"{split}.{side}")) for side in SIDES}
+            path = output / f"{split}.{ALIGNMENT}"
+            links = files.enter_context(_Writer(path, "links")) if scratch.aligned else None
             for result in self._tokenize(examination, scratch, sections):
                 for side in SIDES:
                     writers[side].add(result.tokens[side], result.lengths[side])
+                if links is not None:
+                    links.add(result.placed.links, result.placed.lengths)
                 stays[result.section] += len(result.lengths["source"])
                 rates[result.section].add(result.unknown)
-                if result.too_long:
-                    places = [f"{scratch.place(position)}: {text}" for position, text in result.too_long[:PLACES]]
-                    sections[result.section].tally.add("too_many_tokens", "dropped", len(result.too_long), places)
+                result.report(sections[result.section].tally, scratch)
                 progress.advance(result.read)
         for section, rate in zip(sections, rates, strict=True):
             rate.report(section.tally, self.tokenizers)
@@ -226,12 +250,14 @@ def text_chunks(
 ) -> Iterator[TextChunk]:
     """The pairs of a split that stay, in order."""
     source, target = read_lines(str(scratch.text("source"))), read_lines(str(scratch.text("target")))
+    links = read_lines(str(scratch.text("alignment"))) if scratch.aligned else iter(())
     start = 0
     for number, section in enumerate(sections):
         end = start + section.stayed
         while start < end:
             stop = min(start + CHUNK_LINES, end)
             left, right = list(islice(source, stop - start)), list(islice(target, stop - start))
+            linked = list(islice(links, stop - start))
             stays = np.ones(stop - start, np.bool_)
             if scratch.split == "train":
                 stays = ~examination.leaves(examination.marks[start:stop])
@@ -243,5 +269,6 @@ def text_chunks(
                 [right[index] for index in chosen],
                 section.text.tag,
                 longest,
+                [linked[index] for index in chosen] if linked else [],
             )
             start = stop
