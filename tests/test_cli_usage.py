@@ -147,6 +147,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "score": f"--to {model}",
         "evaluate": f"--source --other --language --lowercase -lc --moses --output -o --to --beam --json {model}",
         "average": "--last --best",
+        "distill": f"--output -o --corpus --beam --best-of --keep-original --workers {model}",
         "plot": "--output -o",
         "demo": "--output -o",
         "config show": "",

@@ -34,13 +34,16 @@ MAY_IMPORT = {
     "experiment": "errors data model search objectives training.settings",
     "training": "errors progress durable config data model search objectives evaluation engines translator experiment",
     "loading": "errors translator engines training.run_folder",
+    "teaching": "errors durable config data evaluation search loading training.run_folder translator",
+    "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors config translator search.choice",
     "demo": "errors config data numbers experiment loading training.loop",
-    "cli": "errors progress config data evaluation experiment loading output plot demo training",
+    "cli": "errors progress config data evaluation experiment loading output plot demo distillation training",
     "__main__": "errors cli",
 }
 NO_TORCH = (
-    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis translator output loading cli".split()
+    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis translator output loading distillation"
+    " cli".split()
 )
 
 

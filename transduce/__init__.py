@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transduce.data.batch import Batch as Batch
+    from transduce.distillation import distill as distill
     from transduce.errors import ConfigError as ConfigError
     from transduce.errors import UserError as UserError
     from transduce.experiment import Config as Config
@@ -39,6 +40,7 @@ _HOMES = {
     "Translation": "transduce.translator",
     "Translator": "transduce.translator",
     "UserError": "transduce.errors",
+    "distill": "transduce.distillation",
     "load": "transduce.loading",
     "train": "transduce.training.loop",
 }

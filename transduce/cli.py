@@ -259,6 +259,39 @@ def average(
 
 
 @app.command()
+def distill(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of the model that translates.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Corpus folder to write; work that is there goes on.")],
+    corpus: Annotated[
+        Path | None, typer.Option(help="Prepared corpus; the one the model was trained on if none.")
+    ] = None,
+    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 5,
+    best_of: Annotated[
+        int, typer.Option(help="Of so many translations take the one nearest to the target by chrF.")
+    ] = 1,
+    keep_original: Annotated[bool, typer.Option("--keep-original", help="Add the original pairs.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes on CPUs; 0 = one on each core.")] = 0,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Write a corpus whose training targets are a model's translations (sequence-level distillation).
+
+    Ctrl-C or SIGTERM keeps what is translated (exit code 130 or 143); the same command goes on, to the same result.
+
+    Examples:
+
+        transduce distill runs/teacher --output data/distilled
+    """
+    from transduce.distillation import distill as make
+
+    options = {"beam": beam, "best_of": best_of, "workers": workers}
+    made = make(run, output, corpus or "", keep_original=keep_original, device=device, trust=trust, **options)
+    if made.reason in signal.Signals.__members__:
+        raise typer.Exit(128 + signal.Signals[made.reason])
+    print(f"{made.folder}: {made.pairs:,} training pairs distilled, {made.kept:,} of them with their original target")
+
+
+@app.command()
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")] = Path("plot.png"),

@@ -132,7 +132,7 @@ class Translator:
         """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once."""
         if isinstance(texts, str):
             raise DataError("texts: one text was given where a list is expected; use translator(text), or [text]")
-        chosen = self._search(beam, n_best, search)
+        chosen = self.choose_search(beam, n_best, search)
         begun = 0
         for group in _groups(texts, window):
             starts = _part_of("prefixes", prefixes, begun, len(group))
@@ -161,13 +161,19 @@ class Translator:
                 found[i] = Scored(sum(log_probs), len(log_probs))
         return [scored for scored in found if scored is not None]
 
-    def _tag(self, language: str) -> tuple[int, ...]:
-        """The token `<2de>` for "de" (or for "<2de>"), none for ""."""
-        if not language:
-            return ()
-        return (self.tokenizers.source.token(language if language.startswith("<") else f"<2{language}>"),)
+    def find(
+        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]] = ()
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of sources that are tokens already, in order; `search` is a search config. Nothing is cut."""
+        done: list[list[Hypothesis]] = [[] for _ in sources]
+        for batch in group_by_length([len(tokens) + 1 for tokens in sources], self.batch_tokens):
+            members, starts = [sources[i] for i in batch], [prefixes[i] if prefixes else () for i in batch]
+            found = self.engine.search(members, search, starts, [_key(tokens) for tokens in members])
+            for i, hypotheses in zip(batch, found, strict=True):
+                done[i] = hypotheses
+        return done
 
-    def _search(self, beam: int, n_best: int, search: Any) -> Any:
+    def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
         """The search given, else the model's own, else a beam search of the size asked for with the same limits."""
         if not beam and n_best == 1:
             return self.search if search is None else search
@@ -181,20 +187,19 @@ class Translator:
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
 
+    def _tag(self, language: str) -> tuple[int, ...]:
+        """The token `<2de>` for "de" (or for "<2de>"), none for ""."""
+        if not language:
+            return ()
+        return (self.tokenizers.source.token(language if language.startswith("<") else f"<2{language}>"),)
+
     def _translate(
         self, texts: Sequence[str], search: Any, tags: Sequence[tuple[int, ...]], starts: Sequence[str]
     ) -> list[Translation]:
         jobs = [
             job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], starts[number])
         ]
-        done: list[list[Hypothesis]] = [[] for _ in jobs]
-        for batch in group_by_length([len(job.tokens) + 1 for job in jobs], self.batch_tokens):
-            members = [jobs[i] for i in batch]
-            found = self.engine.search(
-                [job.tokens for job in members], search, [job.prefix for job in members], [_key(job) for job in members]
-            )
-            for i, hypotheses in zip(batch, found, strict=True):
-                done[i] = hypotheses
+        done = self.find([job.tokens for job in jobs], search, [job.prefix for job in jobs])
         results: list[list[tuple[Part, list[Hypothesis]]]] = [[] for _ in texts]
         for job, hypotheses in zip(jobs, done, strict=True):
             results[job.text].append((job.part, hypotheses))
@@ -265,7 +270,7 @@ def _check_all_used(name: str, given: str | Sequence[str], count: int) -> None:
         raise DataError(f"{name}: {len(given)} were given for only {count} texts; give one a text")
 
 
-def _key(job: _Job) -> int:
+def _key(tokens: Sequence[int]) -> int:
     """What random draws for this sentence follow from: its tokens alone, so that no neighbour matters."""
-    digest = hashlib.blake2b(np.array(job.tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
+    digest = hashlib.blake2b(np.array(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

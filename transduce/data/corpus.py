@@ -186,6 +186,14 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_facts(folder: Path) -> dict[str, dict[str, int | str]]:
+    """Size and SHA-256 of every file in a folder, for its manifest."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in files
+    }
+
+
 def _map(path: Path, dtype: str) -> npt.NDArray[Any]:
     try:
         if path.stat().st_size == 0:

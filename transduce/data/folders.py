@@ -25,14 +25,14 @@ def whole_folder(output: Path, mark: str, overwrite: bool) -> Iterator[Path]:
     work, old = (output.with_name(f".{output.name}.{word}") for word in ("preparing", "replaced"))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(work)
+        lock = lock_folder(work)
     except OSError as error:
         raise RunError(f"{output}: cannot be written: {error.strerror}") from None
     try:
         if old.exists() and not output.exists():
             os.replace(old, output)  # killed between the two renames at the end
         shutil.rmtree(old, ignore_errors=True)
-        _check_free(output, mark, overwrite)
+        check_free(output, mark, overwrite)
         _empty(work)
         yield work
         _sync(work)
@@ -50,7 +50,8 @@ def whole_folder(output: Path, mark: str, overwrite: bool) -> Iterator[Path]:
         os.close(lock)
 
 
-def _lock(work: Path) -> int:
+def lock_folder(work: Path) -> int:
+    """Make the folder, if need be, and hold it for this process until the descriptor given is closed."""
     work.mkdir(exist_ok=True)
     lock = os.open(work, os.O_RDONLY)
     try:
@@ -61,7 +62,8 @@ def _lock(work: Path) -> int:
     return lock
 
 
-def _check_free(output: Path, mark: str, overwrite: bool) -> None:
+def check_free(output: Path, mark: str, overwrite: bool) -> None:
+    """Refuse a place where something else lies, or a complete folder that is not to be overwritten."""
     if output.is_dir() and (output / mark).is_file():
         if not overwrite:
             raise DataError(f"{output}: already there and complete; choose another output, or set overwrite = true")

@@ -28,7 +28,7 @@ from transduce.data.corpus import (
     Corpus,
     Side,
     Span,
-    file_digest,
+    file_facts,
 )
 from transduce.data.doctor import Doctor
 from transduce.data.examination import Examination, examine_splits
@@ -178,7 +178,6 @@ def _write_manifest(work: Path, spans: dict[str, list[Span]], tokenizers: Tokeni
         }
         for split, parts in spans.items()
     }
-    files = sorted(path for path in work.rglob("*") if path.is_file())
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -190,9 +189,7 @@ def _write_manifest(work: Path, spans: dict[str, list[Span]], tokenizers: Tokeni
             "source_size": tokenizers.source.size,
             "target_size": tokenizers.target.size,
         },
-        "files": {
-            str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in files
-        },
+        "files": file_facts(work),
         "report": report.as_dict(),
     }
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
@@ -20,12 +20,17 @@ Result = TypeVar("Result")
 WORTH_PROCESSES = 8  # with fewer items than this, starting processes takes longer than the work
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """Yield `function(item)` for each item, in order; `workers` processes, 0 for one on each core."""
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, worth: int = WORTH_PROCESSES
+) -> Generator[Result, None, None]:
+    """Yield `function(item)` for each item, in order; `workers` processes, 0 for one on each core.
+
+    Fewer than `worth` items are done in this process.
+    """
     workers = workers or _cores()
     stream = iter(items)
-    head = list(islice(stream, WORTH_PROCESSES))
-    if workers == 1 or len(head) < WORTH_PROCESSES:
+    head = list(islice(stream, worth))
+    if workers == 1 or len(head) < worth:
         yield from map(function, chain(head, stream))
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of whoever calls
@@ -41,7 +46,7 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
     except BrokenProcessPool:
         raise RunError(
             "a worker process died: it was killed, perhaps for lack of memory (set workers lower), or the program that "
-            'called prepare() does so outside `if __name__ == "__main__":` (workers = 1 needs no such line)'
+            'called transduce does so outside `if __name__ == "__main__":` (workers = 1 needs no such line)'
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -12,7 +12,8 @@ from typing import Any
 class StopRequest:
     """`with StopRequest() as stop: ... if stop.signal: save and leave`. Only the main thread can catch signals."""
 
-    def __init__(self) -> None:
+    def __init__(self, promise: str = "saving after this step") -> None:
+        self.promise = promise  # what is told to whoever asked
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -26,7 +27,7 @@ class StopRequest:
         self._restore()  # so that the next one does what it always did
         self.signal = signal.Signals(number)
         # Not print: where the signal interrupts a print to the same stream, Python raises instead of printing.
-        os.write(2, f"\n{self.signal.name}: saving after this step; once more aborts\n".encode())
+        os.write(2, f"\n{self.signal.name}: {self.promise}; once more aborts\n".encode())
 
     def _restore(self) -> None:
         for number, before in self._before.items():

@@ -1,0 +1,175 @@
+"""What one process does when a corpus is distilled: open the teacher, translate a chunk of pairs, write its file.
+
+A chunk's file holds a checksum, the length of each target, whether it is the original one, and all tokens end to end;
+it appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from transduce import config as configs
+from transduce.data.corpus import Corpus, Split, file_digest
+from transduce.durable import write_bytes
+from transduce.errors import RunError
+from transduce.evaluation.metrics import chrf_metric
+from transduce.loading import load
+from transduce.search.hypothesis import Hypothesis
+from transduce.translator import Translator
+
+Integers = npt.NDArray[np.int64]
+GPU_BATCH = 16384  # source tokens a batch; the translator's own size leaves a GPU idle
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A trained model by its place; each process opens it once."""
+
+    run: str
+    digest: str
+    device: str
+    trust: bool
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device == "cpu"
+
+    def load(self) -> Translator:
+        return _load(self)
+
+    def forget(self) -> None:
+        """Let go of the memory of the model."""
+        _load.cache_clear()
+
+
+def weights_digest(run: str | Path) -> str:
+    """SHA-256 of the weights in a run folder; nothing if there are none, which opening the model will say."""
+    from transduce.training.run_folder import MODEL  # torch comes with it
+
+    path = Path(run) / MODEL
+    return file_digest(path) if path.is_file() else ""
+
+
+@lru_cache(maxsize=1)
+def _load(teacher: Teacher) -> Translator:
+    if weights_digest(teacher.run) != teacher.digest:
+        raise RunError(
+            f"{teacher.run}: its weights have changed since the work began; distill with a model that is not in "
+            "training any more, or with a copy of its folder"
+        )
+    translator = load(teacher.run, teacher.device, teacher.trust)
+    if not teacher.on_cpu:
+        translator.batch_tokens = GPU_BATCH
+    return translator
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs to translate by their place: a corpus and the name of its split."""
+
+    corpus: str
+    digest: str
+    split: str
+
+    def open(self) -> Split:
+        return _open(self)
+
+
+@lru_cache(maxsize=1)
+def _open(pairs: Pairs) -> Split:
+    return Corpus.open(pairs.corpus).split(pairs.split)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every process is told: by whom, what and how to translate, and the folder for finished chunks."""
+
+    teacher: Teacher
+    pairs: Pairs
+    dtype: str  # of the target's tokens
+    search: Any
+    best_of: int
+    folder: Path
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the translations: a stopped run goes on only with the same."""
+        from transduce.search.choice import Chosen  # torch comes with it
+
+        models, pairs = [self.teacher.digest], self.pairs
+        own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
+        return {**own, **configs.flatten(Chosen(self.search))}
+
+    def path(self, number: int) -> Path:
+        return self.folder / f"{number:07d}"
+
+
+@dataclass(frozen=True)
+class Taught:
+    """The targets of a chunk: the length of each, which of them are the original ones, all tokens end to end."""
+
+    lengths: npt.NDArray[np.uint32]
+    kept: npt.NDArray[np.uint8]
+    tokens: npt.NDArray[np.unsignedinteger[Any]]
+
+    def write(self, path: Path) -> None:
+        content = self.lengths.tobytes() + self.kept.tobytes() + self.tokens.tobytes()
+        write_bytes(path, zlib.crc32(content).to_bytes(4, "little"), content)
+
+    @classmethod
+    def read(cls, path: Path, count: int, dtype: str) -> Taught:
+        """What `write` wrote of `count` targets."""
+        content = path.read_bytes()
+        if len(content) < 4 + 5 * count or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
+            raise RunError(f"{path}: is damaged; delete this file and run the same command again, which makes it anew")
+        lengths, kept = np.frombuffer(content, "<u4", count, 4), np.frombuffer(content, np.uint8, count, 4 + 4 * count)
+        return cls(lengths, kept, np.frombuffer(content[4 + 5 * count :], np.dtype(dtype).newbyteorder("<")))
+
+
+def translate_chunk(work: Work, task: tuple[int, Integers]) -> int:
+    """Translate the pairs of chunk number `task[0]` and write its file; gives how many they are."""
+    number, pairs = task
+    translator, split = work.teacher.load(), work.pairs.open()
+    originals = [split.pair(int(pair)) for pair in pairs]
+    with _one_thread():
+        found = translator.find([source.tolist() for source, _ in originals], work.search)
+    targets: list[Sequence[int]] = []
+    kept = np.zeros(len(pairs), np.uint8)
+    for index, (hypotheses, (_, original)) in enumerate(zip(found, originals, strict=True)):
+        usable = [hypothesis for hypothesis in hypotheses[: work.best_of] if hypothesis.finished and hypothesis.tokens]
+        kept[index] = not usable
+        targets.append(_nearest(usable, original.tolist(), translator) if usable else original.tolist())
+    tokens = np.array([token for target in targets for token in target], np.dtype(work.dtype).newbyteorder("<"))
+    Taught(np.array([len(target) for target in targets], "<u4"), kept, tokens).write(work.path(number))
+    return len(pairs)
+
+
+def _nearest(usable: Sequence[Hypothesis], original: Sequence[int], translator: Translator) -> tuple[int, ...]:
+    """Of several translations the one most like the original target, of equals the better ranked."""
+    if len(usable) == 1:
+        return usable[0].tokens
+    decode, metric = translator.tokenizers.target.decode, chrf_metric()
+    reference = [decode(original)]
+    scores = [metric.sentence_score(decode(hypothesis.tokens), reference).score for hypothesis in usable]
+    return usable[scores.index(max(scores))].tokens
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums of several threads differ in their last bits: with one, any number of processes gives the same bytes."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
