@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,8 @@ import pytest
 import torch
 import toys
 from cli_runner import Run, refused
+from hypothesis import given
+from hypothesis import strategies as st
 
 import transduce
 from transduce import teaching
@@ -27,7 +30,7 @@ from transduce.data.corpus import Corpus
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.distillation import Distilled
+from transduce.distillation import Chunks, Distilled
 from transduce.errors import ConfigError, DataError, RunError, UserError
 from transduce.evaluation.metrics import chrf_metric
 from transduce.search.hypothesis import Hypothesis
@@ -163,6 +166,17 @@ def test_empty_and_cut_translations_are_not_taught(toy: Toy, tmp_path: Path, mon
     for length, old, now in zip(lengths.tolist(), targets(original), targets(new), strict=True):
         assert now == ([9, 8] if length % 3 == 2 else old)
     assert made.kept == sum(length % 3 != 2 for length in lengths.tolist())
+
+
+@given(st.lists(st.integers(0, 60), max_size=80), st.integers(1, 100))
+def test_chunks_hold_each_pair_once_and_pairs_of_like_length(lengths: list[int], tokens: int) -> None:
+    made = Chunks.of(SimpleNamespace(source_lengths=np.array(lengths, np.int32)), tokens)  # type: ignore[arg-type]
+    parts = [made.pairs(number).tolist() for number in range(len(made))]
+    assert sorted(pair for part in parts for pair in part) == list(range(len(lengths)))
+    assert [lengths[pair] for part in parts for pair in part] == sorted(lengths)
+    for part in parts:
+        assert sum(lengths[pair] + 1 for pair in part[1:]) < tokens
+    assert all(parts) or not lengths
 
 
 # ---- stopped and going on --------------------------------------------------------------------------------------------

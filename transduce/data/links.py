@@ -25,7 +25,8 @@ from transduce.errors import DataError
 Links = npt.NDArray[np.unsignedinteger[Any]]  # (links, 2): source word, target word
 MOST_WORDS = np.iinfo(LINKS_DTYPE).max + 1
 MOST_BYTES = LINE_BYTES // 2  # a line of the scratch folder holds the same links and two counts
-_LINK = re.compile(rb"(\d{1,9})-(\d{1,9})")
+_LINK = re.compile(rb"\d{1,9}-\d{1,9}")
+_LINKS = re.compile(rb"\s*(?:\d{1,9}-\d{1,9}(?:\s+|$))*")
 
 
 @dataclass(frozen=True)
@@ -44,37 +45,40 @@ class SentenceLinks:
     @classmethod
     def from_line(cls, line: bytes) -> SentenceLinks:
         """What `as_line` wrote."""
-        (source_words, target_words), *links = parse_links(line, "") or [(0, 0)]
+        (source_words, target_words), *links = _pairs(line) or [(0, 0)]
         return cls(source_words, target_words, tuple(links))
 
 
 def parse_links(line: bytes, place: str) -> list[tuple[int, int]]:
     """The links on a line; `place` is the file:line that errors name."""
-    if place and len(line) > MOST_BYTES:
+    if len(line) > MOST_BYTES:
         raise DataError(f"{place}: over {MOST_BYTES:,} bytes of links; expected those of one sentence")
-    links = []
-    for word in line.removeprefix(BYTE_ORDER_MARK).split():
-        match = _LINK.fullmatch(word)
-        if match is None:
-            raise DataError(
-                f"{place}: {word.decode(errors='replace')!r:.40} is not a link; expected Pharaoh format: source and "
-                "target word numbers from 0 such as '0-0 1-2', and an empty line where there are none"
-            )
-        links.append((int(match[1]), int(match[2])))
-    return links
+    line = line.removeprefix(BYTE_ORDER_MARK)
+    if not _LINKS.fullmatch(line):
+        wrong = next(word for word in line.split() if not _LINK.fullmatch(word))
+        raise DataError(
+            f"{place}: {wrong.decode(errors='replace')!r:.40} is not a link; expected Pharaoh format: source and "
+            "target word numbers from 0 such as '0-0 1-2', and an empty line where there are none"
+        )
+    return _pairs(line)
+
+
+def _pairs(line: bytes) -> list[tuple[int, int]]:
+    numbers = [*map(int, line.replace(b"-", b" ").split())]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def check_links(links: Sequence[tuple[int, int]], source: bytes, target: bytes, place: str) -> SentenceLinks:
     """The links of a pair of texts, given as raw bytes: refused if a word is not there."""
     counts = len(source.split()), len(target.split())
-    for link in links:
-        for side, number in enumerate(link):
-            if number >= counts[side]:
-                raise DataError(
-                    f"{place}: the link {link[0]}-{link[1]} points at {('source', 'target')[side]} word {number}, but "
-                    f"that text has {counts[side]} words, counted from 0 and separated by spaces or tabs; align "
-                    "exactly these texts, source word first"
-                )
+    for source_word, target_word in links:
+        if source_word >= counts[0] or target_word >= counts[1]:
+            side = int(source_word < counts[0])
+            raise DataError(
+                f"{place}: the link {source_word}-{target_word} points at {('source', 'target')[side]} word "
+                f"{(source_word, target_word)[side]}, but that text has {counts[side]} words, counted from 0 and "
+                "separated by spaces or tabs; align exactly these texts, source word first"
+            )
     return SentenceLinks(*counts, tuple(sorted(set(links))))
 
 
