@@ -197,7 +197,8 @@ def start(toy: Toy, output: Path, *, workers: int = 1, seconds: float = 0.0) -> 
     script = output.with_name("work.py")
     script.write_text(code)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=2)
+    command = [sys.executable, str(script)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
 
 
 def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -244,7 +245,7 @@ def test_asked_to_stop_it_keeps_what_is_done_and_goes_on_with_other_workers(
     output = tmp_path / "out"
     process = start(toy, output, workers=2, seconds=0.3)
     wait_for(lambda: len(chunks(output)) >= 1, process)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)  # as a scheduler does: the workers die of it
     assert process.communicate(timeout=60)[0].decode().strip() == "SIGTERM"
     assert not output.exists()
     assert len(chunks(output)) >= 1
