@@ -161,17 +161,11 @@ class Translator:
                 found[i] = Scored(sum(log_probs), len(log_probs))
         return [scored for scored in found if scored is not None]
 
-    def find(
-        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]] = ()
-    ) -> list[list[Hypothesis]]:
-        """Hypotheses of sources that are tokens already, in order; `search` is a search config. Nothing is cut."""
-        done: list[list[Hypothesis]] = [[] for _ in sources]
-        for batch in group_by_length([len(tokens) + 1 for tokens in sources], self.batch_tokens):
-            members, starts = [sources[i] for i in batch], [prefixes[i] if prefixes else () for i in batch]
-            found = self.engine.search(members, search, starts, [_key(tokens) for tokens in members])
-            for i, hypotheses in zip(batch, found, strict=True):
-                done[i] = hypotheses
-        return done
+    def _tag(self, language: str) -> tuple[int, ...]:
+        """The token `<2de>` for "de" (or for "<2de>"), none for ""."""
+        if not language:
+            return ()
+        return (self.tokenizers.source.token(language if language.startswith("<") else f"<2{language}>"),)
 
     def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
         """The search given, else the model's own, else a beam search of the size asked for with the same limits."""
@@ -187,11 +181,17 @@ class Translator:
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
 
-    def _tag(self, language: str) -> tuple[int, ...]:
-        """The token `<2de>` for "de" (or for "<2de>"), none for ""."""
-        if not language:
-            return ()
-        return (self.tokenizers.source.token(language if language.startswith("<") else f"<2{language}>"),)
+    def find(
+        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]] = ()
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of sources that are tokens already, in order; `search` is a search config. Nothing is cut."""
+        done: list[list[Hypothesis]] = [[] for _ in sources]
+        for batch in group_by_length([len(tokens) + 1 for tokens in sources], self.batch_tokens):
+            members, starts = [sources[i] for i in batch], [prefixes[i] if prefixes else () for i in batch]
+            found = self.engine.search(members, search, starts, [_key(tokens) for tokens in members])
+            for i, hypotheses in zip(batch, found, strict=True):
+                done[i] = hypotheses
+        return done
 
     def _translate(
         self, texts: Sequence[str], search: Any, tags: Sequence[tuple[int, ...]], starts: Sequence[str]
