@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import toys
 import zstandard
 
 from transduce.data.batch import Batch
@@ -278,3 +279,19 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     offsets.write_bytes(offsets.read_bytes()[:-8] + np.array([7], "<u8").tobytes())
     with pytest.raises(DataError, match=r"train\.alignment\.offsets and \.links do not belong together; prepare the"):
         corpus.split("train")
+
+
+def test_guided_alignment_trains_on_them(tmp_path: Path) -> None:
+    """From the file to the objective, through the real loop, alone and with R-Drop's doubled batches."""
+    text, valid = write(tmp_path, "text", made(60)), write(tmp_path, "valid", made(5, seed=9), aligned=False)
+    corpus = prepare(Prepare(str(tmp_path / "corpus"), (text,), (valid,), tokenizer=TOKENIZER, workers=1))
+    for kind in ("cross_entropy", "r_drop"):
+        settings = [
+            f"objective.kind={kind}",
+            "objective.terms=[{kind='guided_alignment', layer=0}]",
+            "training.steps=4",
+        ]
+        assert toys.run(corpus.folder, tmp_path / kind, *settings, "validation.every=2").reason == "finished"
+        losses = [report["guided_alignment"] for report in toys.reports(tmp_path / kind)]
+        assert len(losses) == 4
+        assert all(0 < loss < 10 for loss in losses)
