@@ -124,8 +124,17 @@ class Translator:
         `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
         that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
         """
-        options = {"beam": beam, "n_best": n_best, "search": search, "to": to}
-        return list(self.stream(texts, **options, prefixes=prefixes, include=include, exclude=exclude))
+        stream = self.stream(
+            texts,
+            beam=beam,
+            n_best=n_best,
+            search=search,
+            to=to,
+            prefixes=prefixes,
+            include=include,
+            exclude=exclude,
+        )
+        return list(stream)
 
     def stream(
         self,
