@@ -204,6 +204,30 @@ def test_prefix_and_search(toy: Toy, run: Run) -> None:
     assert run(*sample, "greedy").lines == [toy.translator("ninety-two, three", to="de")]
 
 
+def test_words_that_must_appear_and_must_not(toy: Toy, run: Run) -> None:
+    words = ("translate", toy.model, "--to", "de", "--json", "five", "six")
+    ran = run(
+        *words, "--beam", "4", "--include", "elf", "--include", "drei acht", "--exclude", "zehn", "--exclude", "e"
+    )
+    assert "include: 'elf' cannot be written without 'e', which exclude forbids; drop one" in refused(ran)
+    ran = run(
+        *words, "--beam", "4", "--include", "elf", "--include", "drei acht", "--exclude", "zehn", "--exclude", "u"
+    )
+    for line in map(json.loads, ran.lines):
+        assert line["finished"]
+        assert all(word in line["text"] for word in ("elf", "drei acht"))
+        assert not any(word in line["text"] for word in ("zehn", "u"))
+    assert "include: words that must appear need a beam search" in refused(run(*words, "--include", "elf"))
+
+
+def test_groups_and_coverage_are_settings_of_the_search(toy: Toy, run: Run) -> None:
+    search = "kind=beam,size=4,n_best=4,groups=4,diversity=2.0,coverage=0.2"
+    (line,) = run("translate", toy.model, "--to", "de", "--json", "--search", search, "five").lines
+    found = json.loads(line)
+    texts = [found["text"], *(other["text"] for other in found["alternatives"])]
+    assert len(set(texts)) == len(texts) > 1
+
+
 def test_what_translate_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
     def text(*words: str | Path, stdin: bytes = b"five\n") -> str:
         return refused(run("translate", *words, stdin=stdin))

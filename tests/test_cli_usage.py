@@ -143,7 +143,8 @@ def test_the_flags_are_these_and_no_others() -> None:
         "prepare": "",
         "doctor": "",
         "train": "--output -o",
-        "translate": f"--input -i --output -o --to --beam --n-best --prefix --search --json {model}",
+        "translate": "--input -i --output -o --to --beam --n-best --prefix --include --exclude --search --json "
+        + model,
         "score": f"--to {model}",
         "evaluate": f"--source --other --language --lowercase -lc --moses --output -o --to --beam --json {model}",
         "average": "--last --best",

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "objectives": "errors data model search",
     "evaluation": "errors progress",
     "engines": "errors data model search",
-    "translator": "errors data search.hypothesis search.beam search.constraints",
+    "translator": "errors data search.hypothesis search.wishes search.beam search.constraints",
     "plot": "errors progress",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors progress durable config data model search objectives evaluation engines translator experiment",
@@ -42,9 +42,9 @@ MAY_IMPORT = {
     "__main__": "errors cli",
 }
 NO_TORCH = (
-    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis translator output loading distillation"
-    " cli".split()
-)
+    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes translator output"
+    " loading distillation cli"
+).split()
 
 
 def name_of(path: Path) -> str:

@@ -18,6 +18,7 @@ from transduce.search.beam import Beam
 from transduce.search.constraints import Limits
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.stepwise import Greedy, Sample
+from transduce.search.wishes import Wishes
 from transduce.translator import Translation, Translator
 
 if TYPE_CHECKING:
@@ -36,13 +37,14 @@ class Echo:
         self.searches: list[Any] = []
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]], keys: Sequence[int]
+        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         self.batches.append([tuple(source) for source in sources])
         self.searches.append(search)
+        self.wishes = list(wishes)
         return [
-            [Hypothesis((*prefix, *source), -1.0, -2.0, self.finished, ())]
-            for source, prefix in zip(sources, prefixes, strict=True)
+            [Hypothesis((*wish.prefix, *source), -1.0, -2.0, self.finished, ())]
+            for source, wish in zip(sources, wishes, strict=True)
         ]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -126,7 +128,7 @@ def test_one_line_in_is_one_line_out(echo: Translator) -> None:
     newline = echo.tokenizers.target.token("<0x0A>")
 
     class Breaks(Echo):
-        def search(self, sources: Any, search: Any, prefixes: Any, keys: Any) -> list[list[Hypothesis]]:
+        def search(self, sources: Any, search: Any, wishes: Any, keys: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis((*source, newline, *source), 0.0, 0.0, True, ())] for source in sources]
 
     broken = Translator(Breaks(), echo.tokenizers, Greedy())
@@ -231,6 +233,16 @@ def test_which_search_is_used(echo: Translator) -> None:
         ({"search": Greedy(), "n_best": 2}, "search: give a search, or beam and n_best, not both"),
         ({"beam": -1}, "beam: expected a size of at least 1, or 0 for the model's own search, got -1"),
         ({"n_best": 0}, "n_best: expected a whole number from 1"),
+        ({"include": "one"}, "include: one word was given where a list is expected; use ['one']"),
+        ({"exclude": "one"}, "exclude: one word was given where a list is expected; use ['one']"),
+        ({"include": ["one", ["two"]]}, "include: words and lists of words are mixed; give one list of words, or"),
+        ({"include": [["one"]]}, "include: 1 were given for at least 2 texts; give one a text"),
+        ({"exclude": [["one"]] * 3}, "exclude: 3 were given for only 2 texts; give one a text"),
+        ({"include": ["one", " "]}, "include: a blank word was given; give words that can be seen, or none"),
+        (
+            {"include": ["six"], "exclude": ["six"]},
+            "include: 'six' cannot be written without 'six', which exclude forbids",
+        ),
     ],
 )
 def test_what_is_refused(echo: Translator, options: dict[str, Any], expected: str) -> None:
@@ -242,6 +254,64 @@ def test_what_is_refused(echo: Translator, options: dict[str, Any], expected: st
 def test_one_text_in_place_of_a_list_is_not_taken_for_its_letters(echo: Translator) -> None:
     with pytest.raises(DataError, match=r"texts: one text was given where a list is expected; use translator\(text\)"):
         echo.translate("one two")
+
+
+# -- words that must appear or must not -------------------------------------------------------------------------------
+
+
+def test_words_reach_the_engine_as_tokens(echo: Translator, tokenizers: Tokenizers) -> None:
+    target = tokenizers.target
+    echo.translate(["one", "two"], include=["zwei", "drei vier"], exclude=["five"], prefixes=["", "eins"])
+    both = echo.engine.wishes  # type: ignore[attr-defined]
+    assert [wish.prefix for wish in both] == [(), tuple(target.encode(["eins"])[0])]
+    for wish in both:
+        assert [[target.decode(way) for way in ways] for ways in wish.include] == [["zwei"], ["drei vier"]]
+        assert all(target.decode(phrase).strip() == "five" for phrase in wish.exclude)
+    echo.translate(["one", "two"], include=[["zwei"], []], exclude=[[], ["zwei"]])
+    first, second = echo.engine.wishes  # type: ignore[attr-defined]
+    assert (len(first.include), first.exclude, second.include) == (1, (), ())
+    assert second.exclude
+
+
+def test_words_hold_for_streams_in_any_window(echo: Translator) -> None:
+    texts, words = ["one", "two", "", "four", "five"], [["zwei"], [], ["drei"], ["vier"], []]
+    for window in (1, 2, 9):
+        list(echo.stream(iter(texts), include=words, exclude=["six"], window=window))
+    with pytest.raises(DataError, match="include: 4 were given for at least 5 texts"):
+        list(echo.stream(iter(texts), include=words[:4], window=5))
+
+
+def test_excluded_words_hold_for_every_part_and_included_ones_for_no_part(tokenizers: Tokenizers) -> None:
+    translator = Translator(Echo(), tokenizers, Greedy(), longest=20)
+    text = "one two three. four five, six. " * 4
+    translator.translate([text], exclude=["drei"])
+    assert len(translator.engine.batches[-1]) > 1 or len(translator.engine.batches) > 1  # type: ignore[attr-defined]
+    assert all(wish.exclude for wish in translator.engine.wishes)  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match=r"nobody knows which of its \d+ parts the words belong to; give the parts as"):
+        translator.translate([text], include=["drei"])
+
+
+def test_a_model_writes_what_it_must_and_nothing_it_must_not(toy: Toy) -> None:
+    texts = ["five", "ninety-two, three", "twelve", "sixty-one"]
+    free = toy.translator.translate(texts, to="de", beam=4)
+    unwanted = [free[0].text, free[1].text[:6].strip()]  # whatever the model likes to write
+    found = toy.translator.translate(texts, to="de", beam=4, include=["hundert", "drei"], exclude=unwanted)
+    for one in found:
+        assert one.finished
+        assert "hundert" in one.text
+        assert "drei" in one.text
+        assert not any(word in one.text for word in unwanted)
+    assert [one.text for one in free] != [one.text for one in found]
+    each = [["drei"], [], ["sieben"], []]
+    found = toy.translator.translate(texts, to="de", beam=4, include=each)
+    assert ["drei" in found[0].text, "sieben" in found[2].text] == [True, True]
+    assert [found[1].text, found[3].text] == [free[1].text, free[3].text]
+    alone = [toy.translator(text, to="de", beam=4, include=own) for text, own in zip(texts, each, strict=True)]
+    assert alone == [one.text for one in found]
+    assert "六" in toy.translator("five", to="zh", beam=4, include=["六"])
+    assert "五" not in toy.translator("five", to="zh", exclude=["五"])
+    with pytest.raises(ConfigError, match="include: words that must appear need a beam search"):
+        toy.translator.translate(texts, to="de", include=["drei"])
 
 
 # -- the same whatever the batch -------------------------------------------------------------------------------------

@@ -118,6 +118,12 @@ def translate(
     beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 0,
     n_best: Annotated[int, typer.Option(help="Translations a text: line number, score, text, tab-separated.")] = 1,
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
+    include: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; may be given again.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; may be given again.")
+    ] = None,
     search: Annotated[str, typer.Option(help="A search in place of the model's own: kind=sample,top_p=0.9.")] = "",
     json_lines: Annotated[
         bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives.")
@@ -147,6 +153,8 @@ def translate(
         search=chosen_search(translator, search) if search else None,
         to=to,
         prefixes=prefix,
+        include=include or (),
+        exclude=exclude or (),
         window=1 if typed else 1000,
     )
     with written(output, input) as file:

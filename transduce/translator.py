@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 import numpy as np
 
@@ -18,13 +18,17 @@ from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import ConfigError, DataError
 from transduce.search.hypothesis import Hypothesis
+from transduce.search.wishes import NOTHING, Wishes, spell
+
+T = TypeVar("T")
+Words = Sequence[str] | Sequence[Sequence[str]]  # one list for all texts, or one a text
 
 
 class Engine(Protocol):
     """Runs a model over token sequences (without bos and eos)."""
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]], keys: Sequence[int]
+        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         """Hypotheses of each source, best first, by the given search config."""
         ...
@@ -39,8 +43,9 @@ class Translation:
     """What became of one text.
 
     `score` is what the search ranks by and `log_prob` the model's log-probability (sums over the parts of a long text);
-    `tokens` are the subword pieces; `finished` is False where the length limit cut the output. `alternatives` holds
-    the other hypotheses when more than one was asked for (of a text that was not cut into parts).
+    `tokens` are the subword pieces; `finished` is False where the length limit cut the output (or left no room for all
+    that was to be included). `alternatives` holds the other hypotheses when more than one was asked for (of a text that
+    was not cut into parts).
     """
 
     text: str
@@ -71,7 +76,7 @@ class _Job:
     text: int
     part: Part
     tokens: tuple[int, ...]
-    prefix: tuple[int, ...]
+    wishes: Wishes
 
 
 class Translator:
@@ -109,14 +114,27 @@ class Translator:
         search: Any = None,
         to: str | Sequence[str] = "",
         prefixes: str | Sequence[str] = "",
+        include: Words = (),
+        exclude: Words = (),
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
         `beam` and `n_best` change the model's own search to a beam search of that size; `search` replaces it. `to`
         puts the tag `<2to>` before the source, for models trained with such tags (one language, or one a text).
-        `prefixes` force how translations begin (one for all, or one a text).
+        `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
+        that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
         """
-        return list(self.stream(texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes))
+        stream = self.stream(
+            texts,
+            beam=beam,
+            n_best=n_best,
+            search=search,
+            to=to,
+            prefixes=prefixes,
+            include=include,
+            exclude=exclude,
+        )
+        return list(stream)
 
     def stream(
         self,
@@ -127,6 +145,8 @@ class Translator:
         search: Any = None,
         to: str | Sequence[str] = "",
         prefixes: str | Sequence[str] = "",
+        include: Words = (),
+        exclude: Words = (),
         window: int = 1000,
     ) -> Iterator[Translation]:
         """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once."""
@@ -137,10 +157,16 @@ class Translator:
         for group in _groups(texts, window):
             starts = _part_of("prefixes", prefixes, begun, len(group))
             languages = _part_of("to", to, begun, len(group))
-            yield from self._translate(group, chosen, [self._tag(language) for language in languages], starts)
+            wanted = _words_of("include", include, begun, len(group))
+            unwanted = _words_of("exclude", exclude, begun, len(group))
+            wishes = self._wishes(starts, wanted, unwanted)
+            yield from self._translate(group, chosen, [self._tag(language) for language in languages], wishes)
             begun += len(group)
-        _check_all_used("prefixes", prefixes, begun)
-        _check_all_used("to", to, begun)
+        for name, given in (("prefixes", prefixes), ("to", to)):
+            _check_all_used(name, given, begun)
+        for name, words in (("include", include), ("exclude", exclude)):
+            if not _for_all(name, words):
+                _check_all_used(name, words, begun)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
         """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
@@ -182,30 +208,45 @@ class Translator:
         return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
 
     def find(
-        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]] = ()
+        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes] = ()
     ) -> list[list[Hypothesis]]:
         """Hypotheses of sources that are tokens already, in order; `search` is a search config. Nothing is cut."""
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], self.batch_tokens):
-            members, starts = [sources[i] for i in batch], [prefixes[i] if prefixes else () for i in batch]
-            found = self.engine.search(members, search, starts, [_key(tokens) for tokens in members])
+            members, asked = [sources[i] for i in batch], [wishes[i] if wishes else NOTHING for i in batch]
+            found = self.engine.search(members, search, asked, [_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
                 done[i] = hypotheses
         return done
 
+    def _wishes(
+        self, starts: Sequence[str], include: Sequence[Sequence[str]], exclude: Sequence[Sequence[str]]
+    ) -> list[Wishes]:
+        """What is asked of each text, in tokens; words that many texts share are spelt once."""
+        target = self.tokenizers.target
+        spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], Wishes] = {((), ()): NOTHING}
+        found = []
+        for start, *words in zip(starts, include, exclude, strict=True):
+            wanted, unwanted = (tuple(own) for own in words)
+            if (wanted, unwanted) not in spelt:
+                spelt[wanted, unwanted] = spell(target, wanted, unwanted)
+            prefix = tuple(target.encode([start])[0]) if start else ()
+            found.append(replace(spelt[wanted, unwanted], prefix=prefix))
+        return found
+
     def _translate(
-        self, texts: Sequence[str], search: Any, tags: Sequence[tuple[int, ...]], starts: Sequence[str]
+        self, texts: Sequence[str], search: Any, tags: Sequence[tuple[int, ...]], wishes: Sequence[Wishes]
     ) -> list[Translation]:
         jobs = [
-            job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], starts[number])
+            job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], wishes[number])
         ]
-        done = self.find([job.tokens for job in jobs], search, [job.prefix for job in jobs])
+        done = self.find([job.tokens for job in jobs], search, [job.wishes for job in jobs])
         results: list[list[tuple[Part, list[Hypothesis]]]] = [[] for _ in texts]
         for job, hypotheses in zip(jobs, done, strict=True):
             results[job.text].append((job.part, hypotheses))
         return [self._joined(parts) for parts in results]
 
-    def _jobs(self, number: int, text: str, tag: tuple[int, ...], start: str) -> list[_Job]:
+    def _jobs(self, number: int, text: str, tag: tuple[int, ...], wishes: Wishes) -> list[_Job]:
         if not text.strip():
             return []
 
@@ -213,8 +254,13 @@ class Translator:
             return tag + tuple(self.tokenizers.source.encode([part])[0])
 
         parts = [part for part in split_long(text, lambda part: len(encode(part)) < self.longest) if part.text.strip()]
-        prefix = tuple(self.tokenizers.target.encode([start])[0]) if start else ()
-        return [_Job(number, part, encode(part.text), prefix if i == 0 else ()) for i, part in enumerate(parts)]
+        if wishes.include and len(parts) > 1:
+            raise DataError(
+                f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
+                f" its {len(parts)} parts the words belong to; give the parts as texts of their own"
+            )
+        later = replace(wishes, prefix=())
+        return [_Job(number, part, encode(part.text), later if i else wishes) for i, part in enumerate(parts)]
 
     def _joined(self, parts: list[tuple[Part, list[Hypothesis]]]) -> Translation:
         if not parts:
@@ -258,14 +304,35 @@ def _groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 def _part_of(name: str, given: str | Sequence[str], begin: int, count: int) -> Sequence[str]:
     """The values for `count` texts from the `begin`-th on; one word serves all."""
-    if isinstance(given, str):
-        return [given] * count
+    return [given] * count if isinstance(given, str) else _cut(name, given, begin, count)
+
+
+def _cut(name: str, given: Sequence[T], begin: int, count: int) -> Sequence[T]:
     if len(given) < begin + count:
         raise DataError(f"{name}: {len(given)} were given for at least {begin + count} texts; give one a text")
     return given[begin : begin + count]
 
 
-def _check_all_used(name: str, given: str | Sequence[str], count: int) -> None:
+def _words_of(name: str, given: Words, begin: int, count: int) -> Sequence[Sequence[str]]:
+    """The words for `count` texts from the `begin`-th on; one list of words serves all."""
+    if _for_all(name, given):
+        return [cast("Sequence[str]", given)] * count
+    return _cut(name, given, begin, count)
+
+
+def _for_all(name: str, given: Words) -> bool:
+    """Whether these are words for all texts, not a list of words a text."""
+    if isinstance(given, str):
+        raise DataError(f"{name}: one word was given where a list is expected; use [{given!r}]")
+    strings = [isinstance(one, str) for one in given]
+    if any(strings) and not all(strings):
+        raise DataError(
+            f"{name}: words and lists of words are mixed; give one list of words, or a list of words a text"
+        )
+    return all(strings)
+
+
+def _check_all_used(name: str, given: str | Sequence[object], count: int) -> None:
     if not isinstance(given, str) and len(given) > count:
         raise DataError(f"{name}: {len(given)} were given for only {count} texts; give one a text")
 

@@ -13,6 +13,7 @@ from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.beam import Beam
 from transduce.search.stepwise import Greedy, Sample
+from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 SOURCES = [(5, 6, 7), (8,), (), (9, 9, 9, 9, 9, 9)]
@@ -26,20 +27,39 @@ def engine() -> TorchEngine:
     return TorchEngine(model.build(12, 12, shared=True), SYMBOLS, SYMBOLS, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("search", [Greedy(), Beam(size=3, n_best=2), Sample(samples=2)])
+SEARCHES = [Greedy(), Beam(size=3, n_best=2), Sample(samples=2), Beam(size=4, n_best=3, groups=2, coverage=0.3)]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
 def test_a_sentence_is_searched_alike_alone_and_in_a_batch(engine: TorchEngine, search: object) -> None:
-    prefixes = [(), (4, 5), (), (6,)]
+    wishes = [NOTHING, Wishes((4, 5)), NOTHING, Wishes((6,))]
     keys = [11, 12, 13, 14]
-    together = engine.search(SOURCES, search, prefixes, keys)
+    together = engine.search(SOURCES, search, wishes, keys)
     for i, source in enumerate(SOURCES):
-        (alone,) = engine.search([source], search, [prefixes[i]], [keys[i]])
+        (alone,) = engine.search([source], search, [wishes[i]], [keys[i]])
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
-        assert alone[0].tokens[: len(prefixes[i])] == prefixes[i]
+        assert alone[0].tokens[: len(wishes[i].prefix)] == wishes[i].prefix
         assert alone[0].log_prob == pytest.approx(together[i][0].log_prob, abs=1e-4)
 
 
+def test_a_real_decoder_is_covered_by_its_last_layer(engine: TorchEngine) -> None:
+    covering = Beam(size=3, coverage=0.5)
+    for source in SOURCES:
+        ((found,),) = engine.search([source], covering, [NOTHING], [0])
+        row, written = torch.tensor([[*source, SYMBOLS.eos]]), [SYMBOLS.bos, *found.tokens]
+        trace: dict[str, torch.Tensor] = {}
+        with evaluating(engine.model), torch.no_grad():
+            memory = engine.model.encode(row, torch.ones_like(row, dtype=torch.bool))
+            read = written[: len(found.token_log_probs)]
+            engine.model.advance(torch.tensor([read]), engine.model.start(memory), trace)
+        received = trace["decoder.0.cross"][0].mean(0).sum(0)
+        penalty = 0.5 * received.clamp(max=1).log().sum().item()
+        length = len(found.token_log_probs)
+        assert found.score == pytest.approx(found.log_prob / ((5 + length) / 6) ** 0.6 + penalty, abs=1e-4)
+
+
 def test_the_score_of_what_was_found_is_what_the_search_said(engine: TorchEngine) -> None:
-    found = [hypotheses[0] for hypotheses in engine.search(SOURCES, Greedy(), [()] * 4, [0] * 4)]
+    found = [hypotheses[0] for hypotheses in engine.search(SOURCES, Greedy(), [NOTHING] * 4, [0] * 4)]
     scores = engine.score(SOURCES, [hypothesis.tokens for hypothesis in found])
     for hypothesis, log_probs in zip(found, scores, strict=True):
         assert len(log_probs) == len(hypothesis.tokens) + 1

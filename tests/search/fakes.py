@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -28,11 +29,12 @@ class Markov:
 
     tables: Tensor
     drift: Tensor = field(default_factory=lambda: torch.zeros(64, V))
+    looks: Tensor | None = None  # (layers, heads, V, V, S): where it looks after two tokens, before the softmax
     sizes: list[int] = field(default_factory=list)
 
     def start(self, memory: Memory) -> State:
         number = memory.layers[0][:, 0, 0].to(torch.int64)
-        return State(fixed={"number": number}, grown=(torch.zeros_like(number), None), length=0)
+        return State(fixed={"number": number, "mask": memory.mask}, grown=(torch.zeros_like(number), None), length=0)
 
     def advance(
         self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
@@ -41,6 +43,11 @@ class Markov:
         self.sizes.append(len(tokens))
         before, last = state.grown[0], tokens[:, 0]
         logits = self.tables[state.fixed["number"], before, last] + self.drift[state.length]
+        if trace is not None and self.looks is not None:
+            for layer, looks in enumerate(self.looks[..., : state.fixed["mask"].shape[1]]):  # (heads, V, V, S)
+                scores = looks[:, before, last].transpose(0, 1).masked_fill(~state.fixed["mask"][:, None], -torch.inf)
+                trace[f"decoder.{layer}.cross"] = scores.softmax(-1)[:, :, None]  # (N, heads, 1, S)
+                trace[f"decoder.{layer}.out"] = logits[:, None]
         return logits[:, None], State(state.fixed, (last, None), state.length + 1)
 
     def log_probs(self, number: int, tokens: tuple[int, ...]) -> list[float]:
@@ -50,11 +57,23 @@ class Markov:
         found: list[float] = logits.double().log_softmax(-1).gather(1, history[2:, None]).flatten().tolist()
         return found
 
+    def covered(self, tokens: tuple[int, ...], length: int) -> float:
+        """sum_j log(min(sum_i p_ij, 1)) over `length` source tokens, worked out without any search."""
+        assert self.looks is not None
+        history = (0, 0, *tokens[:-1])
+        received = [0.0] * length
+        for before, last in itertools.pairwise(history):
+            heads = self.looks[-1, :, before, last, :length].double().softmax(-1).tolist()
+            received = [sum(column) / len(heads) + old for old, *column in zip(received, *heads, strict=True)]
+        return sum(math.log(min(one, 1.0)) for one in received)
 
-def markov(sentences: int = 1, seed: int = 0, spread: float = 1.5) -> Markov:
+
+def markov(sentences: int = 1, seed: int = 0, spread: float = 1.5, source: int = 0) -> Markov:
+    """With a `source` length it has two layers of attention, of two heads each."""
     generator = torch.Generator().manual_seed(seed)
     tables = torch.randn(sentences, V, V, V, generator=generator) * spread
-    return Markov(tables, torch.randn(64, V, generator=generator) / 2)
+    drift = torch.randn(64, V, generator=generator) / 2
+    return Markov(tables, drift, torch.randn(2, 2, V, V, source, generator=generator) * 2 if source else None)
 
 
 def memory(numbers: list[int], lengths: list[int] | None = None, width: int | None = None) -> Memory:
@@ -77,9 +96,18 @@ def enumerate_all(model: Markov, number: int, limit: int, alpha: float) -> list[
 
 
 def plain_beam(
-    model: Markov, number: int, limit: int, size: int, alpha: float, n_best: int
+    model: Markov,
+    number: int,
+    limit: int,
+    size: int,
+    alpha: float,
+    n_best: int,
+    bonus: Callable[[tuple[int, ...]], float] = lambda tokens: 0.0,
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """Beam search in plain Python that never stops before the limit. Finished hypotheses by score, at most n_best."""
+    """Beam search in plain Python that never stops before the limit. Finished hypotheses by score, at most n_best.
+
+    `bonus` is added to the score of what has ended, end symbol included.
+    """
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     finished: list[tuple[float, tuple[int, ...]]] = []
     for step in range(1, limit + 1):
@@ -90,7 +118,7 @@ def plain_beam(
         ]
         candidates.sort(key=lambda pair: -pair[0])
         candidates = candidates[: 2 * size]
-        finished += [(p / ((5 + step) / 6) ** alpha, t[:-1]) for p, t in candidates[:size] if t[-1] == EOS]
+        finished += [(p / ((5 + step) / 6) ** alpha + bonus(t), t[:-1]) for p, t in candidates[:size] if t[-1] == EOS]
         live = [(p, t) for p, t in candidates if t[-1] != EOS][:size]
     return sorted(finished, reverse=True)[:n_best]
 

@@ -11,8 +11,9 @@ from fakes import EOS, SYMBOLS, V, markov, memory
 
 from transduce.errors import ConfigError
 from transduce.search.beam import Beam
-from transduce.search.constraints import Limits, forbid, force, hold_back, next_log_probs, no_repeat
+from transduce.search.constraints import Limits, exclude, forbid, force, hold_back, next_log_probs, no_repeat
 from transduce.search.stepwise import Greedy, Sample
+from transduce.search.wishes import NOTHING, Wishes
 
 CPU = torch.device("cpu")
 SEARCHES = [Greedy, Sample, Beam]
@@ -64,6 +65,48 @@ def test_no_repeat_agrees_with_counting():
             assert left == [token for token in range(V) if (*latest, token) not in grams]
 
 
+def test_exclude_strikes_the_last_token_of_a_phrase_just_begun():
+    rule = exclude([((2, 3), (4,), (3, 3, 2)), (), ((4, 4),)], CPU)
+    everything = [0, 1, 2, 3, 4]
+    assert allowed(rule, [[], [], []]) == [[0, 1, 2, 3], everything, everything]
+    assert allowed(rule, [[2], [2], [4]]) == [[0, 1, 2], everything, [0, 1, 2, 3]]
+    assert allowed(rule, [[3, 3], [4, 4], [2, 3]]) == [[0, 1, 3], everything, everything]
+    assert allowed(rule, [[4, 4], [2, 2]], [2, 0]) == [[0, 1, 2, 3], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    "search", [Greedy, lambda limits: Sample(samples=5, limits=limits), lambda limits: Beam(limits=limits)]
+)
+def test_every_search_leaves_out_what_is_excluded(search):
+    model = markov(sentences=12, seed=3)
+    limits = Limits(longest=20, longest_extra=20, shortest=12)
+    phrases = [((2,),), ((2, 3), (4, 2)), ((3, 3), (4, 4, 4)), ()] * 3
+    wishes = [Wishes(exclude=own) for own in phrases]
+    free = search(limits).build()(model, memory(list(range(12))), SYMBOLS, keys=list(range(12)))
+    found = search(limits).build()(model, memory(list(range(12))), SYMBOLS, wishes, keys=list(range(12)))
+
+    def occurs(phrase: tuple[int, ...], hypotheses) -> bool:
+        return any(phrase == h.tokens[i : i + len(phrase)] for h in hypotheses for i in range(len(h.tokens)))
+
+    assert sum(occurs(phrase, free[i]) for i in range(12) for phrase in phrases[i]) > 5
+    assert not any(occurs(phrase, found[i]) for i in range(12) for phrase in phrases[i])
+    for i in range(12):
+        assert found[i] == search(limits).build()(model, memory([i]), SYMBOLS, [wishes[i]], keys=[i])[0]
+        assert phrases[i] or found[i] == free[i]
+
+
+def test_a_prefix_overrules_what_is_excluded():
+    found = Greedy(Limits(longest=5)).build()(markov(), memory([0]), SYMBOLS, [Wishes((2, 3), exclude=((3,),))])
+    assert found[0][0].tokens[:2] == (2, 3)
+    assert 3 not in found[0][0].tokens[2:]
+
+
+@pytest.mark.parametrize("search", [Greedy(), Sample()])
+def test_only_a_beam_includes(search):
+    with pytest.raises(ConfigError, match="include: words that must appear need a beam search, which keeps paths"):
+        search.build()(markov(), memory([0]), SYMBOLS, [Wishes(include=(((2,),),))])
+
+
 def test_force_by_sentence_not_by_row():
     rule = force([(3, 4), (), (2,)], CPU)
     assert allowed(rule, [[], [], []], [2, 1, 0]) == [[2], [0, 1, 2, 3, 4], [3]]
@@ -73,7 +116,7 @@ def test_force_by_sentence_not_by_row():
 
 def test_log_probs_are_the_models_own():
     logits = torch.randn(2, V, dtype=torch.bfloat16)
-    rules = Limits(forbid=(3,)).rules(SYMBOLS, [(4,), ()], torch.ones(2, 1, dtype=torch.bool))
+    rules = Limits(forbid=(3,)).rules(SYMBOLS, [Wishes((4,)), NOTHING], CPU)
     found = next_log_probs(logits, torch.empty(2, 0, dtype=torch.int64), torch.arange(2), rules, EOS)
     truth = logits.float().log_softmax(-1)
     assert found.dtype == torch.float32
@@ -84,7 +127,7 @@ def test_log_probs_are_the_models_own():
 
 def test_a_prefix_overrules_other_rules():
     limits = Limits(forbid=(3,), no_repeat=1, shortest=2)
-    rules = limits.rules(SYMBOLS, [(0, 0, 3)], torch.ones(1, 1, dtype=torch.bool))
+    rules = limits.rules(SYMBOLS, [Wishes((0, 0, 3))], CPU)
     for written in ([], [0], [0, 0]):
         tokens = torch.tensor([written], dtype=torch.int64).view(1, -1)
         found = next_log_probs(torch.zeros(1, V), tokens, torch.zeros(1, dtype=torch.int64), rules, EOS)
@@ -92,7 +135,7 @@ def test_a_prefix_overrules_other_rules():
 
 
 def test_a_row_with_nothing_left_may_end():
-    rules = Limits(forbid=(2, 3, 4), shortest=3).rules(SYMBOLS, None, torch.ones(1, 1, dtype=torch.bool))
+    rules = Limits(forbid=(2, 3, 4), shortest=3).rules(SYMBOLS, [NOTHING], CPU)
     logits = torch.randn(1, V)
     sentence = torch.zeros(1, dtype=torch.int64)
     found = next_log_probs(logits, torch.empty(1, 0, dtype=torch.int64), sentence, rules, EOS)
@@ -109,10 +152,10 @@ def test_even_an_impossible_end_is_finite():
 
 def test_lengths_come_from_a_sentences_own_source():
     mask = memory([0, 0, 0], [0, 3, 9], width=12).mask
-    assert Limits(longest_ratio=1.5, longest_extra=2, longest=12).lengths(mask, None) == [2, 6, 12]
-    assert Limits(longest_ratio=0, longest_extra=0).lengths(mask, None) == [1, 1, 1]
-    assert Limits(longest_ratio=1, longest_extra=0, shortest=5).lengths(mask, None) == [6, 6, 9]
-    assert Limits(longest_ratio=1, longest_extra=0).lengths(mask, [(2,), (), (2, 3)]) == [2, 3, 11]
+    assert Limits(longest_ratio=1.5, longest_extra=2, longest=12).lengths(mask, [NOTHING] * 3) == [2, 6, 12]
+    assert Limits(longest_ratio=0, longest_extra=0).lengths(mask, [NOTHING] * 3) == [1, 1, 1]
+    assert Limits(longest_ratio=1, longest_extra=0, shortest=5).lengths(mask, [NOTHING] * 3) == [6, 6, 9]
+    assert Limits(longest_ratio=1, longest_extra=0).lengths(mask, [Wishes((2,)), NOTHING, Wishes((2, 3))]) == [2, 3, 11]
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -121,8 +164,8 @@ def test_every_search_keeps_to_its_limits(search):
     model.tables[..., EOS] -= 2
     four = memory([0, 1, 2, 3], [1, 2, 3, 4])
 
-    def run(limits: Limits, prefixes=None):
-        return [found[0] for found in search(limits=limits).build()(model, four, SYMBOLS, prefixes)]
+    def run(limits: Limits):
+        return [found[0] for found in search(limits=limits).build()(model, four, SYMBOLS)]
 
     for hypothesis, longest in zip(run(Limits(longest_ratio=2, longest_extra=1)), [3, 5, 7, 9], strict=True):
         assert len(hypothesis.token_log_probs) <= longest
@@ -143,12 +186,12 @@ def test_every_search_begins_with_the_prefix(search):
     model = markov(sentences=4, seed=2)
     prefixes = [(), (4, 4, 4, 2, 3), (2,), (0, 3)]  # 0 is forbidden, but a prefix may hold it
     four = memory([0, 1, 2, 3])
-    found = search(limits=Limits(longest=3)).build()(model, four, SYMBOLS, prefixes)
+    found = search(limits=Limits(longest=3)).build()(model, four, SYMBOLS, list(map(Wishes, prefixes)))
     for (best, *_), prefix in zip(found, prefixes, strict=True):
         assert best.tokens[: len(prefix)] == prefix
         assert len(best.token_log_probs) <= len(prefix) + 3
     alone = [
-        search(limits=Limits(longest=3)).build()(model, memory([i]), SYMBOLS, [prefixes[i]], keys=[i])[0]
+        search(limits=Limits(longest=3)).build()(model, memory([i]), SYMBOLS, [Wishes(prefixes[i])], keys=[i])[0]
         for i in range(4)
     ]
     assert alone == found
@@ -183,13 +226,14 @@ def test_forbidden_tokens_must_exist():
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_prefixes_must_fit(search):
+def test_wishes_must_fit(search):
     with pytest.raises(ValueError) as error:
-        search().build()(markov(), memory([0]), SYMBOLS, [(2,), (3,)])
-    assert str(error.value) == "prefixes: expected one a sentence, 1 in all, got 2"
-    with pytest.raises(ValueError) as error:
-        search().build()(markov(), memory([0]), SYMBOLS, [(2, 9)])
-    assert str(error.value) == "prefixes: expected tokens below the vocabulary's size (5), got 9"
+        search().build()(markov(), memory([0]), SYMBOLS, [Wishes((2,)), Wishes((3,))])
+    assert str(error.value) == "wishes: expected one a sentence, 1 in all, got 2"
+    for name, wish in (("prefix", Wishes((2, 9))), ("exclude", Wishes(exclude=((2,), (3, 9))))):
+        with pytest.raises(ValueError) as error:
+            search().build()(markov(), memory([0]), SYMBOLS, [wish])
+        assert str(error.value) == f"{name}: expected tokens below the vocabulary's size (5), got 9"
 
 
 def test_hypothesis_needs_no_torch():

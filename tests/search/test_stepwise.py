@@ -8,9 +8,10 @@ from fakes import EOS, SYMBOLS, Markov, V, check_sound, markov, memory
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.errors import ConfigError
-from transduce.search.beam import Beam
+from transduce.search.beam import Beam, BeamSearch
 from transduce.search.constraints import Limits
 from transduce.search.stepwise import Greedy, Sample, invert, keep_top_k, keep_top_p, make_streams, uniform
+from transduce.search.wishes import Wishes
 
 SHORT = Limits(longest=12)
 TEMPERATURE = "expected a number of at least 0.0001 (for the most probable token use kind 'greedy')"
@@ -191,15 +192,24 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "make", [Greedy, lambda limits: Sample(top_k=3, top_p=0.9, limits=limits), lambda limits: Beam(limits=limits)]
+    "make",
+    [
+        Greedy,
+        lambda limits: Sample(top_k=3, top_p=0.9, limits=limits),
+        lambda limits: Beam(limits=limits),
+        lambda limits: Beam(limits=limits, groups=2, coverage=0.3),
+    ],
 )
 def test_one_wait_a_step(make):
-    model = markov(sentences=8, seed=5)
+    model = markov(sentences=8, seed=5, source=3)
     search = make(Limits(longest=12, no_repeat=3, shortest=2)).build()
-    with Waits() as waits:
-        search(model, memory(list(range(8))), SYMBOLS, [(2,)] * 8)
-    assert len(model.sizes) > 3
-    assert waits.count <= len(model.sizes) + 1  # one more to begin with
+    include = (((3, 4),), ((4, 4),)) if isinstance(search, BeamSearch) else ()
+    for wish in (Wishes((2,)), Wishes((2,), include, ((3, 3), (4, 2)))):
+        model.sizes.clear()
+        with Waits() as waits:
+            search(model, memory(list(range(8))), SYMBOLS, [wish] * 8)
+        assert len(model.sizes) > 3
+        assert waits.count <= len(model.sizes) + 1  # one more to begin with
 
 
 def test_the_models_gradients_are_left_alone():

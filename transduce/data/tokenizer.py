@@ -18,10 +18,12 @@ import numpy.typing as npt
 import sentencepiece
 
 from transduce.data.sampling import Sampler, Tokens
+from transduce.data.spelling import spellings
 from transduce.data.symbols import Symbols
 from transduce.errors import DataError
 
 LARGEST_MODEL_BYTES = 64 << 20
+MOST_SPELLINGS = 64  # of a word; those of more pieces are ever less likely to be written
 SHARED, SOURCE, TARGET = "shared.model", "source.model", "target.model"
 
 
@@ -90,6 +92,25 @@ class Tokenizer:
         generator = random.Random(seed)
         return [sampler.sample(tokens, generator) for tokens in sentences]
 
+    def spelling(self, text: str, inside: bool = False) -> tuple[int, ...]:
+        """The tokens of a text; with `inside` as it is written right after other text, without a space before it."""
+        return tuple((self._inside if inside else self._processor).encode(_printable(text.strip())))
+
+    def spellings(self, text: str) -> list[tuple[int, ...]]:
+        """Ways to write a text in whole pieces, after a space and without one, at most MOST_SPELLINGS of each."""
+        alone = self._processor.normalize(_printable(text.strip()))
+        inside = alone.removeprefix("▁")
+        # A character without a piece is written as its bytes, where the model has them.
+        spelt = {c: self.spelling(c, inside=True) for c in {*alone} - self._plain.keys()}
+        known = {c: tokens for c, tokens in spelt.items() if self._processor.unk_id() not in tokens}
+        found = [spellings(form, {**self._plain, **known}, MOST_SPELLINGS) for form in dict.fromkeys((alone, inside))]
+        return [way for ways in found for way in ways]
+
+    def holding(self, text: str) -> list[tuple[int, ...]]:
+        """The pieces that hold all of a text and more, each as a phrase of one token."""
+        inside = self._processor.normalize(_printable(text.strip())).removeprefix("▁")
+        return [token for piece, token in self._plain.items() if inside in piece and inside != piece]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens; special symbols are skipped."""
         plain = [token for token in map(int, tokens) if token not in self._specials]
@@ -121,6 +142,21 @@ class Tokenizer:
             unknown = self._processor.unk_id()
             known = self._known[character] = not any(self._processor.is_byte(t) or t == unknown for t in tokens)
         return not known
+
+    @cached_property
+    def _inside(self) -> sentencepiece.SentencePieceProcessor:
+        """The same model, but putting no space before a text."""
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor.override_normalizer_spec(add_dummy_prefix=False)
+        return processor
+
+    @cached_property
+    def _plain(self) -> dict[str, tuple[int, ...]]:
+        """What each piece that writes text writes."""
+        own = self._processor
+        special = (own.is_control, own.is_unknown, own.is_byte, own.is_unused)
+        tokens = (token for token in range(self.size) if not any(is_special(token) for is_special in special))
+        return {own.id_to_piece(token): (token,) for token in tokens}
 
     @cached_property
     def _known(self) -> dict[str, bool]:

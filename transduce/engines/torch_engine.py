@@ -12,6 +12,7 @@ from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.model.seq2seq import Seq2Seq
 from transduce.search.hypothesis import Hypothesis
+from transduce.search.wishes import Wishes
 
 
 class TorchEngine:
@@ -24,12 +25,12 @@ class TorchEngine:
         self.device = device
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, prefixes: Sequence[tuple[int, ...]], keys: Sequence[int]
+        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         tokens, mask = pad_sources(sources, self.source)
         with evaluating(self.model), torch.inference_mode():
             memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
-            found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(prefixes), list(keys))
+            found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(wishes), list(keys))
             return found
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

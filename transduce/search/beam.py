@@ -2,8 +2,8 @@
 
 A step ranks every continuation of a sentence's live paths together and takes the best 2 * size. Those among the first
 `size` that end are finished (the rest of the ends are dropped: a beam of 1 is then greedy search); the best `size` that
-go on live, and there are always so many since a path has one end. Shapes: B sentences still searched, K beam size,
-n hypotheses kept, t tokens so far, V vocabulary.
+go on live, and there are always so many since a path has one end. Shapes: B sentences, G groups, R = B * G rows still
+searched (each a beam by itself), K paths of a row, n hypotheses kept, t tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
 from transduce.model.contract import Memory, Stepwise, rows
-from transduce.search.constraints import Limits, Prefixes, Rule, next_log_probs, require
+from transduce.search.constraints import Limits, Rule, checked, next_log_probs, require
+from transduce.search.coverage import attention, coverage_penalty
+from transduce.search.diverse import Order, first_going, in_groups
 from transduce.search.hypothesis import Hypothesis, Search, length_penalty
+from transduce.search.lexical import Wanted
+from transduce.search.paths import Paths, Progress, best_of, greatest
 from transduce.search.stepwise import part
+from transduce.search.wishes import Wishes
+
+INCOMPLETE = 1e9  # taken from the score of a path that had to end before all was included: any whole one is better
 
 
 @dataclass(frozen=True)
@@ -29,58 +35,51 @@ class Beam:
     """The `size` best paths at each step, ranked at their end by log-probability / ((5 + length) / 6)^length_penalty.
 
     `length` counts the end symbol; a penalty of 0 ranks by log-probability, more favours longer translations.
-    `n_best` hypotheses a sentence are returned, fewer only where the rules allow no more.
+    `n_best` hypotheses a sentence are returned, fewer only where the rules allow no more, or groups found the same.
+    With `groups` the beam falls into as many parts that search one after another at each step, a token less likely by
+    `diversity` for every path of an earlier part that takes it. `coverage` is the weight of the coverage penalty. Where
+    words must be included, the beam of a sentence has at least one place more than these have tokens.
     """
 
     size: int = 4
     length_penalty: float = 0.6
     n_best: int = 1
     limits: Limits = Limits()
+    groups: int = 1
+    diversity: float = 0.5
+    coverage: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.size >= 1, "size", self.size, "a whole number of at least 1")
         require(-5 <= self.length_penalty <= 5, "length_penalty", self.length_penalty, "a number from -5 to 5")
         expected = f"a whole number from 1 to the beam's size ({self.size}); raise size for more"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
+        whole = self.groups >= 1 and self.size % self.groups == 0
+        require(whole, "groups", self.groups, f"a number of equal parts of the beam's size ({self.size})")
+        strong = math.isfinite(self.diversity) and self.diversity >= 0
+        require(strong, "diversity", self.diversity, "a log-probability of at least 0")
+        covering = math.isfinite(self.coverage) and self.coverage >= 0
+        require(covering, "coverage", self.coverage, "a weight of at least 0, such as 0.2, or 0 for no such penalty")
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether this search reads the decoder's attention to the source, so that there must be one."""
+        return self.coverage > 0
 
     def build(self) -> Search:
         return BeamSearch(self)
 
 
 @dataclass(frozen=True)
-class Paths:
-    """Translations of each sentence, whole or in part: tokens and token_log_probs (B, n, t), rank (B, n).
+class Task:
+    """What stays the same from step to step: the rules, what to include, the penalty of each length, the end symbol,
+    and which source tokens (B, S) are real."""
 
-    `rank` is a log-probability for live paths and a score for finished ones, -inf where there is no path. Finished
-    paths are shorter than t: they are read as far as their end symbol.
-    """
-
-    tokens: Tensor
-    token_log_probs: Tensor
-    rank: Tensor
-
-    def take(self, index: Tensor) -> Paths:
-        """Other paths of the same sentences: index (B, m) -> (B, m, t)."""
-        wide = index[..., None].expand(-1, -1, self.tokens.shape[2])
-        return Paths(self.tokens.gather(1, wide), self.token_log_probs.gather(1, wide), self.rank.gather(1, index))
-
-    def append(self, token: Tensor, log_prob: Tensor, rank: Tensor) -> Paths:
-        """Each path one token longer: all (B, n)."""
-        tokens = torch.cat([self.tokens, token[..., None]], dim=2)
-        return Paths(tokens, torch.cat([self.token_log_probs, log_prob[..., None]], dim=2), rank)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """All that is known of the sentences still searched.
-
-    sentence (B,) their place in the batch, longest (B,) their limit, live K paths and finished n paths of each.
-    """
-
-    sentence: Tensor
-    longest: Tensor
-    live: Paths
-    finished: Paths
+    rules: Sequence[Rule]
+    wanted: Wanted
+    penalties: Tensor
+    eos: int
+    real: Tensor
 
 
 @dataclass(frozen=True)
@@ -95,25 +94,30 @@ class BeamSearch:
         model: Stepwise,
         memory: Memory,
         symbols: Symbols,
-        prefixes: Prefixes | None = None,
+        wishes: Sequence[Wishes] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        size, limits = self.beam.size, self.beam.limits
-        rules = limits.rules(symbols, prefixes, memory.mask)
-        progress = self._begin(limits.lengths(memory.mask, prefixes), memory.mask.device)
-        penalties = self._penalties(progress.longest)
+        asked, limits, device = checked(wishes, len(memory.mask)), self.beam.limits, memory.mask.device
+        wanted = Wanted.of([wish.include for wish in asked], device)
+        longest = limits.lengths(memory.mask, asked)
+        task = Task(
+            limits.rules(symbols, asked, device), wanted, self._penalties(longest, device), symbols.eos, memory.mask
+        )
+        progress = self._begin(longest, task)
+        size = progress.live.rank.shape[1]
         state = rows(model.start(memory), progress.sentence.repeat_interleave(size))
-        newest = torch.full_like(progress.live.rank, symbols.bos, dtype=torch.int64)  # (B, K)
+        newest = torch.full_like(progress.live.rank, symbols.bos, dtype=torch.int64)  # (R, K)
         left: list[Progress] = []
         while True:
-            logits, state = model.advance(newest.view(-1, 1), state)
-            progress, parent = self._step(progress, logits[:, -1], rules, symbols.eos, penalties)
-            staying, leaving = part(self._decided(progress, penalties))
+            trace: dict[str, Tensor] | None = {} if self.beam.needs_attention else None
+            logits, state = model.advance(newest.view(-1, 1), state, trace)
+            progress, parent = self._step(attend(progress, trace), logits[:, -1], task)
+            staying, leaving = part(self._decided(progress, task.penalties))
             if len(leaving):
                 left.append(rows(progress, leaving))
                 progress, parent = rows(progress, staying), parent[staying]
                 if not len(staying):
-                    return self._collect(left, len(memory.mask), symbols.eos)
+                    return self._collect(left, task)
             index = (staying[:, None] * size + parent).flatten()
             if len(leaving):
                 state = rows(state, index)
@@ -121,100 +125,133 @@ class BeamSearch:
                 state = dataclasses.replace(state, grown=rows(state.grown, index))
             newest = progress.live.tokens[:, :, -1]
 
-    def _begin(self, longest: list[int], device: torch.device) -> Progress:
-        """Nothing written: one live path a sentence, or the first step would find each continuation K times."""
+    def _begin(self, longest: list[int], task: Task) -> Progress:
+        """Nothing written: one live path a row, or the first step would find each continuation K times."""
+        groups, device = self.beam.groups, task.real.device
+        size, kept = self.beam.size // groups, min(self.beam.n_best, self.beam.size // groups)
+        sentence = torch.arange(len(longest), device=device).repeat_interleave(groups)
+        source = task.real.shape[1] if self.beam.needs_attention else 0
 
         def nothing(count: int) -> Paths:
-            empty = torch.empty(len(longest), count, 0, device=device)
-            return Paths(empty.to(torch.int64), empty, empty.new_full((len(longest), count), -torch.inf))
+            rank = torch.full((len(sentence), count), -torch.inf, device=device)
+            empty, covered = rank.new_empty(*rank.shape, 0), rank.new_zeros(*rank.shape, source)
+            return Paths(empty.to(torch.int64), empty, rank, covered, task.wanted.start(sentence, count))
 
-        live = nothing(self.beam.size)
+        live = nothing(max(size, task.wanted.most + 1))
         live.rank[:, 0] = 0
-        sentence = torch.arange(len(longest), device=device)
-        return Progress(sentence, torch.tensor(longest, device=device), live, nothing(self.beam.n_best))
+        slots = (task.wanted.needed.sum(1) + 1).clamp(min=size)[sentence]
+        return Progress(sentence, torch.tensor(longest, device=device)[sentence], slots, live, nothing(kept))
 
-    def _penalties(self, longest: Tensor) -> Tensor:
+    def _penalties(self, longest: list[int], device: torch.device) -> Tensor:
         """The penalty of each length up to the longest. From one table, so that scores and bounds round alike."""
-        alpha, most = self.beam.length_penalty, int(longest.max())
-        return torch.tensor([length_penalty(length, alpha) for length in range(most + 2)], device=longest.device)
+        alpha = self.beam.length_penalty
+        return torch.tensor([length_penalty(length, alpha) for length in range(max(longest) + 2)], device=device)
 
-    def _step(
-        self, progress: Progress, logits: Tensor, rules: Sequence[Rule], eos: int, penalties: Tensor
-    ) -> tuple[Progress, Tensor]:
-        """One token further: the paths after logits (B * K, V), and the parent (B, K) of each that lives."""
-        size, live = self.beam.size, progress.live
-        sentence = progress.sentence.repeat_interleave(size)
-        log_probs = next_log_probs(logits, live.tokens.flatten(0, 1), sentence, rules, eos)
-        log_probs = log_probs.view(*live.rank.shape, -1)  # (B, K, V)
-        totals = (live.rank[..., None] + log_probs).flatten(1)  # (B, K * V)
-        order = greatest(totals, 2 * size)  # (B, 2K)
-        parent, token = order // log_probs.shape[2], order % log_probs.shape[2]
-        candidates = live.take(parent).append(token, log_probs.flatten(1).gather(1, order), totals.gather(1, order))
-        ended = token == eos
+    def _step(self, progress: Progress, logits: Tensor, task: Task) -> tuple[Progress, Tensor]:
+        """One token further: the paths after logits (R * K, V), and the parent (R, K) of each that lives."""
+        live, sentence = progress.live, progress.sentence
+        size, step = live.rank.shape[1], live.tokens.shape[2]
+        rules, order = self._ways(progress, task)
+        each = sentence.repeat_interleave(size)
+        log_probs = next_log_probs(logits, live.tokens.flatten(0, 1), each, rules, task.eos)
+        log_probs = log_probs.view(*live.rank.shape, -1)  # (R, K, V)
+        totals = live.rank[..., None] + log_probs
+        groups, strength = self.beam.groups, self.beam.diversity
+        places, ranked = in_groups(totals, progress.slots, groups, strength, order, task.eos)  # (R, 2K)
+        parent, token = places // log_probs.shape[2], places % log_probs.shape[2]
+        before = live.take(parent)
+        candidates = before.append(
+            token,
+            log_probs.flatten(1).gather(1, places),
+            totals.flatten(1).gather(1, places).masked_fill(ranked == -torch.inf, -torch.inf),
+            task.wanted.after(sentence, before.standing, token),
+        )
+        ended = token == task.eos
+        own = torch.arange(size, device=sentence.device) < progress.slots[:, None]  # (R, K)
 
-        scores = candidates.rank[:, :size] / penalties[candidates.tokens.shape[2]]
-        ends = Paths(
-            candidates.tokens[:, :size],
-            candidates.token_log_probs[:, :size],
-            scores.masked_fill(~ended[:, :size], -torch.inf),
+        ends = candidates.first(size)
+        scores = ends.rank / task.penalties[step + 1] + self._coverage(ends, sentence, task)
+        scores = scores - INCOMPLETE * ~ends.standing.met.all(-1)
+        ends = dataclasses.replace(ends, rank=scores.masked_fill(~(ended[:, :size] & own), -torch.inf))
+        going = first_going(ended, size)
+        after = candidates.take(going)
+        after = dataclasses.replace(after, rank=after.rank.masked_fill(~own, -torch.inf))
+        finished = best_of(progress.finished, ends, task.eos)
+        return dataclasses.replace(progress, live=after, finished=finished), parent.gather(1, going)
+
+    def _ways(self, progress: Progress, task: Task) -> tuple[Sequence[Rule], Order]:
+        """What this step may write, and how its continuations are ordered: with nothing to include by their totals."""
+        wanted, sentence, live = task.wanted, progress.sentence, progress.live
+        size, step = live.rank.shape[1], live.tokens.shape[2]
+        if wanted.nothing:
+            return task.rules, lambda totals, members: ordered(totals, 2 * size)
+        left = wanted.left_after(sentence, live.standing)  # (R, K, U + 1)
+        rule = wanted.rule(sentence, live.standing, left, progress.longest - step - 1, task.eos)
+        return [rule, *task.rules], lambda totals, members: wanted.order(
+            totals, sentence[members], left[members], task.eos
         )
-        going = ended.to(torch.int8).argsort(dim=1, stable=True)[:, :size]
-        progress = dataclasses.replace(
-            progress, live=candidates.take(going), finished=best_of(progress.finished, ends, eos)
-        )
-        return progress, parent.gather(1, going)
+
+    def _coverage(self, paths: Paths, sentence: Tensor, task: Task) -> Tensor:
+        """The penalty (R, n) to add to each path's score."""
+        if not self.beam.needs_attention:
+            return paths.rank.new_zeros(())
+        return coverage_penalty(paths.covered, task.real[sentence], self.beam.coverage)
 
     def _decided(self, progress: Progress, penalties: Tensor) -> Tensor:
-        """Sentences (B,) at their limit, or whose live paths cannot beat the last of the n finished ones any more.
+        """Rows (R,) at their limit, or whose live paths cannot beat the last of the n finished ones any more.
 
-        Log-probabilities only fall. So no live path will score more than what it has now, divided by the penalty that
-        flatters it most: the longest length's where the penalty grows with the length, else the next one's.
+        Log-probabilities only fall, and coverage takes from a score. So no live path will score more than what it has
+        now, divided by the penalty that flatters it most: the longest length's where the penalty grows with the length,
+        else the next one's. Groups leave together: what one writes bears on the next.
         """
         step = progress.live.tokens.shape[2]
         kindest = penalties[progress.longest] if self.beam.length_penalty >= 0 else penalties[step + 1]
         bound = progress.live.rank.amax(1) / kindest
-        return (progress.finished.rank[:, -1] >= bound) | (progress.longest <= step)
+        decided = (progress.finished.rank[:, -1] >= bound) | (progress.longest <= step)
+        return decided.view(-1, self.beam.groups).all(1).repeat_interleave(self.beam.groups)
 
-    def _collect(self, left: list[Progress], batch: int, eos: int) -> list[list[Hypothesis]]:
+    def _collect(self, left: list[Progress], task: Task) -> list[list[Hypothesis]]:
         """The n best of each sentence; live paths at the limit only fill places that finished ones left empty."""
-        found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+        found: list[dict[tuple[int, ...], Hypothesis]] = [{} for _ in task.real]
         for chunk in left:
-            finished, live = self._read(chunk.finished, eos), self._read(chunk.live, eos)
+            kept = chunk.finished.rank.shape[1]
+            finished, live = (self._read(paths, chunk.sentence, task) for paths in (chunk.finished, chunk.live))
             for place, sentence in enumerate(chunk.sentence.tolist()):
-                found[sentence] = [*finished[place], *live[place]][: self.beam.n_best]
-        return found
+                for hypothesis in [*finished[place], *live[place]][:kept]:
+                    found[sentence].setdefault(hypothesis.tokens, hypothesis)
+        return [sorted(own.values(), key=best_first)[: self.beam.n_best] for own in found]
 
-    def _read(self, paths: Paths, eos: int) -> list[list[Hypothesis]]:
-        columns = (paths.tokens.tolist(), paths.token_log_probs.tolist(), paths.rank.tolist())
+    def _read(self, paths: Paths, sentence: Tensor, task: Task) -> list[list[Hypothesis]]:
+        covering = self._coverage(paths, sentence, task).expand_as(paths.rank)
+        complete = paths.standing.met.all(-1)
+        parts = (paths.tokens, paths.token_log_probs, paths.rank, covering, complete)
         return [
             sorted(
                 (
-                    Hypothesis.read(tokens, log_probs, eos, self.beam.length_penalty)
-                    for tokens, log_probs, rank in zip(*sentence, strict=True)
+                    Hypothesis.read(tokens, log_probs, task.eos, self.beam.length_penalty, coverage, whole)
+                    for tokens, log_probs, rank, coverage, whole in zip(*row, strict=True)
                     if rank > -math.inf
                 ),
-                key=lambda hypothesis: -hypothesis.score,
+                key=best_first,
             )
-            for sentence in zip(*columns, strict=True)
+            for row in zip(*(part.tolist() for part in parts), strict=True)
         ]
 
 
-def best_of(finished: Paths, ends: Paths, eos: int) -> Paths:
-    """As many paths as `finished` (B, n, t) has, the best of these and of `ends` (B, K, t + 1); of equals the older."""
-    tokens = torch.cat([F.pad(finished.tokens, (0, 1), value=eos), ends.tokens], dim=1)
-    token_log_probs = torch.cat([F.pad(finished.token_log_probs, (0, 1)), ends.token_log_probs], dim=1)
-    every = Paths(tokens, token_log_probs, torch.cat([finished.rank, ends.rank], dim=1))
-    return every.take(every.rank.argsort(dim=1, descending=True, stable=True)[:, : finished.rank.shape[1]])
+def ordered(totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Places in K * V of the greatest totals (R, K, V), and these totals: (R, count)."""
+    places = greatest(totals.flatten(1), count)
+    return places, totals.flatten(1).gather(1, places)
 
 
-def greatest(totals: Tensor, count: int) -> Tensor:
-    """Where the `count` greatest of each row stand, in order; of equals the first: (B, M) -> (B, count).
+def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
+    return not hypothesis.finished, -hypothesis.score
 
-    torch.topk takes any of several equals, and 16-bit logits often are equal. Without its sign a float's bits order
-    as its size does, so these bits of a log-probability above its place make a whole number without equals.
-    """
-    keyed = totals.view(torch.int32).to(torch.int64)
-    # In place: on a CPU fresh memory for each of these took longer than topk.
-    keyed.bitwise_and_(0x7FFFFFFF).bitwise_left_shift_(32)
-    keyed.bitwise_or_(torch.arange(totals.shape[1], device=totals.device))
-    return keyed.topk(count, largest=False).values & 0xFFFFFFFF
+
+def attend(progress: Progress, trace: dict[str, Tensor] | None) -> Progress:
+    """The same with the attention of one step more on the source, where it is traced."""
+    if trace is None:
+        return progress
+    live = progress.live
+    covered = live.covered + attention(trace).view_as(live.covered)
+    return dataclasses.replace(progress, live=dataclasses.replace(live, covered=covered))

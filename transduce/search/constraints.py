@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
+from transduce.search.wishes import NOTHING, Phrase, Wishes
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
-Prefixes = Sequence[tuple[int, ...]]
 
 
 def require(holds: bool, field: str, value: object, expected: str) -> None:
@@ -59,34 +60,35 @@ class Limits:
         require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
         require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
 
-    def lengths(self, mask: Tensor, prefixes: Prefixes | None) -> list[int]:
+    def lengths(self, mask: Tensor, wishes: Sequence[Wishes]) -> list[int]:
         """The most steps each sentence may take, end symbol included. mask (B, S) is True at real source tokens."""
         sources: list[int] = mask.sum(1).tolist()
         wanted = [int(self.longest_ratio * source) + self.longest_extra for source in sources]
         written = [min(max(length, self.shortest + 1), self.longest) for length in wanted]
-        return [most + len(prefix) for most, prefix in zip(written, checked(prefixes, len(sources)), strict=True)]
+        return [most + len(wish.prefix) for most, wish in zip(written, wishes, strict=True)]
 
-    def rules(self, symbols: Symbols, prefixes: Prefixes | None, mask: Tensor) -> list[Rule]:
+    def rules(self, symbols: Symbols, wishes: Sequence[Wishes], device: torch.device) -> list[Rule]:
         """What holds at every step, in order of application. The prefix comes last: it overrules the others."""
-        batch, device = len(mask), mask.device
-        forced = checked(prefixes, batch)
+        forced = [wish.prefix for wish in wishes]
         found = [forbid((*symbols.never, *self.forbid), device)]
         if self.shortest:
             found.append(hold_back(symbols.eos, [self.shortest + len(prefix) for prefix in forced], device))
         if self.no_repeat:
             found.append(no_repeat(self.no_repeat))
+        if any(wish.exclude for wish in wishes):
+            found.append(exclude([wish.exclude for wish in wishes], device))
         if any(forced):
             found.append(force(forced, device))
         return found
 
 
-def checked(prefixes: Prefixes | None, batch: int) -> Prefixes:
-    """One prefix a sentence, empty where none were given."""
-    if prefixes is None:
-        return [()] * batch
-    if len(prefixes) != batch:
-        raise ValueError(f"prefixes: expected one a sentence, {batch} in all, got {len(prefixes)}")
-    return prefixes
+def checked(wishes: Sequence[Wishes] | None, batch: int) -> Sequence[Wishes]:
+    """Wishes for each sentence; none were given: nothing is asked."""
+    if wishes is None:
+        return [NOTHING] * batch
+    if len(wishes) != batch:
+        raise ValueError(f"wishes: expected one a sentence, {batch} in all, got {len(wishes)}")
+    return wishes
 
 
 def next_log_probs(logits: Tensor, tokens: Tensor, sentence: Tensor, rules: Sequence[Rule], eos: int) -> Tensor:
@@ -140,21 +142,50 @@ def no_repeat(size: int) -> Rule:
     """No n-gram of `size` tokens twice in one translation."""
 
     def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
-        count, step = tokens.shape
+        step = tokens.shape[1]
         if step < size:
             return allowed
         grams = tokens.unfold(1, size, 1)  # (N, step - size + 1, size)
         latest = tokens[:, step - size + 1 :]  # (N, size - 1): what the next token would complete
         repeats = (grams[..., :-1] == latest[:, None]).all(-1)  # (N, step - size + 1)
-        vocabulary = allowed.shape[1]
-        completions = torch.where(repeats, grams[..., -1], vocabulary)  # one column more takes what does not repeat
-        struck = torch.zeros(count, vocabulary + 1, dtype=torch.bool, device=allowed.device)
-        return allowed & ~struck.scatter(1, completions, True)[:, :vocabulary]
+        return strike(allowed, grams[..., -1], repeats)
 
     return rule
 
 
-def force(prefixes: Prefixes, device: torch.device) -> Rule:
+def strike(allowed: Tensor, tokens: Tensor, where: Tensor) -> Tensor:
+    """Take from allowed (N, V) those of tokens (N, M) that stand `where` (N, M)."""
+    count, vocabulary = allowed.shape
+    struck = torch.zeros(count, vocabulary + 1, dtype=torch.bool, device=allowed.device)
+    columns = torch.where(where, tokens, vocabulary)  # one column more takes what is not struck
+    return allowed & ~struck.scatter(1, columns, True)[:, :vocabulary]
+
+
+def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
+    """No phrase of those given for each sentence: its last token is struck where the others have just been written."""
+    longest = max(len(phrase) for own in phrases for phrase in own)
+    most = max(map(len, phrases))
+    free, absent = [-1] * longest, [-2] * longest  # -1 stands for any token, -2 is none that could be written
+    padded = [[[*free, *phrase][-longest:] for phrase in own] + [absent] * (most - len(own)) for own in phrases]
+    table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, most, longest)
+    highest = max(max(phrase) for own in phrases for phrase in own)
+
+    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
+        check_tokens("exclude", highest, allowed.shape[1])
+        latest = F.pad(tokens, (longest - 1, 0), value=-3)[:, tokens.shape[1] :]  # (N, longest - 1)
+        own = table[sentence]  # (N, most, longest)
+        head, last = own[..., :-1], own[..., -1]
+        return strike(allowed, last, ((head == -1) | (head == latest[:, None])).all(-1) & (last >= 0))
+
+    return rule
+
+
+def check_tokens(name: str, highest: int, vocabulary: int) -> None:
+    if highest >= vocabulary:
+        raise ValueError(f"{name}: expected tokens below the vocabulary's size ({vocabulary}), got {highest}")
+
+
+def force(prefixes: Sequence[Phrase], device: torch.device) -> Rule:
     """Only the prefix's token as long as it lasts, whatever the rules before this one said."""
     longest = max(len(prefix) for prefix in prefixes)
     padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
@@ -165,10 +196,7 @@ def force(prefixes: Prefixes, device: torch.device) -> Rule:
         step = tokens.shape[1]
         if step >= longest:
             return allowed
-        if highest >= allowed.shape[1]:
-            raise ValueError(
-                f"prefixes: expected tokens below the vocabulary's size ({allowed.shape[1]}), got {highest}"
-            )
+        check_tokens("prefix", highest, allowed.shape[1])
         wanted = table[sentence, step, None]  # (N, 1), -1 where the prefix is over
         return torch.where(wanted < 0, allowed, torch.arange(allowed.shape[1], device=allowed.device) == wanted)
 

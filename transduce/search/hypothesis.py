@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from transduce.data.symbols import Symbols
+from transduce.search.wishes import Wishes
 
 if TYPE_CHECKING:
     from transduce.model.contract import Memory, Stepwise
@@ -27,7 +28,8 @@ class Hypothesis:
 
     `tokens` are without start and end symbol. `log_prob` is the model's own log-probability of the tokens and the
     end symbol, `token_log_probs` its parts, the end symbol's last; no temperature or constraint alters them. `score`
-    is what the search ranks by. `finished` is False when the length limit came before the end symbol.
+    is what the search ranks by. `finished` is False when the length limit came before the end symbol, or the end before
+    all that was to be included.
     """
 
     tokens: tuple[int, ...]
@@ -37,16 +39,27 @@ class Hypothesis:
     token_log_probs: tuple[float, ...]
 
     @classmethod
-    def read(cls, tokens: Sequence[int], token_log_probs: Sequence[float], eos: int, alpha: float = 0.0) -> Hypothesis:
-        """From what a search wrote: all of it, or as far as the first end symbol. `alpha` is the length penalty's."""
-        finished = eos in tokens
-        length = tokens.index(eos) + 1 if finished else len(tokens)
+    def read(
+        cls,
+        tokens: Sequence[int],
+        token_log_probs: Sequence[float],
+        eos: int,
+        alpha: float = 0.0,
+        coverage: float = 0.0,
+        complete: bool = True,
+    ) -> Hypothesis:
+        """From what a search wrote: all of it, or as far as the first end symbol.
+
+        `alpha` is the length penalty's, `coverage` the penalty to add, `complete` whether all is there that must be.
+        """
+        ended = eos in tokens
+        length = tokens.index(eos) + 1 if ended else len(tokens)
         log_prob = math.fsum(token_log_probs[:length])
         return cls(
-            tokens=tuple(tokens[: length - 1] if finished else tokens),
-            score=log_prob / length_penalty(length, alpha),
+            tokens=tuple(tokens[: length - 1] if ended else tokens),
+            score=log_prob / length_penalty(length, alpha) + coverage,
             log_prob=log_prob,
-            finished=finished,
+            finished=ended and complete,
             token_log_probs=tuple(token_log_probs[:length]),
         )
 
@@ -59,12 +72,12 @@ class Search(Protocol):
         model: Stepwise,
         memory: Memory,
         symbols: Symbols,
-        prefixes: Sequence[tuple[int, ...]] | None = None,
+        wishes: Sequence[Wishes] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
         """One list a sentence, best first and never empty.
 
-        `prefixes`: how each translation must begin (may be empty, may differ in length). `keys`: one 64-bit number a
-        sentence from which its random draws follow; without them the place in the batch is the key.
+        `wishes`: how each translation must begin, what must appear in it and what must not, one a sentence. `keys`: one
+        64-bit number a sentence from which its random draws follow; without them the place in the batch is the key.
         """
         ...

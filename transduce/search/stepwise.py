@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
+from transduce.errors import ConfigError
 from transduce.model.contract import Memory, Stepwise, rows
-from transduce.search.constraints import Limits, Prefixes, next_log_probs, require
+from transduce.search.constraints import Limits, checked, next_log_probs, require
 from transduce.search.hypothesis import Hypothesis, Search
+from transduce.search.wishes import Wishes
 
 Pick = Callable[[Tensor, Tensor, int], Tensor]  # log-probabilities (N, V), streams (N,), step -> tokens (N,)
 COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave float32
@@ -87,12 +89,18 @@ class StepwiseSearch:
         model: Stepwise,
         memory: Memory,
         symbols: Symbols,
-        prefixes: Prefixes | None = None,
+        wishes: Sequence[Wishes] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
         batch, device = len(memory.mask), memory.mask.device
-        rules = self.limits.rules(symbols, prefixes, memory.mask)
-        lengths = torch.tensor(self.limits.lengths(memory.mask, prefixes), device=device)
+        asked = checked(wishes, batch)
+        if any(wish.include for wish in asked):
+            raise ConfigError(
+                "include: words that must appear need a beam search, which keeps paths at every stage of writing them;"
+                " greedy search and sampling follow one path. Use beam=4, or a search of kind 'beam'"
+            )
+        rules = self.limits.rules(symbols, asked, device)
+        lengths = torch.tensor(self.limits.lengths(memory.mask, asked), device=device)
         row = torch.arange(batch * self.samples, device=device)
         written = Written(
             row=row,

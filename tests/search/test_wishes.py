@@ -1,0 +1,83 @@
+"""Words as tokens: which ways of writing a word count as the word."""
+
+from __future__ import annotations
+
+import pytest
+
+from transduce.data.spelling import spellings
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import SentencePiece
+from transduce.errors import DataError
+from transduce.search.wishes import Wishes, spell
+
+LINES = [
+    "das Haus am Hafen",
+    "ein Krankenhaus, kein Hauskauf",
+    "die Häuser der Häfen",
+    "einer kaufte ein Haus.",
+    "五百三十",
+]
+
+
+def train(**settings: object) -> Tokenizer:
+    kind = SentencePiece(**{"vocabulary": 340, "normalization": "identity", **settings})  # type: ignore[arg-type]
+    return kind.train(LINES * 20, LINES * 20).tokenizers.target
+
+
+TOKENIZER = train(model="bpe")
+
+
+def texts(tokenizer: Tokenizer, wishes: Wishes) -> tuple[list[list[str]], list[str]]:
+    include = [["".join(tokenizer.pieces(way)) for way in ways] for ways in wishes.include]
+    return include, ["".join(tokenizer.pieces(phrase)) for phrase in wishes.exclude]
+
+
+def test_all_ways_through_the_pieces_fewest_first():
+    pieces = {"a": (1,), "b": (2,), "ab": (3,), "ba": (4,), "c": (5, 6)}
+    assert spellings("ab", pieces, 9) == [(3,), (1, 2)]
+    assert spellings("abab", pieces, 9) == [(3, 3), (1, 2, 3), (1, 4, 2), (3, 1, 2), (1, 2, 1, 2)]
+    assert spellings("abab", pieces, 2) == [(3, 3), (1, 2, 3)]
+    assert spellings("ac", pieces, 9) == [(1, 5, 6)]
+    assert spellings("ax", pieces, 9) == []
+    assert spellings("", pieces, 9) == [()]
+
+
+@pytest.mark.parametrize("word", ["Haus", "Krankenhaus", "ein Haus", " Hafen ", "五百", "😀", "."])
+def test_every_spelling_reads_as_the_word(word):
+    found = TOKENIZER.spellings(word)
+    assert {TOKENIZER.decode(way).strip() for way in found} == {word.strip()}
+    assert len(found) == len(set(found))
+    assert {TOKENIZER.spelling(word), TOKENIZER.spelling(word, inside=True)} <= {*found}
+
+
+def test_a_word_with_cases_begins_after_a_space():
+    include, _ = texts(TOKENIZER, spell(TOKENIZER, ["Haus", "ein Haus", "Haus", "7"], []))
+    assert include == [["▁Haus"], ["▁ein▁Haus"], ["▁<0x37>"]]
+
+
+def test_other_words_may_stand_inside_others_text():
+    include, _ = texts(TOKENIZER, spell(TOKENIZER, [",", "百三"], []))
+    assert include[0][:2] == ["▁,", ","]
+    assert include[1][:2] == ["▁百三", "百三"]
+    assert all("百三" in way for way in include[1])
+
+
+def test_excluded_words_are_struck_with_and_without_a_space_however_they_are_cut():
+    _, exclude = texts(TOKENIZER, spell(TOKENIZER, [], ["aus"]))
+    assert {*exclude} == {"aus"}  # what begins with a space ends with these
+    wishes = spell(TOKENIZER, [], ["Haus", "百"])
+    for way in [*TOKENIZER.spellings("Haus"), *TOKENIZER.encode(["ein Haus", "五百三十"])]:
+        assert any(way[i : i + len(p)] in (p, [*p]) for p in wishes.exclude for i in range(len(way)))
+    other = TOKENIZER.encode(["Hafen"])[0]
+    assert not any(tuple(other[i : i + len(p)]) == p for p in wishes.exclude for i in range(len(other)))
+
+
+def test_what_cannot_be_written():
+    plain = train(byte_fallback=False, vocabulary=60)
+    with pytest.raises(DataError, match="include: 'Möwe' cannot be written, for the model's vocabulary lacks 'Möw'"):
+        spell(plain, ["Möwe"], [])
+    assert spell(plain, [], ["Möwe"]) == Wishes()
+    with pytest.raises(DataError, match="include: 'kein Haus' cannot be written without 'Haus', which exclude forbids"):
+        spell(TOKENIZER, ["kein Haus"], ["Haus"])
+    with pytest.raises(DataError, match="exclude: a blank word was given"):
+        spell(TOKENIZER, [], [""])

@@ -1,0 +1,207 @@
+"""Phrases that must appear: dynamic beam allocation (Post and Vilar 2018) over one automaton a sentence.
+
+The automaton is that of Aho and Corasick 1975: a node is the longest end of what is written that begins a phrase, so
+that a phrase broken off falls back to whatever it still begins. Places in the beam are dealt out by the number of
+tokens that are left to write, one after another to each number, so that every stage has a path.
+Shapes: B sentences, R rows, K paths, V vocabulary, M nodes, U tokens that occur in a sentence's phrases, W wishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from transduce.search.constraints import Rule, check_tokens
+from transduce.search.paths import Standing, greatest
+from transduce.search.wishes import Phrase, holds
+
+Include = tuple[tuple[Phrase, ...], ...]  # of each wish the phrases that fulfil it
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """One sentence's phrases in plain Python. `tokens` are all that occur in them; any other token leads to node 0.
+
+    goto[node][i] is the node after token i, complete[node] the wishes fulfilled on arriving there, rest[node][wish]
+    the tokens that still fulfil a wish from there, needed[wish] the same from nowhere.
+    """
+
+    tokens: list[int]
+    goto: list[list[int]]
+    complete: list[list[bool]]
+    rest: list[list[int]]
+    needed: list[int]
+
+    @classmethod
+    def of(cls, include: Include) -> Automaton:
+        include = without_implied(include)
+        phrases = [phrase for ways in include for phrase in ways]
+        texts = sorted({phrase[:end] for phrase in phrases for end in range(len(phrase) + 1)} | {()})
+        number = {text: node for node, text in enumerate(texts)}
+        tokens = sorted({token for phrase in phrases for token in phrase})
+
+        def node_of(text: Phrase) -> int:
+            return next(number[text[begin:]] for begin in range(len(text) + 1) if text[begin:] in number)
+
+        def rest(text: Phrase, ways: Sequence[Phrase]) -> int:
+            return min(len(way) - done for way in ways for done in range(len(way)) if ends_with(text, way[:done]))
+
+        return cls(
+            tokens,
+            [[node_of((*text, token)) for token in tokens] for text in texts],
+            [[any(ends_with(text, way) for way in ways) for ways in include] for text in texts],
+            [[rest(text, ways) for ways in include] for text in texts],
+            [min(map(len, ways)) for ways in include],
+        )
+
+
+def without_implied(include: Include) -> Include:
+    """Without the wishes that another fulfils however it is written; of two that fulfil each other the first stays."""
+    kept: list[tuple[Phrase, ...]] = []
+    for place, ways in enumerate(include):
+        earlier = any(implies(other, ways) for other in kept)
+        if not earlier and not any(implies(o, ways) and not implies(ways, o) for o in include[place + 1 :]):
+            kept.append(ways)
+    return tuple(kept)
+
+
+def implies(ways: Sequence[Phrase], others: Sequence[Phrase]) -> bool:
+    """Whether each of the ways holds one of the others."""
+    return all(any(holds(way, other) for other in others) for way in ways)
+
+
+def ends_with(text: Phrase, end: Phrase) -> bool:
+    return text[len(text) - len(end) :] == end if len(end) <= len(text) else False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The automata of a batch, padded: tokens (B, U), goto (B, M, U + 1), complete and rest (B, M, W), needed (B, W).
+
+    The last column of `goto` is for every other token. A wish that only pads needs no token and is met from the start.
+    `most` is the greatest number of tokens that any sentence needs for all its wishes.
+    """
+
+    tokens: Tensor
+    goto: Tensor
+    complete: Tensor
+    rest: Tensor
+    needed: Tensor
+    highest: int
+    most: int
+
+    @classmethod
+    def of(cls, includes: Sequence[Include], device: torch.device) -> Wanted:
+        known = {include: Automaton.of(include) for include in {*includes}}
+        automata = [known[include] for include in includes]
+        batch, nodes = len(automata), max(len(one.goto) for one in automata)
+        used, wishes = max(len(one.tokens) for one in automata), max(len(one.needed) for one in automata)
+        tokens, needed = torch.full((batch, used), -1), torch.zeros(batch, wishes, dtype=torch.int64)
+        goto, rest = needed.new_zeros(batch, nodes, used + 1), needed.new_zeros(batch, nodes, wishes)
+        complete = torch.zeros(batch, nodes, wishes, dtype=torch.bool)
+        for place, one in enumerate(automata):
+            own_nodes, own_tokens, own_wishes = len(one.goto), len(one.tokens), len(one.needed)
+            tokens[place, :own_tokens] = torch.tensor(one.tokens)
+            goto[place, :own_nodes, :own_tokens] = torch.tensor(one.goto)
+            complete[place, :own_nodes, :own_wishes] = torch.tensor(one.complete)
+            rest[place, :own_nodes, :own_wishes] = torch.tensor(one.rest)
+            needed[place, :own_wishes] = torch.tensor(one.needed)
+        highest = max(max(one.tokens, default=-1) for one in automata)
+        most = max(sum(one.needed) for one in automata)
+        tokens, goto, complete = tokens.to(device), goto.to(device), complete.to(device)
+        return cls(tokens, goto, complete, rest.to(device), needed.to(device), highest, most)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no sentence has a wish."""
+        return self.needed.shape[1] == 0
+
+    def start(self, sentence: Tensor, count: int) -> Standing:
+        """Nothing written: sentence (R,) -> (R, count)."""
+        node = sentence.new_zeros(len(sentence), count)
+        return Standing(node, (self.needed == 0)[sentence][:, None].expand(-1, count, -1))
+
+    def after(self, sentence: Tensor, standing: Standing, token: Tensor) -> Standing:
+        """One token further: token (R, n)."""
+        if self.nothing:
+            return standing
+        same = token[..., None] == self.tokens[sentence][:, None]  # (R, n, U)
+        column = torch.where(same.any(-1), same.to(torch.int8).argmax(-1), same.shape[2])
+        node = self.goto[sentence[:, None], standing.node, column]
+        return Standing(node, standing.met | self.complete[sentence[:, None], node])
+
+    def left(self, sentence: Tensor, standing: Standing) -> Tensor:
+        """How many tokens complete what is begun and then write the other phrases one after another: (R, n).
+
+        Phrases that overlap may need fewer: never more.
+        """
+        return self._left(sentence[:, None], standing.node, standing.met)
+
+    def left_after(self, sentence: Tensor, standing: Standing) -> Tensor:
+        """The same after each token of `tokens`, and last after any other token: (R, n, U + 1)."""
+        node = self.goto[sentence[:, None], standing.node]  # (R, n, U + 1)
+        which = sentence[:, None, None]
+        return self._left(which, node, standing.met[:, :, None] | self.complete[which, node])
+
+    def _left(self, which: Tensor, node: Tensor, met: Tensor) -> Tensor:
+        needed = self.needed[which]  # (R, 1.., W)
+        unmet = needed.masked_fill(met, 0).sum(-1)
+        return unmet - (needed - self.rest[which, node]).masked_fill(met, 0).amax(-1)
+
+    def rule(self, sentence: Tensor, standing: Standing, left: Tensor, room: Tensor, eos: int) -> Rule:
+        """No end before all is written, and no token that leaves too little room: its rows are (R, K) flattened.
+
+        left (R, K, U + 1) is what `left_after` gave, room (R,) how many tokens may still come before the end. Where
+        the room is too small from the start, only tokens that help are written.
+        """
+        spare = room[:, None] - self.left(sentence, standing)  # (R, K)
+        fine = room[:, None, None] - 1 - left >= spare.clamp(max=0)[..., None]  # (R, K, U + 1)
+        fine |= (self.needed.sum(1) == 0)[sentence, None, None]
+        columns = self.tokens[sentence][:, None].expand(-1, left.shape[1], -1)  # (R, K, U)
+
+        def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
+            vocabulary = allowed.shape[1]
+            check_tokens("include", self.highest, vocabulary)
+            everything = fine[..., -1:].expand(-1, -1, vocabulary + 1)  # one column more takes what pads
+            kept = everything.scatter(2, columns.where(columns >= 0, vocabulary), fine[..., :-1])
+            kept[..., eos] = standing.met.all(-1)
+            return allowed & kept[..., :vocabulary].flatten(0, 1)
+
+        return rule
+
+    def order(self, totals: Tensor, sentence: Tensor, left: Tensor, eos: int) -> tuple[Tensor, Tensor]:
+        """Where the best continuations stand in K * V, dealt out by what they leave, and their totals: (R, 2K).
+
+        totals (R, K, V). Those with equally many tokens left are ranked by their total; then comes the first of each,
+        the second of each, and so on, those that leave least before the others. Without wishes this is the order of
+        the totals.
+        """
+        count, size, vocabulary = totals.shape
+        own = self.tokens[sentence]  # (R, U)
+        special = torch.cat([own.where(own >= 0, eos), torch.full_like(own[:, :1], eos)], dim=1)
+        special = special[:, None].expand(-1, size, -1)  # (R, K, U + 1)
+        real = torch.cat([own >= 0, torch.ones_like(own[:, :1], dtype=torch.bool)], dim=1)[:, None]
+        others = totals.scatter(2, special, -torch.inf)
+        best = greatest(others.flatten(0, 1), min(size, vocabulary)).view(count, size, -1)  # (R, K, K)
+        token = torch.cat([best, special], dim=2)
+        total = torch.cat([others.gather(2, best), totals.gather(2, special).masked_fill(~real, -torch.inf)], dim=2)
+        ends = torch.zeros_like(left[..., :1])
+        after = torch.cat([left[..., -1:].expand_as(best), left[..., :-1], ends], dim=2)
+        place = token + vocabulary * torch.arange(size, device=token.device)[:, None]
+        place, total, after = place.flatten(1), total.flatten(1), after.flatten(1)
+        index = deal(place, total, after, self.most)[:, : 2 * size]
+        return place.gather(1, index), total.gather(1, index)
+
+
+def deal(place: Tensor, total: Tensor, left: Tensor, most: int) -> Tensor:
+    """In turn one of each number of tokens left, best totals first, of equals the first place: all (R, M)."""
+    index = place.argsort(dim=1)
+    index = index.gather(1, total.gather(1, index).argsort(dim=1, descending=True, stable=True))
+    total, left = total.gather(1, index), left.gather(1, index)
+    same = left[..., None] == torch.arange(most + 1, device=left.device)  # (R, M, most + 1)
+    turn = same.cumsum(1).gather(2, left[..., None]).squeeze(2)  # which it is among those with as many left, from 1
+    key = (turn * (most + 1) + left).masked_fill(total == -torch.inf, torch.iinfo(torch.int64).max)
+    return index.gather(1, key.argsort(dim=1, stable=True))

@@ -1,0 +1,81 @@
+"""What is asked of one sentence's translation: how it begins, what must appear in it and what must not.
+
+Words become tokens here. The same word can be written in several ways (`▁Haus`, `Ha us`), so each word to include is a
+choice of phrases and each word to exclude a set of them. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transduce.data.tokenizer import Tokenizer
+from transduce.errors import DataError
+
+Phrase = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Tokens a translation must begin with, phrases it must hold, and phrases that must not occur in it.
+
+    Of each choice in `include` one phrase at least must appear, its tokens in a row. A prefix overrules `exclude`.
+    """
+
+    prefix: Phrase = ()
+    include: tuple[tuple[Phrase, ...], ...] = ()
+    exclude: tuple[Phrase, ...] = ()
+
+
+NOTHING = Wishes()
+
+
+def spell(tokenizer: Tokenizer, include: Sequence[str], exclude: Sequence[str]) -> Wishes:
+    """Words (or runs of words) as tokens of the target side. A word that cannot be written need not be excluded."""
+    for name, words in (("include", include), ("exclude", exclude)):
+        for word in words:
+            if not word.strip():
+                raise DataError(f"{name}: a blank word was given; give words that can be seen, or none")
+    struck = {word: _shortest([*tokenizer.spellings(word), *_within(tokenizer, word)]) for word in exclude}
+    wanted = tuple(_choice(tokenizer, word, struck) for word in dict.fromkeys(include))
+    every = sorted({phrase for phrases in struck.values() for phrase in phrases})
+    return Wishes(include=wanted, exclude=tuple(_shortest(every)))
+
+
+def _choice(tokenizer: Tokenizer, word: str, struck: dict[str, list[Phrase]]) -> tuple[Phrase, ...]:
+    """The ways to write a word that must appear: as after a space, and where none is needed as inside other text."""
+    ways = [tokenizer.spelling(word)]
+    if not _spaced(word):
+        ways += [tokenizer.spelling(word, inside=True), *_within(tokenizer, word)]
+    written = [way for way in ways if tokenizer.symbols.unk not in way]
+    if not written:
+        unknown = "".join(tokenizer.unknown(word))
+        raise DataError(
+            f"include: {word!r} cannot be written, for the model's vocabulary lacks {unknown!r}; leave it out"
+        )
+    for other, phrases in struck.items():
+        written = [way for way in written if not any(holds(way, phrase) for phrase in phrases)]
+        if not written:
+            raise DataError(f"include: {word!r} cannot be written without {other!r}, which exclude forbids; drop one")
+    return tuple(written)
+
+
+def _within(tokenizer: Tokenizer, word: str) -> list[Phrase]:
+    """Pieces that hold a word among others: only where words are not parted by spaces are these the same word."""
+    return [] if _spaced(word) else tokenizer.holding(word)
+
+
+def _spaced(word: str) -> bool:
+    """Whether a space stands before the word: its script has digits or cases. `ein` is then not found in `kein`."""
+    begin = word.strip()[0]
+    return begin.isdigit() or begin.lower() != begin.upper()
+
+
+def _shortest(phrases: Sequence[Phrase]) -> list[Phrase]:
+    """Those that hold no other one: the rest cannot occur where these do not."""
+    return [phrase for phrase in phrases if not any(other != phrase and holds(phrase, other) for other in phrases)]
+
+
+def holds(phrase: Phrase, part: Phrase) -> bool:
+    """Whether the part stands in the phrase, in a row."""
+    return any(phrase[i : i + len(part)] == part for i in range(len(phrase) - len(part) + 1))
