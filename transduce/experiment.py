@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from transduce.errors import ConfigError
 from transduce.model.seq2seq import Model
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
+from transduce.objectives.minimum_risk import MinimumRisk
 from transduce.objectives.r_drop import RDrop
+from transduce.objectives.reinforce import Reinforce
 from transduce.search.beam import Beam
 from transduce.search.choice import SearchChoice
 from transduce.training.settings import Training, Validation
@@ -43,7 +45,7 @@ class Config:
     license: str = ""  # of the trained model, for its card
     data: Data = Data()
     model: Model = Model()
-    objective: CrossEntropy | RDrop = CrossEntropy()
+    objective: CrossEntropy | RDrop | Reinforce | MinimumRisk = CrossEntropy()
     search: SearchChoice = Beam()
     training: Training = Training()
     validation: Validation = Validation()

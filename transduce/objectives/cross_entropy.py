@@ -8,8 +8,9 @@ from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
-from transduce.model.contract import Stepwise
+from transduce.model.contract import Memory, Stepwise
 from transduce.objectives.base import BARE, Loss, Objective, Pass, Tools, forward
+from transduce.objectives.inputs import InputsChoice, TeacherForcing
 from transduce.objectives.terms import Term, Terms
 from transduce.objectives.weighted import check_weight
 
@@ -39,13 +40,18 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class CrossEntropy(Smoothed):
-    """Smoothed cross-entropy, and terms."""
+    """Smoothed cross-entropy, and terms; `inputs` is what the decoder reads meanwhile."""
+
+    inputs: InputsChoice = TeacherForcing()
 
     def build(self, tools: Tools = BARE) -> Objective:
-        terms = Terms(self.terms, tools)
+        read, terms = self.inputs.build(tools), Terms(self.terms, tools)
 
         def objective(model: Stepwise, batch: Batch, step: int) -> Loss:
-            return self.loss_of(forward(model, batch, terms.trace(step)), terms, step)
+            def inputs(memory: Memory) -> Tensor:
+                return read(model, batch, memory, step)
+
+            return self.loss_of(forward(model, batch, terms.trace(step), inputs), terms, step)
 
         return objective
 

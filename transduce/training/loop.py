@@ -121,7 +121,7 @@ class _Run:
         def teacher(folder: str) -> Stepwise:
             return open_teacher(Path(folder), self.tokenizers).to(self.session.device)
 
-        return Tools(target.symbols, target.decode, teacher)
+        return Tools(target.symbols, target.decode, teacher, target.size)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
