@@ -9,13 +9,14 @@ sharpness of 1 it is the expected one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from transduce.errors import ConfigError
-from transduce.objectives.sequence import Sentences, SequenceLevel
+from transduce.objectives.sequence import Candidate, Sentences, SequenceLevel
 from transduce.search.stepwise import Sample
 
 
@@ -40,7 +41,13 @@ class MinimumRisk(SequenceLevel):
         if self.with_reference:
             candidates = [[*found, right] for found, right in zip(candidates, sentences.references, strict=True)]
         rewards = sentences.rewards(candidates)  # (B, n)
-        again = torch.tensor([[one in found[:i] for i, one in enumerate(found)] for found in candidates])
         sharpened = self.sharpness * sentences.log_probs(candidates)
-        shares = sharpened.masked_fill(again.to(sharpened.device), -torch.inf).softmax(1)
+        again = torch.tensor([repeated(found) for found in candidates]).to(sharpened.device)
+        shares = sharpened.masked_fill(again, -torch.inf).softmax(1)
         return (shares * (1 - rewards)).sum(1), rewards[:, : self.samples].mean(1)
+
+
+def repeated(candidates: Sequence[Candidate]) -> list[bool]:
+    """Whether each has come before: candidates are a set."""
+    first = {one: place for place, one in reversed(list(enumerate(candidates)))}
+    return [first[one] != place for place, one in enumerate(candidates)]

@@ -97,11 +97,16 @@ class Sentences:
         gold, lengths = self.batch.gold.tolist(), self.batch.target_mask.sum(1).tolist()
         return [tuple(row[:length]) for row, length in zip(gold, lengths, strict=True)]
 
+    @cached_property
+    def keys(self) -> list[int]:
+        """What a search's draws follow from, of torch's global generator: others at each step, the same on resuming."""
+        drawn: list[int] = torch.randint(-(2**63), 2**63 - 1, (len(self.references),)).tolist()
+        return drawn
+
     def find(self, search: Search) -> list[list[Candidate]]:
-        """Translations of each sentence. A search's draws follow from keys that torch's global generator gives."""
+        """Translations of each sentence."""
         eos = self.tools.symbols.eos
-        keys = torch.randint(-(2**63), 2**63 - 1, (len(self.references),)).tolist()
-        found = search(self.model, self.memory, self.tools.symbols, keys=keys)
+        found = search(self.model, self.memory, self.tools.symbols, keys=self.keys)
         torch.clear_autocast_cache()  # weights cast where no gradient was wanted must not serve where one is
         return [[(*one.tokens, eos) if one.finished else one.tokens for one in sentence] for sentence in found]
 
