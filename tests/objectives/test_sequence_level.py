@@ -16,9 +16,11 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 
+from transduce import config as configs
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
+from transduce.experiment import Config
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Objective, Tools
@@ -275,3 +277,9 @@ def test_settings_that_cannot_be(kind: type[SequenceLevel], settings: dict[str, 
     with pytest.raises(ConfigError) as error:
         kind(**settings)  # type: ignore[arg-type]
     assert str(error.value) == text
+
+
+def test_terms_beside_its_cross_entropy_are_checked_too() -> None:
+    with pytest.raises(ConfigError) as error:
+        configs.load(Config, None, ["objective={kind='reinforce',cross_entropy={terms=[{kind='ctc'}]}}"])
+    assert "objective.cross_entropy.terms[0].kind: this term trains a head that the model has not" in str(error.value)

@@ -9,6 +9,7 @@ from torch import Tensor
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
 from transduce.model.contract import Memory, Stepwise
+from transduce.model.seq2seq import Model
 from transduce.objectives.base import BARE, Loss, Objective, Pass, Tools, forward
 from transduce.objectives.inputs import InputsChoice, TeacherForcing
 from transduce.objectives.terms import Term, Terms
@@ -31,6 +32,14 @@ class Smoothed:
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing: expected a number from 0 up to 1, got {self.label_smoothing}")
         check_weight(self.weight)
+
+    def check(self, model: Model) -> None:
+        """Refuse a model that lacks what a term needs."""
+        for number, term in enumerate(self.terms):
+            try:
+                term.check(model)
+            except ConfigError as error:
+                raise ConfigError(f"terms[{number}].{error}") from None
 
     def loss_of(self, passed: Pass, terms: Terms, step: int) -> Loss:
         """Cross-entropy and terms of one forward pass."""

@@ -129,17 +129,20 @@ class ScheduledSampling:
                 return batch.inputs
             with torch.no_grad():
                 logits, _ = model.advance(batch.inputs, model.start(memory), mask=batch.target_mask)
-            predicted = self._predict(logits[:, :-1].float(), struck)  # (B, T - 1): for inputs 1, 2, ...
+                predicted = self._predict(logits[:, :-1].float(), struck)  # (B, T - 1): for inputs 1, 2, ...
+            torch.clear_autocast_cache()  # weights cast where no gradient was wanted must not serve where one is
             own = torch.cat((batch.inputs[:, :1], predicted), dim=1)
             return own.where(_draws(batch) < probability, batch.inputs)
 
         return inputs
 
     def _predict(self, logits: Tensor, struck: list[int]) -> Tensor:
-        logits = logits.index_fill(-1, torch.tensor(struck, device=logits.device), -torch.inf)
-        if self.temperature:  # the highest of logits with Gumbel noise is a draw from their softmax
-            logits = logits - self.temperature * torch.empty_like(logits).exponential_().log()
-        return logits.argmax(-1)
+        # The highest of logits with Gumbel noise is a draw from their softmax.
+        noise = self.temperature * -torch.empty_like(logits).exponential_().log() if self.temperature else 0.0
+        scores = logits + noise
+        for token in struck:  # one by one: a list of them would have to be sent to the device first
+            scores[..., token] = -torch.inf
+        return scores.argmax(-1)
 
 
 # -- noise -----------------------------------------------------------------------------------------------------------

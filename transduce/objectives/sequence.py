@@ -22,6 +22,7 @@ from transduce.data.batch import Batch
 from transduce.errors import ConfigError
 from transduce.evaluation.sentence import SentenceMetric, SentenceScorer, sentence_scorer
 from transduce.model.contract import Memory, Stepwise, evaluating, rows
+from transduce.model.seq2seq import Model
 from transduce.objectives.base import BARE, Loss, Objective, Tools
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.constraints import Limits
@@ -36,8 +37,8 @@ class SequenceLevel:
 
     `samples` translations of each sentence are drawn, no longer than `longest_ratio` times the source plus
     `longest_extra` tokens, and rewarded with sentence chrF or BLEU against the reference, from 0 to 1. Cross-entropy,
-    which keeps the model a fluent one, is added with weight `mixing`. Meant for a model that cross-entropy has trained:
-    the samples of an untrained one are all alike bad.
+    which keeps the model a fluent one, is added with its terms in the weight `mixing`. Meant for a model that
+    cross-entropy has trained: the samples of an untrained one are all alike bad.
 
     Each sentence weighs as many as its reference has tokens, end symbol included: so it does in cross-entropy, and,
     since n-grams are pooled, in the corpus's BLEU and chrF. Count is then target tokens, as for every objective.
@@ -60,6 +61,13 @@ class SequenceLevel:
     @property
     def limits(self) -> Limits:
         return Limits(self.longest_ratio, self.longest_extra)
+
+    def check(self, model: Model) -> None:
+        """Refuse a model that lacks what a term beside cross-entropy needs."""
+        try:
+            self.cross_entropy.check(model)
+        except ConfigError as error:
+            raise ConfigError(f"cross_entropy.{error}") from None
 
     def build(self, tools: Tools = BARE) -> Objective:
         scorer, cross_entropy = sentence_scorer(self.reward), self.cross_entropy.build(tools)
