@@ -140,7 +140,7 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:
     before, after = configs.flatten(old), configs.flatten(new)
-    for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key)):
+    for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key.count("."), key)):
         if before.get(key) != after.get(key) and not key.startswith(_FREE):
             raise RunError(
                 f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for;"
