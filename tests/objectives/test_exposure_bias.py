@@ -16,6 +16,7 @@ from torch import Tensor
 
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
+from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Tools
@@ -52,7 +53,11 @@ def chains(count: int, generator: torch.Generator) -> tuple[Batch, Tensor, Tenso
 
 def trained(inputs: InputsChoice, seed: int) -> Seq2Seq:
     torch.manual_seed(seed)
-    model = Model(32, 0.0, "all", TransformerEncoder(1, 2, 64), TransformerDecoder(1, 2, 64)).build(V, V, True).train()
+    model = (
+        Model(32, 0.0, "all", TransformerEncoder(1, Attention(2), 64), TransformerDecoder(1, Attention(2), 64))
+        .build(V, V, True)
+        .train()
+    )
     objective = CrossEntropy(0.0, inputs).build(Tools(SYMBOLS, vocabulary=V))
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     generator = torch.Generator().manual_seed(100 + seed)

@@ -14,6 +14,7 @@ from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.model.attention import Attention
 from transduce.model.contract import Memory, State
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
@@ -71,7 +72,7 @@ def read(inputs: InputsChoice, pairs: Batch, logits: Tensor | None = None, step:
 
 def build(dropout: float = 0.0) -> Seq2Seq:
     torch.manual_seed(5)
-    encoder, decoder = TransformerEncoder(1, 2, 24), TransformerDecoder(1, 2, 24)
+    encoder, decoder = TransformerEncoder(1, Attention(2), 24), TransformerDecoder(1, Attention(2), 24)
     return Model(16, dropout, "all", encoder, decoder).build(V, V, True).train()
 
 

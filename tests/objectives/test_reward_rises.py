@@ -11,6 +11,7 @@ import torch
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.evaluation.metrics import chrf
+from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Objective, Tools
@@ -57,7 +58,7 @@ def quality(model: Seq2Seq, search: Greedy | Sample) -> float:
 def pretrained() -> Seq2Seq:
     """A model that reverses words badly still."""
     torch.manual_seed(1)
-    encoder, decoder = TransformerEncoder(1, 2, 64), TransformerDecoder(1, 2, 64)
+    encoder, decoder = TransformerEncoder(1, Attention(2), 64), TransformerDecoder(1, Attention(2), 64)
     model = Model(32, 0.0, "all", encoder, decoder).build(V, V, True).train()
     learn(model, CrossEntropy(0.0).build(), 250, 3e-3, random.Random(1))
     return model

@@ -21,6 +21,7 @@ from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Objective, Tools
@@ -52,7 +53,7 @@ def batch(copies: int = 1) -> Batch:
 
 def build(dropout: float = 0.0) -> Seq2Seq:
     torch.manual_seed(4)
-    encoder, decoder = TransformerEncoder(1, 1, 8), TransformerDecoder(1, 1, 8)
+    encoder, decoder = TransformerEncoder(1, Attention(1), 8), TransformerDecoder(1, Attention(1), 8)
     return Model(8, dropout, "none", encoder, decoder).build(V, V, True).train()
 
 
