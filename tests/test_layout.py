@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "data": "errors progress durable",
     "model": "errors",
     "search": "errors data model.contract",
-    "objectives": "errors data model search",
+    "objectives": "errors data model search evaluation.sentence",
     "evaluation": "errors progress",
     "engines": "errors data model search",
     "translator": "errors data search.hypothesis search.wishes search.beam search.constraints",

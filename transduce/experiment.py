@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from transduce.errors import ConfigError
 from transduce.model.seq2seq import Model
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
+from transduce.objectives.minimum_risk import MinimumRisk
 from transduce.objectives.r_drop import RDrop
+from transduce.objectives.reinforce import Reinforce
+from transduce.objectives.sequence import SequenceLevel
 from transduce.search.beam import Beam
 from transduce.search.choice import SearchChoice
 from transduce.training.settings import Training, Validation
@@ -43,7 +46,7 @@ class Config:
     license: str = ""  # of the trained model, for its card
     data: Data = Data()
     model: Model = Model()
-    objective: CrossEntropy | RDrop = CrossEntropy()
+    objective: CrossEntropy | RDrop | Reinforce | MinimumRisk = CrossEntropy()
     search: SearchChoice = Beam()
     training: Training = Training()
     validation: Validation = Validation()
@@ -51,8 +54,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed: expected 0 or more, got {self.seed}")
-        for number, term in enumerate(self.objective.terms if isinstance(self.objective, Smoothed) else ()):
+        if isinstance(self.objective, (Smoothed, SequenceLevel)):  # not a class of the user's own
             try:
-                term.check(self.model)
+                self.objective.check(self.model)
             except ConfigError as error:
-                raise ConfigError(f"objective.terms[{number}].{error}") from None
+                raise ConfigError(f"objective.{error}") from None

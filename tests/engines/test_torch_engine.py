@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from transduce.data.symbols import Symbols
-from transduce.engines.torch_engine import TorchEngine, evaluating, pick_device
+from transduce.engines.torch_engine import TorchEngine, pick_device
 from transduce.errors import ConfigError
 from transduce.model.attention import Attention
+from transduce.model.contract import evaluating
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.beam import Beam

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from term_models import V, aligned, build
+from term_models import SYMBOLS, V, aligned, build
 from torch import Tensor
 
 from transduce.data.batch import Batch
@@ -19,7 +19,10 @@ from transduce.objectives.base import Objective, Step, Tools
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.distillation import Distillation
 from transduce.objectives.guided import GuidedAlignment, GuidedAttention
+from transduce.objectives.inputs import Constant, InputNoise, ScheduledSampling
+from transduce.objectives.minimum_risk import MinimumRisk
 from transduce.objectives.r_drop import RDrop
+from transduce.objectives.reinforce import Reinforce
 from transduce.objectives.terms import CTC, Length, Term, ZLoss
 from transduce.training.optimizer import Adam, update
 
@@ -31,12 +34,17 @@ TERMS: tuple[Term, ...] = (
     ZLoss(weight=0.1),
     Distillation(weight=2.0, teacher="another", temperature=2.0),
 )
-TOOLS = Tools(teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
+TOOLS = Tools(SYMBOLS, teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
+# Where something is drawn, draws are made the same for every cut: by a probability of 1, or as `accumulate` does it.
 OBJECTIVES = {
     "cross-entropy": CrossEntropy(0.1).build(),
+    "scheduled sampling": CrossEntropy(0.1, ScheduledSampling(Constant(1.0))).build(TOOLS),
+    "input noise": CrossEntropy(0.1, InputNoise(replace=0.0, drop=1.0)).build(TOOLS),
     "r-drop": RDrop(0.1, 2.0).build(),
     **{term.kind: CrossEntropy(0.1, weight=0.1, terms=(term,)).build(TOOLS) for term in TERMS},
     "r-drop with all terms": RDrop(0.1, 2.0, terms=TERMS).build(TOOLS),
+    "reinforce": Reinforce(samples=3, baseline="greedy", longest_extra=2).build(TOOLS),
+    "minimum risk": MinimumRisk(samples=3, sharpness=0.5, longest_extra=2).build(TOOLS),
 }
 # Pairs in each micro-batch: the first holds the short sentences, so that counts of tokens differ widely.
 CUTS = {1: [24], 2: [16, 8], 4: [11, 7, 5, 1]}
@@ -64,6 +72,7 @@ def micro_batches(sizes: Sequence[int]) -> list[Batch]:
 def accumulate(model: Seq2Seq, objective: Objective, batches: Sequence[Batch]) -> Tensor:
     """Leave the gradient of the sum on the model; gives the count, as the training loop does."""
     module, count = Step(model, objective), torch.zeros(())
+    torch.manual_seed(6)  # each sentence has one key for its samples: the same ones in whatever batches they stand
     for batch in batches:
         loss = module(batch, 0)
         loss.total.backward()

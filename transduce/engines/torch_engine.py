@@ -10,6 +10,7 @@ import torch
 from transduce.data.batch import collate, pad_sources
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
+from transduce.model.contract import evaluating
 from transduce.model.seq2seq import Seq2Seq
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
@@ -41,20 +42,6 @@ class TorchEngine:
             )
             log_probs = logits.float().log_softmax(-1).gather(-1, batch.gold.unsqueeze(-1)).squeeze(-1)
         return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
-
-
-class evaluating:
-    """`with evaluating(model):` switches dropout off and back to what it was."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
-
-    def __enter__(self) -> None:
-        self.before = self.model.training
-        self.model.eval()
-
-    def __exit__(self, *error: object) -> None:
-        self.model.train(self.before)
 
 
 def pick_device(name: str) -> torch.device:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -79,3 +79,17 @@ def _rows(tree: Any, index: Tensor) -> Any:
     if isinstance(tree, dict):
         return {key: _rows(item, index) for key, item in tree.items()}
     return tree  # a number, a word or nothing: the same for every row
+
+
+class evaluating:
+    """`with evaluating(model):` switches dropout off and back to what it was."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __enter__(self) -> None:
+        self.before = self.model.training
+        self.model.eval()
+
+    def __exit__(self, *error: object) -> None:
+        self.model.train(self.before)

@@ -56,11 +56,17 @@ class Pass:
         return self.logits.float().log_softmax(-1)
 
 
-def forward(model: Stepwise, batch: Batch, trace: dict[str, Tensor] | None = None) -> Pass:
-    """Teacher forcing: all target positions at once, the decoder reading the right answer shifted by one."""
+def forward(
+    model: Stepwise,
+    batch: Batch,
+    trace: dict[str, Tensor] | None = None,
+    read: Callable[[Memory], Tensor] | None = None,
+) -> Pass:
+    """All target positions at once. The decoder reads the right answer shifted by one, or what `read` gives (B, T)."""
     memory = model.encode(batch.source, batch.source_mask)  # never traced: no term reads it, and it stays fused
-    logits, _ = model.advance(batch.inputs, model.start(memory), trace, batch.target_mask)
-    return Pass(model, batch, batch.inputs, memory, logits, {} if trace is None else trace)
+    inputs = batch.inputs if read is None else read(memory)
+    logits, _ = model.advance(inputs, model.start(memory), trace, batch.target_mask)
+    return Pass(model, batch, inputs, memory, logits, {} if trace is None else trace)
 
 
 def teacher_force(model: Stepwise, batch: Batch) -> Tensor:
@@ -78,6 +84,7 @@ class Tools:
     symbols: Symbols = Symbols(pad=0, bos=1, eos=2, unk=3)
     detokenize: Callable[[Sequence[int]], str] = lambda tokens: " ".join(map(str, tokens))
     teacher: Callable[[str], Stepwise] = _no_teacher
+    vocabulary: int = 0  # target tokens there are, special ones included; 0: not told
 
 
 BARE = Tools()

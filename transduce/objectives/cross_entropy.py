@@ -8,8 +8,10 @@ from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
-from transduce.model.contract import Stepwise
+from transduce.model.contract import Memory, Stepwise
+from transduce.model.seq2seq import Model
 from transduce.objectives.base import BARE, Loss, Objective, Pass, Tools, forward
+from transduce.objectives.inputs import InputsChoice, TeacherForcing
 from transduce.objectives.terms import Term, Terms
 from transduce.objectives.weighted import check_weight
 
@@ -31,6 +33,14 @@ class Smoothed:
             raise ConfigError(f"label_smoothing: expected a number from 0 up to 1, got {self.label_smoothing}")
         check_weight(self.weight)
 
+    def check(self, model: Model) -> None:
+        """Refuse a model that lacks what a term needs."""
+        for number, term in enumerate(self.terms):
+            try:
+                term.check(model)
+            except ConfigError as error:
+                raise ConfigError(f"terms[{number}].{error}") from None
+
     def loss_of(self, passed: Pass, terms: Terms, step: int) -> Loss:
         """Cross-entropy and terms of one forward pass."""
         loss = smoothed_loss(passed.log_probs, passed.batch.gold, passed.batch.target_mask, self.label_smoothing)
@@ -39,13 +49,18 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class CrossEntropy(Smoothed):
-    """Smoothed cross-entropy, and terms."""
+    """Smoothed cross-entropy, and terms; `inputs` is what the decoder reads meanwhile."""
+
+    inputs: InputsChoice = TeacherForcing()
 
     def build(self, tools: Tools = BARE) -> Objective:
-        terms = Terms(self.terms, tools)
+        read, terms = self.inputs.build(tools), Terms(self.terms, tools)
 
         def objective(model: Stepwise, batch: Batch, step: int) -> Loss:
-            return self.loss_of(forward(model, batch, terms.trace(step)), terms, step)
+            def inputs(memory: Memory) -> Tensor:
+                return read(model, batch, memory, step)
+
+            return self.loss_of(forward(model, batch, terms.trace(step), inputs), terms, step)
 
         return objective
 

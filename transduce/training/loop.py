@@ -30,6 +30,7 @@ from transduce.objectives.base import Step, Tools
 from transduce.training.average import average
 from transduce.training.card import Facts
 from transduce.training.checkpoint import (
+    Found,
     clean_leftovers,
     newest_good,
     prune,
@@ -40,7 +41,7 @@ from transduce.training.checkpoint import (
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog
 from transduce.training.optimizer import Schedule, update
-from transduce.training.run_folder import begin, export, open_teacher
+from transduce.training.run_folder import begin, export, open_teacher, take_weights
 from transduce.training.session import Place, Session
 from transduce.training.signals import StopRequest
 from transduce.training.validate import Measured, validate
@@ -87,24 +88,26 @@ class _Run:
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
         clean_leftovers(folder)
-        begin(folder, config, self.tokenizers)
         split = corpus.split(config.data.train)
         self.validates = config.data.valid in corpus.splits
         data = config.data
         self.batches = Batches(split, self.tokenizers, data.tokens, data.bucket, config.seed, data.sampling)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
+        found = newest_good(folder)
+        if config.training.start_from and found is None:
+            take_weights(model, Path(config.training.start_from), self.tokenizers)
+        begin(folder, config, self.tokenizers)
         self.session = Session(config, model, pick_device(config.training.device))
         self.session.place.corpus = corpus.digest
         self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
-        self.notes = self._resume()
+        self.notes = self._resume(found)
         self.module = Step(self.session.model, config.objective.build(self._tools()))
         self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
         self.sums = _Sums(self.session.place, self.session.device)
 
-    def _resume(self) -> tuple[str, ...]:
+    def _resume(self, found: Found | None) -> tuple[str, ...]:
         """Go to where the newest good checkpoint was; gives what had to be passed over to find it."""
-        found = newest_good(self.folder)
         if found is None:
             return ()
         self.session.restore(read_checkpoint(found.path), str(found.path))
@@ -121,7 +124,7 @@ class _Run:
         def teacher(folder: str) -> Stepwise:
             return open_teacher(Path(folder), self.tokenizers).to(self.session.device)
 
-        return Tools(target.symbols, target.decode, teacher)
+        return Tools(target.symbols, target.decode, teacher, target.size)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 

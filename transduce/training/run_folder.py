@@ -101,13 +101,25 @@ def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, 
 
 def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
     """The model of another run, frozen, for a run with these tokenizers to learn from."""
+    return _open_kin(folder, tokenizers, "teacher").requires_grad_(False).eval()
+
+
+def take_weights(model: Seq2Seq, folder: Path, tokenizers: Tokenizers) -> None:
+    """Let a new model with these tokenizers start from the weights of another run."""
+    weights = _open_kin(folder, tokenizers, "model to start from").weights()
+    check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, folder / MODEL)
+    model.load_weights(weights)
+
+
+def _open_kin(folder: Path, tokenizers: Tokenizers, role: str) -> Seq2Seq:
+    """The model of another run with the same tokenizers."""
     _, own, model, _ = open_model(folder, trust=False)
     if own.digest() != tokenizers.digest():
         raise RunError(
-            f"{folder}: the teacher has another tokenizer than the corpus of this run, and to it the same numbers are"
-            " other words; train it on this corpus, or choose another teacher"
+            f"{folder}: the {role} has another tokenizer than the corpus of this run, and to it the same numbers are"
+            f" other words; train it on this corpus, or choose another {role}"
         )
-    return model.requires_grad_(False).eval()
+    return model
 
 
 def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], folder: Path) -> None:
@@ -128,7 +140,7 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:
     before, after = configs.flatten(old), configs.flatten(new)
-    for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key)):
+    for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key.count("."), key)):
         if before.get(key) != after.get(key) and not key.startswith(_FREE):
             raise RunError(
                 f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for;"

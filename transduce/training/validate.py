@@ -11,9 +11,10 @@ import torch
 from transduce.data.batch import collate
 from transduce.data.corpus import Corpus
 from transduce.data.grouping import group_by_length
-from transduce.engines.torch_engine import TorchEngine, evaluating
+from transduce.engines.torch_engine import TorchEngine
 from transduce.evaluation.metrics import bleu, chrf
 from transduce.experiment import Config
+from transduce.model.contract import evaluating
 from transduce.model.seq2seq import Seq2Seq
 from transduce.objectives.base import teacher_force
 from transduce.objectives.cross_entropy import smoothed_loss

@@ -1,0 +1,68 @@
+"""Objectives that draw, through the real loop: chosen by a word in the config, resumed to the same bits, and begun
+with the weights of another run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import toys
+from snapshots import same, same_tensors
+
+from transduce.errors import RunError
+
+OBJECTIVES = {
+    "scheduled sampling": (
+        "objective.inputs.kind=scheduled_sampling",
+        "objective.inputs.schedule={kind='inverse_sigmoid',end=0.9,steps=6}",
+        "objective.inputs.temperature=1",
+    ),
+    "noise": ("objective.inputs={kind='input_noise',replace=0.3,drop=0.1}",),
+    "reinforce": ("objective={kind='reinforce',samples=3}", "objective.cross_entropy.inputs=input_noise"),
+    "self-critical": ("objective={kind='reinforce',samples=1,baseline='greedy',mixing=0}",),
+    "minimum risk": ("objective={kind='minimum_risk',samples=3,longest_extra=2}",),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.corpus(tmp_path_factory.mktemp("copies"), toys.copies(60))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_resumed_run_draws_the_same(corpus: Path, tmp_path: Path, name: str) -> None:
+    settings = (*OBJECTIVES[name], "training.accumulate=2", "training.save_every=3")
+    toys.run(corpus, tmp_path / "whole", *settings, "training.steps=6")
+    toys.run(corpus, tmp_path / "parts", *settings, "training.steps=3")
+    toys.run(corpus, tmp_path / "parts", *settings, "training.steps=6")
+    lines = [toys.reports(tmp_path / folder) for folder in ("whole", "parts")]
+    assert [line["loss"] for line in lines[0]] == [line["loss"] for line in lines[1]]
+    assert same(toys.final(tmp_path / "whole"), toys.final(tmp_path / "parts"))
+    if not name.startswith(("scheduled", "noise")):
+        assert all(0 <= line["reward"] <= 1 for line in lines[0])
+        assert len({line["reward"] for line in lines[0]}) > 1
+
+
+def test_a_run_may_start_from_the_weights_of_another(corpus: Path, tmp_path: Path) -> None:
+    toys.run(corpus, tmp_path / "first", "training.steps=3")
+    settings = (f"training.start_from={tmp_path / 'first'}", "objective.kind=minimum_risk", "training.ema=0.5")
+    still = ("training.learning_rate.rate=1e-30", "training.steps=2", "training.save_every=1")
+    toys.run(corpus, tmp_path / "second", *settings, *still)
+    first, second = toys.final(tmp_path / "first"), toys.final(tmp_path / "second")
+    assert same_tensors(first.tensors["model"], second.tensors["model"])
+    assert same_tensors(first.tensors["model"], second.tensors["average"])
+    (tmp_path / "first" / "model.safetensors").unlink()  # a checkpoint needs it no more
+    toys.run(corpus, tmp_path / "second", *settings, *still, "training.steps=3")
+    assert toys.final(tmp_path / "second").step == 3
+
+
+def test_what_a_run_cannot_start_from(corpus: Path, tmp_path: Path) -> None:
+    toys.run(corpus, tmp_path / "first", "training.steps=1")
+    start = f"training.start_from={tmp_path / 'first'}"
+    with pytest.raises(RunError, match=r"first/model.safetensors: the tensors do not fit the model: .* missing"):
+        toys.run(corpus, tmp_path / "second", start, "model.decoder.layers=2")
+    other = toys.corpus(tmp_path / "other", toys.copies(60), (), "bpe", 20)
+    with pytest.raises(RunError, match="first: the model to start from has another tokenizer than the corpus of this"):
+        toys.run(other, tmp_path / "second", start)
+    toys.run(corpus, tmp_path / "second", start, "training.steps=1")  # what was refused has left nothing behind

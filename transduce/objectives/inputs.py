@@ -1,0 +1,199 @@
+"""What the decoder reads while it learns: the right answer, its own predictions, or the answer with noise.
+
+A model that only ever reads right answers has not learned to go on after a mistake of its own (exposure bias). The two
+remedies change the decoder's inputs and nothing else, so the loss, its smoothing and its terms stay cross-entropy's.
+All draws come from torch's global generator, which the loop seeds for each micro-batch.
+Shapes: B pairs, T target length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from transduce.data.batch import Batch
+from transduce.data.symbols import Symbols
+from transduce.errors import ConfigError
+from transduce.model.contract import Memory, Stepwise
+from transduce.objectives.base import BARE, Tools
+
+
+class Inputs(Protocol):
+    """The decoder's inputs (B, T) for a batch, at the step after `step` updates."""
+
+    def __call__(self, model: Stepwise, batch: Batch, memory: Memory, step: int) -> Tensor: ...
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ConfigError(f"{name}: expected a probability from 0 to 1, got {share}")
+
+
+@dataclass(frozen=True)
+class TeacherForcing:
+    """The right answer, shifted by one."""
+
+    def build(self, tools: Tools = BARE) -> Inputs:
+        return lambda model, batch, memory, step: batch.inputs
+
+
+# -- the model's own predictions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Ramp:
+    """From `start` to `end` during the first `steps` updates."""
+
+    start: float = 0.0
+    end: float = 0.25
+    steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        _check_shares(start=self.start, end=self.end)
+        if self.steps < 1:
+            raise ConfigError(f"steps: expected at least 1 update, got {self.steps}")
+
+    def between(self, progress: float) -> float:
+        return self.start + (self.end - self.start) * progress
+
+
+@dataclass(frozen=True)
+class Linear(_Ramp):
+    """In a straight line, and constant once `end` is reached."""
+
+    def at(self, step: int) -> float:
+        return self.between(min(1.0, step / self.steps))
+
+
+@dataclass(frozen=True)
+class Exponential(_Ramp):
+    """The distance to `end` falls by the same factor each update, to a hundredth after `steps`: Bengio's k^i."""
+
+    def at(self, step: int) -> float:
+        return self.between(1 - 0.01 ** (step / self.steps))
+
+
+@dataclass(frozen=True)
+class InverseSigmoid(_Ramp):
+    """Slow, fast, slow: 1 / (1 + exp(5 - 10 step / steps)) of the way, 0.7 % at first and 99.3 % after `steps`.
+
+    Bengio's k / (k + exp(i / k)) is the same curve with its middle at k ln k and its slope 1 / k, which one number
+    binds together; here the middle is always half of `steps`.
+    """
+
+    def at(self, step: int) -> float:
+        return self.between(1 / (1 + math.exp(max(-700.0, 5 - 10 * step / self.steps))))
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same probability throughout."""
+
+    probability: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_shares(probability=self.probability)
+
+    def at(self, step: int) -> float:
+        return self.probability
+
+
+@dataclass(frozen=True)
+class ScheduledSampling:
+    """Inputs replaced by the model's own predictions, each with a probability that follows a schedule.
+
+    Bengio et al. 2015, in two passes as Mihaylova and Martins 2019 do for Transformers: the first reads right answers
+    and says, without gradient and under the same kind of dropout, what the model would have written at each place; the
+    second reads the mixture and is trained. `temperature` 0 takes the most probable token, 1 draws from the model's
+    distribution. Predictions are tokens a search could have gone on from: no end symbol, start symbol or padding.
+    """
+
+    schedule: Linear | Exponential | InverseSigmoid | Constant = Linear()
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError(f"temperature: expected 0 (the most probable token) or more, got {self.temperature}")
+
+    def build(self, tools: Tools = BARE) -> Inputs:
+        struck = special(tools.symbols)
+
+        def inputs(model: Stepwise, batch: Batch, memory: Memory, step: int) -> Tensor:
+            probability = self.schedule.at(step)
+            if probability == 0:
+                return batch.inputs
+            with torch.no_grad():
+                logits, _ = model.advance(batch.inputs, model.start(memory), mask=batch.target_mask)
+                predicted = self._predict(logits[:, :-1].float(), struck)  # (B, T - 1): for inputs 1, 2, ...
+            torch.clear_autocast_cache()  # weights cast where no gradient was wanted must not serve where one is
+            own = torch.cat((batch.inputs[:, :1], predicted), dim=1)
+            return own.where(_draws(batch) < probability, batch.inputs)
+
+        return inputs
+
+    def _predict(self, logits: Tensor, struck: list[int]) -> Tensor:
+        # The highest of logits with Gumbel noise is a draw from their softmax.
+        noise = self.temperature * -torch.empty_like(logits).exponential_().log() if self.temperature else 0.0
+        scores = logits + noise
+        for token in struck:  # one by one: a list of them would have to be sent to the device first
+            scores[..., token] = -torch.inf
+        return scores.argmax(-1)
+
+
+# -- noise -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InputNoise:
+    """Each input after the start symbol becomes a random token with probability `replace`, unknown with `drop`.
+
+    Unknown tokens are the word dropout of Bowman et al. 2016 (blank noising, Xie et al. 2017): the decoder must look at
+    the source for what it cannot read. Random tokens, uniform over the vocabulary without special symbols, are mistakes
+    to recover from, as SwitchOut's (Wang et al. 2018) are. The swaps and deletions that Lample et al. 2018 put on
+    *source* sentences are left out: an input moved one place forward is the very answer asked for at its new place.
+    """
+
+    replace: float = 0.1
+    drop: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_shares(replace=self.replace, drop=self.drop)
+        if self.replace + self.drop > 1:
+            raise ConfigError(f"drop: expected at most 1 together with replace, got {self.drop} + {self.replace}")
+
+    def build(self, tools: Tools = BARE) -> Inputs:
+        if self.replace and not tools.vocabulary:
+            raise ValueError("noise that replaces tokens is built with Tools(vocabulary=...)")
+        struck = sorted({*special(tools.symbols), tools.symbols.unk})
+        ordinary = tools.vocabulary - len(struck)
+
+        def inputs(model: Stepwise, batch: Batch, memory: Memory, step: int) -> Tensor:
+            draws = _draws(batch)
+            noise = torch.full_like(batch.inputs, tools.symbols.unk)
+            if self.replace:
+                random = torch.randint_like(noise, ordinary)
+                for token in struck:  # in order, each makes way for itself: what is left are ordinary tokens
+                    random += random >= token
+                noise = random.where(draws < self.replace, noise)
+            return noise.where(draws < self.replace + self.drop, batch.inputs)
+
+        return inputs
+
+
+InputsChoice = TeacherForcing | ScheduledSampling | InputNoise
+
+
+def special(symbols: Symbols) -> list[int]:
+    """What no search writes and then goes on."""
+    return sorted({symbols.pad, symbols.bos, symbols.eos, *symbols.never})
+
+
+def _draws(batch: Batch) -> Tensor:
+    """Uniform numbers (B, T) from [0, 1) for the inputs that may change; 1 at the start symbol and at padding."""
+    draws = torch.rand(batch.inputs.shape, device=batch.inputs.device).where(batch.target_mask, 1.0)
+    return torch.cat((torch.ones_like(draws[:, :1]), draws[:, 1:]), dim=1)

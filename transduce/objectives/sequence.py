@@ -1,0 +1,146 @@
+"""Learning from a measure of whole translations: draw some, reward them, score them again with gradient.
+
+What reinforce.py and minimum_risk.py share. Translations are drawn and scored without dropout: what improves is then
+the model that translates, and the gradient is that of its expected reward, not of one network's draws through another.
+Shapes: B pairs, n candidates of each, N of all, T target length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from transduce.data.batch import Batch
+from transduce.errors import ConfigError
+from transduce.evaluation.sentence import SentenceMetric, SentenceScorer, sentence_scorer
+from transduce.model.contract import Memory, Stepwise, evaluating, rows
+from transduce.model.seq2seq import Model
+from transduce.objectives.base import BARE, Loss, Objective, Tools
+from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.search.constraints import Limits
+from transduce.search.hypothesis import Search
+
+Candidate = tuple[int, ...]  # as the model wrote it: with the end symbol unless the length limit came first
+
+
+@dataclass(frozen=True)
+class SequenceLevel:
+    """The settings that both have.
+
+    `samples` translations of each sentence are drawn, no longer than `longest_ratio` times the source plus
+    `longest_extra` tokens, and rewarded with sentence chrF or BLEU against the reference, from 0 to 1. Cross-entropy,
+    which keeps the model a fluent one, is added with its terms in the weight `mixing`. Meant for a model that
+    cross-entropy has trained: the samples of an untrained one are all alike bad.
+
+    Each sentence weighs as many as its reference has tokens, end symbol included: so it does in cross-entropy, and,
+    since n-grams are pooled, in the corpus's BLEU and chrF. Count is then target tokens, as for every objective.
+    """
+
+    samples: int = 8
+    reward: SentenceMetric = "chrf"
+    longest_ratio: float = 1.5
+    longest_extra: int = 10
+    mixing: float = 0.3
+    cross_entropy: CrossEntropy = CrossEntropy()
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ConfigError(f"samples: expected at least 1 translation a sentence, got {self.samples}")
+        if not 0 <= self.mixing < math.inf:
+            raise ConfigError(f"mixing: expected the weight of cross-entropy, 0 or more, got {self.mixing}")
+        Limits(self.longest_ratio, self.longest_extra)  # refuses what these cannot be
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.longest_ratio, self.longest_extra)
+
+    def check(self, model: Model) -> None:
+        """Refuse a model that lacks what a term beside cross-entropy needs."""
+        try:
+            self.cross_entropy.check(model)
+        except ConfigError as error:
+            raise ConfigError(f"cross_entropy.{error}") from None
+
+    def build(self, tools: Tools = BARE) -> Objective:
+        scorer, cross_entropy = sentence_scorer(self.reward), self.cross_entropy.build(tools)
+
+        def loss(model: Stepwise, batch: Batch, step: int) -> Loss:
+            lengths = batch.target_mask.sum(1)  # (B,)
+            with evaluating(cast("nn.Module", model)):
+                memory = model.encode(batch.source, batch.source_mask)
+                losses, rewards = self.judge(Sentences(model, memory, batch, tools, scorer))
+            total, metrics = (lengths * losses).sum(), {"reward": (lengths * rewards).sum()}
+            if self.mixing:
+                fluency = cross_entropy(model, batch, step)
+                total, metrics = total + self.mixing * fluency.total, metrics | fluency.metrics
+            return Loss(total, lengths.sum(), metrics)
+
+        return loss
+
+    def judge(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
+        """For each sentence a loss with gradient, and the mean reward of what was drawn: (B,), (B,)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """A batch, encoded: finds translations of its sentences, rewards them and scores them."""
+
+    model: Stepwise
+    memory: Memory
+    batch: Batch
+    tools: Tools
+    scorer: SentenceScorer
+
+    @cached_property
+    def references(self) -> list[Candidate]:
+        gold, lengths = self.batch.gold.tolist(), self.batch.target_mask.sum(1).tolist()
+        return [tuple(row[:length]) for row, length in zip(gold, lengths, strict=True)]
+
+    @cached_property
+    def keys(self) -> list[int]:
+        """What a search's draws follow from, of torch's global generator: others at each step, the same on resuming."""
+        drawn: list[int] = torch.randint(-(2**63), 2**63 - 1, (len(self.references),)).tolist()
+        return drawn
+
+    def find(self, search: Search) -> list[list[Candidate]]:
+        """Translations of each sentence."""
+        eos = self.tools.symbols.eos
+        found = search(self.model, self.memory, self.tools.symbols, keys=self.keys)
+        torch.clear_autocast_cache()  # weights cast where no gradient was wanted must not serve where one is
+        return [[(*one.tokens, eos) if one.finished else one.tokens for one in sentence] for sentence in found]
+
+    def rewards(self, candidates: Sequence[Sequence[Candidate]]) -> Tensor:
+        """Sentence chrF or BLEU, 0 to 1, of n candidates a sentence: (B, n). Both texts are what the tokens spell."""
+        read, count = self.tools.detokenize, len(candidates[0])
+        texts = [read(one) for one in chain.from_iterable(candidates)]
+        references = [text for text in map(read, self.references) for _ in range(count)]
+        scores = torch.tensor(self.scorer(texts, references) / 100, dtype=torch.float32)
+        return scores.view(-1, count).to(self.memory.mask.device)
+
+    def log_probs(self, candidates: Sequence[Sequence[Candidate]]) -> Tensor:
+        """With what log-probability the search would draw n candidates a sentence, with gradient: (B, n).
+
+        A search never draws some symbols, so they get no probability here either. A translation that the length limit
+        cut has no end symbol, and none counts.
+        """
+        device, symbols = self.memory.mask.device, self.tools.symbols
+        written = [torch.tensor(one) for one in chain.from_iterable(candidates)]
+        gold = pad_sequence(written, batch_first=True, padding_value=symbols.pad).to(device)  # (N, T)
+        lengths = torch.tensor([len(one) for one in written]).to(device)
+        mask = torch.arange(gold.shape[1], device=device) < lengths[:, None]
+        inputs = torch.cat((torch.full_like(gold[:, :1], symbols.bos), gold[:, :-1]), dim=1)
+        sentence = torch.arange(len(candidates), device=device).repeat_interleave(len(candidates[0]))
+        logits, _ = self.model.advance(inputs, rows(self.model.start(self.memory), sentence), mask=mask)
+        never = torch.tensor(symbols.never, dtype=torch.int64).to(device)
+        log_probs = logits.float().index_fill(-1, never, -torch.inf).log_softmax(-1)  # (N, T, V)
+        of_tokens = log_probs.gather(-1, gold[..., None]).squeeze(-1)
+        return of_tokens.where(mask, 0.0).sum(1).view(len(candidates), -1)
