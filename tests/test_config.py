@@ -152,7 +152,7 @@ def test_extends_is_relative_to_the_file_and_may_name_a_preset(tmp_path: Path, m
 
 
 def test_presets_are_found_by_name_and_are_what_they_say() -> None:
-    assert configs.presets() == ["base", "big", "small", "tiny"]
+    assert configs.presets() == ["base", "big", "modern", "small", "tiny"]
     assert configs.load(Config, "base").model == Config().model
     assert configs.load(Config, "big").model.d_model == 1024
     assert configs.load(Config, "big").training.learning_rate == configs.load(Config, "base").training.learning_rate
@@ -220,7 +220,7 @@ def test_the_file_that_a_wrong_value_came_from_is_named(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_found_or_read(tmp_path: Path) -> None:
-    assert "'smal' is neither a .toml file nor a preset; presets are base, big, small, tiny; did you mean 'small'?" in (
+    assert "'smal' is neither a .toml file nor a preset; presets are base, big, modern, small, tiny; did you mean 'small'?" in (
         message(Config, "smal")
     )
     assert f"{tmp_path / 'none.toml'}: no such file; give a .toml file or one of the presets" in message(
