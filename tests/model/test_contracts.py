@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 import pytest
@@ -23,8 +23,9 @@ from transduce.model.attention import Attention, Trace
 from transduce.model.contract import rows
 from transduce.model.norms import BatchNorm, BatchNormOverTokens, Norm
 from transduce.model.positions import Learned, Positions, RelativeBias, Rotary
+from transduce.model.recurrent import Bahdanau, Cell, FixedVector, Look, RecurrentDecoder, RecurrentEncoder, Summary
 from transduce.model.scores import Score, Softmax, Weights
-from transduce.model.seq2seq import Model, Seq2Seq, Tying
+from transduce.model.seq2seq import Decoder, Encoder, Model, Seq2Seq, Tying
 from transduce.model.sublayers import Activation, PreNorm, Residual
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.model.wiring import Matched, Mixed, Wiring
@@ -82,7 +83,7 @@ def covering(parts: Mapping[str, Sequence[Any]], strength: int, seed: int = 1) -
 
 
 def transformer(pick: Mapping[str, int]) -> Model:
-    """The model made of the chosen parts, the same on both sides."""
+    """The Transformer made of the chosen parts, the same on both sides."""
     part = {name: PARTS[name][number] for name, number in pick.items()}
     attention = Attention(2, *(part[name] for name in ("key_heads", "score", "weights", "query_key_norm")))
     shared = {name: part[name] for name in ("positions", "norm", "residual", "activation")}
@@ -95,16 +96,58 @@ def transformer(pick: Mapping[str, int]) -> Model:
     )
 
 
+# Every kind of encoder with every kind of decoder, whatever they are made of; what a decoder has no place for is left.
+CELLS, LOOKS = get_args(Cell), [*choices(Look), FixedVector(every_step=True)]
+MIXTURE: dict[str, list[Any]] = {
+    "encoder": [
+        TransformerEncoder(2, Attention(2), 24),
+        *(RecurrentEncoder(2, cell, directions) for cell in CELLS for directions in (1, 2)),
+    ],
+    "decoder": [
+        TransformerDecoder(2, Attention(2), 24),
+        *(RecurrentDecoder(2, cell, look) for cell in CELLS for look in LOOKS),
+    ],
+    "layers": [1, 2],
+    "heads": [1, 4],
+    "score": choices(Score),
+    "weights": choices(Weights),
+    "summary": list(get_args(Summary)),
+    "wiring": choices(Wiring),
+    "tie": list(get_args(Tying)),
+}
+
+
+def mixture(pick: Mapping[str, int]) -> Model:
+    """The chosen encoder and decoder; only matched layers need as many on both sides."""
+    part = {name: MIXTURE[name][number] for name, number in pick.items()}
+    encoder, decoder = part["encoder"], part["decoder"]
+    if isinstance(getattr(decoder, "attention", None), Attention):
+        chosen = {name: part[name] for name in ("heads", "score", "weights")}
+        decoder = replace(decoder, attention=replace(decoder.attention, **chosen))
+    known = {field.name for field in fields(decoder)}
+    decoder = replace(decoder, **{name: part[name] for name in ("layers", "summary", "wiring") if name in known})
+    encoder = replace(encoder, layers=part["layers"] if isinstance(part["wiring"], Matched) else 3 - part["layers"])
+    return Model(d_model=D, dropout=0.0, tie=part["tie"], encoder=encoder, decoder=decoder)
+
+
+def label(value: Any) -> str:
+    """The kind of a part, and of the parts inside that make it differ from others of its kind."""
+    if isinstance(value, (TransformerEncoder, TransformerDecoder)):
+        return "transformer"
+    if isinstance(value, (RecurrentEncoder, RecurrentDecoder)):
+        return ".".join(["recurrent", *(label(getattr(value, f.name)) for f in fields(value)[1:3])])
+    if isinstance(value, FixedVector):
+        return f"fixed{int(value.every_step)}"
+    return str(value) if isinstance(value, (str, int)) else kind_of(type(value))
+
+
 def variants() -> Iterator[tuple[str, Model]]:
-    """Transformers of every three parts together, and stacks of uneven shape."""
-    for pick in covering(PARTS, strength=3):
-        values = (PARTS[name][number] for name, number in pick.items())
-        yield (
-            "-".join(v if isinstance(v, str) else str(v) if isinstance(v, int) else kind_of(type(v)) for v in values),
-            (transformer(pick)),
-        )
+    """Transformers of every three parts together, all pairs of encoders and decoders, and stacks of uneven shape."""
+    for parts, make, strength in ((PARTS, transformer, 3), (MIXTURE, mixture, 2)):
+        for pick in covering(parts, strength):
+            yield "-".join(label(parts[name][number]) for name, number in pick.items()), make(pick)
     base = transformer(dict.fromkeys(PARTS, 0))
-    encoder, decoder = base.encoder, base.decoder
+    encoder, decoder = TransformerEncoder(2, Attention(2), 24), TransformerDecoder(2, Attention(2), 24)
     yield "paper", base
     yield "deep-shallow", replace(base, encoder=replace(encoder, layers=5), decoder=replace(decoder, layers=1))
     yield (
@@ -120,10 +163,21 @@ def variants() -> Iterator[tuple[str, Model]]:
         ),
     )
     uneven = TransformerDecoder(3, Attention(4, 2), 7, "gelu", positions=Rotary(), residual=PreNorm(), wiring=Mixed())
+    two_way = RecurrentEncoder(1, "gru")
+    yield "luong", replace(base, encoder=two_way, decoder=RecurrentDecoder(1, "gru"))
+    yield "bahdanau", replace(base, encoder=two_way, decoder=RecurrentDecoder(1, "gru", Bahdanau()))
     yield "uneven", replace(base, tie="none", decoder=uneven)
 
 
 VARIANTS = dict(variants())
+TRANSFORMERS = [name for name in VARIANTS if name.count("-") == len(PARTS) - 1]
+
+
+def test_every_kind_is_among_the_variants() -> None:
+    assert {type(choice) for choice in MIXTURE["encoder"]} == set(get_args(Encoder))
+    assert {type(choice) for choice in MIXTURE["decoder"]} == set(get_args(Decoder))
+    pairs = {(type(model.encoder), type(model.decoder)) for model in VARIANTS.values()}
+    assert pairs == set(itertools.product(get_args(Encoder), get_args(Decoder)))
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
@@ -168,17 +222,17 @@ def close(left: Tensor, right: Tensor) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("chunks", [(1,) * 9, (9,), (4, 5), (1, 8), (8, 1), (2, 3, 1, 3)], ids=str)
-def test_reading_in_any_chunks_is_teacher_forcing(model: Seq2Seq, chunks: tuple[int, ...]) -> None:
+def test_reading_in_any_chunks_is_teacher_forcing(model: Seq2Seq) -> None:
     batch = ragged()
-    state = model.start(model.encode(batch.source, batch.source_mask))
-    logits = []
-    for tokens in torch.split(batch.inputs, list(chunks), dim=1):
-        read = state.length
-        new, state = model.advance(tokens, state)
-        assert state.length == read + tokens.size(1)
-        logits.append(new)
-    close(torch.cat(logits, dim=1), force(model, batch))
+    whole, start = force(model, batch), model.start(model.encode(batch.source, batch.source_mask))
+    for chunks in ([1] * 9, [9], [4, 5], [1, 8], [8, 1], [2, 3, 1, 3]):
+        state, logits = start, []
+        for tokens in torch.split(batch.inputs, chunks, dim=1):
+            read = state.length
+            new, state = model.advance(tokens, state)
+            assert state.length == read + tokens.size(1)
+            logits.append(new)
+        close(torch.cat(logits, dim=1), whole)
 
 
 @torch.no_grad()
@@ -256,6 +310,19 @@ def test_rows_and_advance_commute(model: Seq2Seq) -> None:
     )
 
 
+def attentions(config: Model) -> Iterator[tuple[str, Attention]]:
+    """The attention weights that a trace must hold: none in recurrent encoders, one in recurrent decoders, if any."""
+    encoder, decoder = config.encoder, config.decoder
+    if isinstance(encoder, TransformerEncoder):
+        yield from ((f"encoder.{number}.self", encoder.attention) for number in range(encoder.layers))
+    if isinstance(decoder, TransformerDecoder):
+        yield from ((f"decoder.{number}.self", decoder.attention) for number in range(decoder.layers))
+    if isinstance(decoder.attention, Attention):
+        top_alone = isinstance(decoder, RecurrentDecoder)
+        for number in range(decoder.layers - 1 if top_alone else 0, decoder.layers):
+            yield f"decoder.{number}.cross", decoder.attention
+
+
 @torch.no_grad()
 def test_tracing_changes_nothing_and_shows_attention(model: Seq2Seq, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["model"]
@@ -279,14 +346,19 @@ def test_tracing_changes_nothing_and_shows_attention(model: Seq2Seq, request: py
         assert not weights.masked_select(unseen).any()
         seen.add(key)
 
-    for number in range(config.encoder.layers):
-        check(f"encoder.{number}.self", config.encoder.attention, source, hidden)
-        assert trace[f"encoder.{number}.out"].shape == (size, source, D)
-    for number in range(config.decoder.layers):
-        check(f"decoder.{number}.self", config.decoder.attention, target, ahead)
-        check(f"decoder.{number}.cross", config.decoder.attention, target, hidden)
-        assert trace[f"decoder.{number}.out"].shape == (size, target, D)
-    assert {key for key in trace if not key.endswith(".out")} == seen
+    for key, attention in attentions(config):
+        if key.startswith("encoder"):
+            check(key, attention, source, hidden)
+        else:
+            check(key, attention, target, ahead if key.endswith("self") else hidden)
+    for side, layers, length in (
+        ("encoder", config.encoder.layers, source),
+        ("decoder", config.decoder.layers, target),
+    ):
+        for number in range(layers):
+            assert trace[f"{side}.{number}.out"].shape == (size, length, D)
+            seen.add(f"{side}.{number}.out")
+    assert trace.keys() == seen
 
 
 @torch.no_grad()
@@ -359,7 +431,15 @@ def sentences(count: int, seed: int) -> list[list[int]]:
 
 
 @pytest.fixture(
-    params=["paper", "uneven", *random.Random(1).sample([name for name in VARIANTS if "unordered" not in name], 4)],
+    params=[
+        "paper",
+        "uneven",
+        "luong",
+        "bahdanau",
+        *random.Random(1).sample(
+            [name for name in VARIANTS if "unordered" not in name and name.count("-") == len(PARTS) - 1], 3
+        ),
+    ],
     scope="module",
 )
 def pupil(request: pytest.FixtureRequest) -> Pupil:

@@ -19,9 +19,12 @@ from transduce.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import Memory, State
 from transduce.model.heads import Head, check_heads
+from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
 Tying = Literal["all", "target", "none"]
+Encoder = TransformerEncoder | RecurrentEncoder
+Decoder = TransformerDecoder | RecurrentDecoder
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Model:
     d_model: int = 512
     dropout: float = 0.1
     tie: Tying = "all"
-    encoder: TransformerEncoder = TransformerEncoder()
-    decoder: TransformerDecoder = TransformerDecoder()
+    encoder: Encoder = TransformerEncoder()
+    decoder: Decoder = TransformerDecoder()
     heads: tuple[Head, ...] = ()
 
     def __post_init__(self) -> None:

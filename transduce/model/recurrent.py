@@ -1,0 +1,339 @@
+"""Recurrent encoders and decoders: what translated before the Transformer, with attention and without.
+
+One fixed vector (Sutskever et al. 2014; Cho et al. 2014), attention before the cell (Bahdanau et al. 2015) or after it
+(Luong et al. 2015). h_t = f(U x_t + W h_{t-1}): word t waits for word t - 1, in training too.
+Shapes: B batch, S source length, T target length, D d_model, L layers, H heads, K = D / H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from transduce.errors import ConfigError
+from transduce.model.attention import Attention, Trace
+from transduce.model.contract import Memory, State
+from transduce.model.dropout import Dropout
+from transduce.model.scores import Additive, Bilinear, Score
+
+Cell = Literal["lstm", "gru", "elman"]
+CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
+Summary = Literal["ends", "last", "mean"]
+Carried = tuple[Tensor, ...]  # what a cell hands on: its hidden state, and an LSTM's inner one
+
+
+class Recurrence(nn.Module):
+    """One layer of cells along a sequence: one call of torch's kernel, whatever the length."""
+
+    def __init__(self, cell: Cell, inputs: int, width: int) -> None:
+        super().__init__()
+        # torch's cells: each gate has two biases, and the GRU resets after its product (Cho et al.: before).
+        self.cells = CELLS[cell](inputs, width, batch_first=True)
+        self.pair = cell == "lstm"
+
+    def forward(self, x: Tensor, carried: Carried | None = None) -> tuple[Tensor, Carried]:
+        """x (B, T, inputs) after `carried`, each (B, width), zeros if None; every state (B, T, width) and the last."""
+        before = tuple(tensor.to(x.dtype).unsqueeze(0).contiguous() for tensor in carried or ())  # torch: layers first
+        out, after = self.cells(x, (before if self.pair else before[0]) if before else None)
+        return out, tuple(tensor.squeeze(0) for tensor in (after if self.pair else (after,)))
+
+
+def turned(mask: Tensor) -> Tensor:
+    """For each row of mask (B, S) the places that read its real part backwards and leave its padding; own inverse."""
+    place = torch.arange(mask.size(1), device=mask.device)
+    length = mask.sum(1, keepdim=True)
+    return torch.where(place < length, length - 1 - place, place)
+
+
+# -- the encoder ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecurrentEncoder:
+    """Layers of cells over the source; two-way ones (Schuster and Paliwal 1997) are half as wide each way."""
+
+    kind: ClassVar[str] = "recurrent"
+    layers: int = 2
+    cell: Cell = "lstm"
+    directions: Literal[2, 1] = 2
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ConfigError(f"layers: expected at least 1, got {self.layers}")
+
+    def check_width(self, d_model: int) -> None:
+        if d_model % self.directions:
+            raise ConfigError(f"directions: 2 share d_model = {d_model}, which is odd; make it even, or directions = 1")
+
+    def build(self, d_model: int, dropout: float) -> RecurrentEncoderStack:
+        return RecurrentEncoderStack(self, d_model, dropout)
+
+
+class RecurrentEncoderStack(nn.Module):
+    """Source vectors in, the memory of every layer out."""
+
+    def __init__(self, config: RecurrentEncoder, d_model: int, dropout: float) -> None:
+        super().__init__()
+        config.check_width(d_model)
+        width = d_model // config.directions
+
+        def layers() -> nn.ModuleList:
+            return nn.ModuleList(Recurrence(config.cell, d_model, width) for _ in range(config.layers))
+
+        self.forwards = layers()
+        self.backwards = layers() if config.directions == 2 else None
+        self.dropout = Dropout(dropout)  # where a layer reads and never along time (Zaremba et al. 2014)
+
+    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
+        """x (B, S, D), mask (B, S) True at real tokens, padding last: no real place comes after it either way."""
+        places = turned(mask).unsqueeze(-1)  # (B, S, 1)
+        outputs: list[Tensor] = []
+        for number, layer in enumerate(self.forwards):
+            x = self.dropout(x)
+            out, _ = layer(x)
+            if self.backwards is not None:
+                back, _ = self.backwards[number](x.gather(1, places.expand_as(x)))
+                out = torch.cat((out, back.gather(1, places.expand_as(back))), dim=-1)  # (B, S, D)
+            x = out
+            outputs.append(x)
+            if trace is not None:
+                trace[f"encoder.{number}.out"] = x
+        return Memory(tuple(outputs), mask)
+
+
+# -- the decoder's choices --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Luong(Attention):
+    """Attention after the cells: looks from s_t, and out = tanh(W [c_t; s_t]); all words at once in training.
+
+    Without input feeding, which would make training go word by word. Scores compare projected states, as everywhere
+    here; Luong's "dot" and "general" (our `bilinear`) project neither side.
+    """
+
+    heads: int = 1
+    score: Score = Bilinear()
+
+    def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
+        return LuongStack(config, self.build(d_model), d_model, dropout)
+
+
+@dataclass(frozen=True)
+class Bahdanau(Attention):
+    """Attention before the cells: looks from s_{t-1} of the top layer, and the first layer reads [y; c_t].
+
+    Training goes word by word. Out is tanh(W [s_t; c_t; y]), where they have maxout.
+    """
+
+    heads: int = 1
+    score: Score = Additive()
+
+    def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
+        return BahdanauStack(config, self.build(d_model), d_model, dropout)
+
+
+@dataclass(frozen=True)
+class FixedVector:
+    """No attention: the whole sentence in the first state (Sutskever), or also beside every word (Cho)."""
+
+    every_step: bool = False
+
+    def check_width(self, d_model: int) -> None:
+        """Any width will do."""
+
+    def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
+        return FixedVectorStack(config, self.every_step, d_model, dropout)
+
+
+Look = Luong | Bahdanau | FixedVector
+
+
+@dataclass(frozen=True)
+class RecurrentDecoder:
+    """Layers of cells over the target, on the top of any encoder.
+
+    `summary` is the vector that the first state is made of: the first and the last real place of the source (so a
+    two-way encoder's last forward and last backward state are both in it), the last alone, or the mean of all.
+    """
+
+    kind: ClassVar[str] = "recurrent"
+    layers: int = 2
+    cell: Cell = "lstm"
+    attention: Look = Luong()
+    summary: Summary = "ends"
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ConfigError(f"layers: expected at least 1, got {self.layers}")
+
+    def check_width(self, d_model: int) -> None:
+        try:
+            self.attention.check_width(d_model)
+        except ConfigError as error:
+            raise ConfigError(f"attention.{error}") from None
+
+    def check_depth(self, encoder_layers: int) -> None:
+        """The top is all it looks at."""
+
+    def build(self, d_model: int, dropout: float, encoder_layers: int) -> RecurrentStack:
+        return self.attention.decoder(self, d_model, dropout)
+
+
+# -- the decoder ------------------------------------------------------------------------------------------------------
+
+
+def summarise(memory: Memory, summary: Summary) -> Tensor:
+    """One vector a sentence (B, D), or (B, 2 D) for both ends."""
+    states = memory.layers[-1]
+    real = memory.mask.unsqueeze(-1)  # (B, S, 1)
+    if summary == "mean":
+        return (states * real).sum(1) / real.sum(1).clamp(min=1)
+    place = (memory.mask.sum(1) - 1).clamp(min=0).view(-1, 1, 1)
+    last = states.gather(1, place.expand(-1, 1, states.size(2))).squeeze(1)  # (B, D)
+    return last if summary == "last" else torch.cat((states[:, 0], last), dim=-1)
+
+
+class RecurrentStack(nn.Module):
+    """Cells that start from a summary of the source; how they look at it is its subclasses' matter."""
+
+    def __init__(self, config: RecurrentDecoder, fed: int, d_model: int, dropout: float) -> None:
+        """`fed` numbers are read by the first layer beside each word."""
+        super().__init__()
+        config.check_width(d_model)
+        self.summary = config.summary
+        self.layers = nn.ModuleList(
+            Recurrence(config.cell, d_model + (0 if number else fed), d_model) for number in range(config.layers)
+        )
+        self.parts = 2 if config.cell == "lstm" else 1
+        # tanh of a learned map (Bahdanau, appendix A.2.2), for every layer and for an LSTM's inner state alike.
+        width = d_model * (2 if config.summary == "ends" else 1)
+        self.bridge = nn.Linear(width, self.parts * config.layers * d_model)
+        self.dropout = Dropout(dropout)
+
+    def first(self, memory: Memory) -> Carried:
+        """What the cells begin with: one or two tensors (B, L, D)."""
+        made: Tensor = torch.tanh(self.bridge(summarise(memory, self.summary)))
+        return made.view(made.size(0), self.parts, len(self.layers), -1).unbind(1)
+
+    def run(self, x: Tensor, carried: Carried) -> tuple[list[Tensor], Carried]:
+        """x (B, T, D + fed) after `carried`: each layer's states (B, T, D), and what is carried on."""
+        outputs: list[Tensor] = []
+        after: list[Carried] = []
+        for number, layer in enumerate(self._recurrences()):
+            x = x if number == 0 else self.dropout(x)
+            x, state = layer(x, tuple(tensor[:, number] for tensor in carried))
+            outputs.append(x)
+            after.append(state)
+        return outputs, tuple(torch.stack(tensors, dim=1) for tensors in zip(*after, strict=True))
+
+    def traced(self, outputs: list[Tensor], trace: Trace | None) -> Tensor:
+        """What predicts the next word, the last of `outputs`; a trace is given all."""
+        if trace is not None:
+            trace |= {f"decoder.{number}.out": x for number, x in enumerate(outputs)}
+        return self.dropout(outputs[-1])  # type: ignore[no-any-return]
+
+    def _recurrences(self) -> Iterator[Recurrence]:
+        return (cast("Recurrence", layer) for layer in self.layers)
+
+
+class FixedVectorStack(RecurrentStack):
+    """The source is its summary."""
+
+    def __init__(self, config: RecurrentDecoder, every_step: bool, d_model: int, dropout: float) -> None:
+        fed = d_model * (2 if config.summary == "ends" else 1) if every_step else 0
+        super().__init__(config, fed, d_model, dropout)
+        self.every_step = every_step
+
+    def start(self, memory: Memory) -> State:
+        return State(summarise(memory, self.summary) if self.every_step else None, self.first(memory), 0)
+
+    def forward(
+        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
+        x = self.dropout(x)
+        if self.every_step:
+            x = torch.cat((x, state.fixed.unsqueeze(1).expand(-1, x.size(1), -1)), dim=-1)
+        outputs, carried = self.run(x, state.grown)
+        return self.traced(outputs, trace), replace(state, grown=carried, length=state.length + x.size(1))
+
+
+@dataclass(frozen=True)
+class SourceView:
+    """Keys and values (B, G, S, K) of the encoder's top, and where they are real (B, 1, 1, S)."""
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor
+
+
+class AttentionStack(RecurrentStack):
+    """Cells with one attention, traced as that of the last layer."""
+
+    def __init__(
+        self, config: RecurrentDecoder, attention: nn.Module, fed: int, joined: int, d_model: int, dropout: float
+    ) -> None:
+        """`joined` vectors (B, T, D) make the one that predicts."""
+        super().__init__(config, fed, d_model, dropout)
+        self.attention = attention
+        self.join = nn.Linear(joined * d_model, d_model)
+        self.name = f"decoder.{config.layers - 1}.cross"
+
+    def start(self, memory: Memory) -> State:
+        key, value = self.attention.remember(memory.layers[-1])  # type: ignore[operator]
+        return State(SourceView(key, value, memory.mask[:, None, None, :]), self.first(memory), 0)
+
+    def look(self, x: Tensor, source: SourceView, trace: Trace | None) -> Tensor:
+        """The context (B, T, D) for each of x (B, T, D)."""
+        context: Tensor = self.attention(x, source.key, source.value, source.mask, trace=trace, name=self.name)
+        return context
+
+    def joined(self, *parts: Tensor) -> Tensor:
+        return torch.tanh(self.join(torch.cat(parts, dim=-1)))
+
+
+class LuongStack(AttentionStack):
+    """All cells, then attention from their states."""
+
+    def __init__(self, config: RecurrentDecoder, attention: nn.Module, d_model: int, dropout: float) -> None:
+        super().__init__(config, attention, 0, 2, d_model, dropout)
+
+    def forward(
+        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
+        outputs, carried = self.run(self.dropout(x), state.grown)
+        outputs[-1] = self.joined(self.look(outputs[-1], state.fixed, trace), outputs[-1])
+        return self.traced(outputs, trace), replace(state, grown=carried, length=state.length + x.size(1))
+
+
+class BahdanauStack(AttentionStack):
+    """Word by word: attention from the last state, then the cells."""
+
+    def __init__(self, config: RecurrentDecoder, attention: nn.Module, d_model: int, dropout: float) -> None:
+        super().__init__(config, attention, d_model, 3, d_model, dropout)
+
+    def forward(
+        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
+        x, carried = self.dropout(x), state.grown
+        steps: list[list[Tensor]] = []
+        contexts: list[Tensor] = []
+        weights: list[Tensor] = []
+        for word in torch.split(x, 1, dim=1):  # (B, 1, D)
+            seen = None if trace is None else Trace()
+            contexts.append(self.look(carried[0][:, -1:], state.fixed, seen))
+            outputs, carried = self.run(torch.cat((word, contexts[-1]), dim=-1), carried)
+            steps.append(outputs)
+            weights.extend((seen or {}).values())
+        outputs = [torch.cat(layer, dim=1) for layer in zip(*steps, strict=True)]
+        outputs[-1] = self.joined(outputs[-1], torch.cat(contexts, dim=1), x)
+        if trace is not None:
+            trace[self.name] = torch.cat(weights, dim=2)  # (B, H, t, S)
+        return self.traced(outputs, trace), replace(state, grown=carried, length=state.length + x.size(1))
