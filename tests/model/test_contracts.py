@@ -21,6 +21,7 @@ from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.model.attention import Attention, Trace
 from transduce.model.contract import rows
+from transduce.model.convolutional import AddedPositions, ConvolutionalDecoder, ConvolutionalEncoder
 from transduce.model.norms import BatchNorm, BatchNormOverTokens, Norm
 from transduce.model.positions import Learned, Positions, RelativeBias, Rotary
 from transduce.model.recurrent import Bahdanau, Cell, FixedVector, Look, RecurrentDecoder, RecurrentEncoder, Summary
@@ -102,16 +103,19 @@ MIXTURE: dict[str, list[Any]] = {
     "encoder": [
         TransformerEncoder(2, Attention(2), 24),
         *(RecurrentEncoder(2, cell, directions) for cell in CELLS for directions in (1, 2)),
+        *(ConvolutionalEncoder(2, kernel) for kernel in (1, 5)),
     ],
     "decoder": [
         TransformerDecoder(2, Attention(2), 24),
         *(RecurrentDecoder(2, cell, look) for cell in CELLS for look in LOOKS),
+        *(ConvolutionalDecoder(2, kernel) for kernel in (1, 4)),
     ],
     "layers": [1, 2],
     "heads": [1, 4],
     "score": choices(Score),
     "weights": choices(Weights),
     "summary": list(get_args(Summary)),
+    "positions": choices(AddedPositions),
     "wiring": choices(Wiring),
     "tie": list(get_args(Tying)),
 }
@@ -124,10 +128,18 @@ def mixture(pick: Mapping[str, int]) -> Model:
     if isinstance(getattr(decoder, "attention", None), Attention):
         chosen = {name: part[name] for name in ("heads", "score", "weights")}
         decoder = replace(decoder, attention=replace(decoder.attention, **chosen))
-    known = {field.name for field in fields(decoder)}
-    decoder = replace(decoder, **{name: part[name] for name in ("layers", "summary", "wiring") if name in known})
-    encoder = replace(encoder, layers=part["layers"] if isinstance(part["wiring"], Matched) else 3 - part["layers"])
-    return Model(d_model=D, dropout=0.0, tie=part["tie"], encoder=encoder, decoder=decoder)
+    layers = part["layers"] if isinstance(part["wiring"], Matched) else 3 - part["layers"]
+
+    def made(stack: Any, **chosen: Any) -> Any:
+        return replace(stack, **{field.name: chosen[field.name] for field in fields(stack) if field.name in chosen})
+
+    return Model(
+        d_model=D,
+        dropout=0.0,
+        tie=part["tie"],
+        encoder=made(encoder, layers=layers, positions=part["positions"]),
+        decoder=made(decoder, **{name: part[name] for name in ("layers", "summary", "positions", "wiring")}),
+    )
 
 
 def label(value: Any) -> str:
@@ -136,6 +148,8 @@ def label(value: Any) -> str:
         return "transformer"
     if isinstance(value, (RecurrentEncoder, RecurrentDecoder)):
         return ".".join(["recurrent", *(label(getattr(value, f.name)) for f in fields(value)[1:3])])
+    if isinstance(value, (ConvolutionalEncoder, ConvolutionalDecoder)):
+        return f"convolutional{value.kernel}"
     if isinstance(value, FixedVector):
         return f"fixed{int(value.every_step)}"
     return str(value) if isinstance(value, (str, int)) else kind_of(type(value))
@@ -166,11 +180,12 @@ def variants() -> Iterator[tuple[str, Model]]:
     two_way = RecurrentEncoder(1, "gru")
     yield "luong", replace(base, encoder=two_way, decoder=RecurrentDecoder(1, "gru"))
     yield "bahdanau", replace(base, encoder=two_way, decoder=RecurrentDecoder(1, "gru", Bahdanau()))
+    yield "convolutional", replace(base, encoder=ConvolutionalEncoder(2, 3), decoder=ConvolutionalDecoder(2, 3))
     yield "uneven", replace(base, tie="none", decoder=uneven)
 
 
 VARIANTS = dict(variants())
-TRANSFORMERS = [name for name in VARIANTS if name.count("-") == len(PARTS) - 1]
+TRANSFORMERS = [name for name in VARIANTS if name.split("-")[0] in map(label, PARTS["score"])]
 
 
 def test_every_kind_is_among_the_variants() -> None:
@@ -436,6 +451,7 @@ def sentences(count: int, seed: int) -> list[list[int]]:
         "uneven",
         "luong",
         "bahdanau",
+        "convolutional",
         *random.Random(1).sample(
             [name for name in VARIANTS if "unordered" not in name and name.count("-") == len(PARTS) - 1], 3
         ),

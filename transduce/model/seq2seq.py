@@ -18,13 +18,14 @@ from torch.nn import functional as F
 from transduce.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import Memory, State
+from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transduce.model.heads import Head, check_heads
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
 Tying = Literal["all", "target", "none"]
-Encoder = TransformerEncoder | RecurrentEncoder
-Decoder = TransformerDecoder | RecurrentDecoder
+Encoder = TransformerEncoder | RecurrentEncoder | ConvolutionalEncoder
+Decoder = TransformerDecoder | RecurrentDecoder | ConvolutionalDecoder
 
 
 @dataclass(frozen=True)
