@@ -452,9 +452,7 @@ def sentences(count: int, seed: int) -> list[list[int]]:
         "luong",
         "bahdanau",
         "convolutional",
-        *random.Random(1).sample(
-            [name for name in VARIANTS if "unordered" not in name and name.count("-") == len(PARTS) - 1], 3
-        ),
+        *random.Random(1).sample([name for name in TRANSFORMERS if "unordered" not in name], 3),
     ],
     scope="module",
 )

@@ -262,6 +262,25 @@ def test_one_word_alone_in_its_batch(look: Look) -> None:
     assert model.advance(one, state)[1].length == 2
 
 
+@pytest.mark.parametrize(
+    "look", [Luong(), Bahdanau(), FixedVector(every_step=True)], ids=lambda look: type(look).__name__
+)
+@pytest.mark.parametrize("cell", CELLS)
+def test_cells_keep_their_precision_where_the_rest_is_bf16(cell: Cell, look: Look) -> None:
+    model = Model(
+        16, 0.0, encoder=RecurrentEncoder(cell=cell), decoder=RecurrentDecoder(cell=cell, attention=look)
+    ).build(9, 9, True)
+    tokens = torch.tensor([[3, 5, 4], [6, 7, 8]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory = model.encode(tokens, torch.ones_like(tokens).bool())
+        logits, state = model.advance(tokens, model.start(memory))
+        again, _ = model.advance(tokens[:, :1], state)
+    assert {tensor.dtype for tensor in (*memory.layers, *state.grown)} == {torch.float32}
+    assert logits.dtype == torch.bfloat16
+    (logits.float().sum() + again.float().sum()).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 

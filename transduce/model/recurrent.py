@@ -36,9 +36,15 @@ class Recurrence(nn.Module):
         self.pair = cell == "lstm"
 
     def forward(self, x: Tensor, carried: Carried | None = None) -> tuple[Tensor, Carried]:
-        """x (B, T, inputs) after `carried`, each (B, width), zeros if None; every state (B, T, width) and the last."""
-        before = tuple(tensor.to(x.dtype).unsqueeze(0).contiguous() for tensor in carried or ())  # torch: layers first
-        out, after = self.cells(x, (before if self.pair else before[0]) if before else None)
+        """x (B, T, inputs) after `carried`, each (B, width), zeros if None; every state (B, T, width) and the last.
+
+        In the weights' precision even where the rest is bf16: errors add up along a sentence, and torch's autocast
+        would run cuDNN's cells in fp16.
+        """
+        precision = next(self.cells.parameters()).dtype
+        with torch.autocast(x.device.type, enabled=False):
+            before = tuple(tensor.to(precision).unsqueeze(0).contiguous() for tensor in carried or ())  # layers first
+            out, after = self.cells(x.to(precision), (before if self.pair else before[0]) if before else None)
         return out, tuple(tensor.squeeze(0) for tensor in (after if self.pair else (after,)))
 
 
