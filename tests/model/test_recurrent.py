@@ -281,6 +281,18 @@ def test_cells_keep_their_precision_where_the_rest_is_bf16(cell: Cell, look: Loo
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_do_not_need_training_mode(cell: Cell, device: str) -> None:
+    """Rewards are learned from without dropout: the model evaluates, and is differentiated all the same."""
+    config = Model(16, 0.3, encoder=RecurrentEncoder(cell=cell), decoder=RecurrentDecoder(cell=cell))
+    model = config.build(9, 9, True).to(device).eval()
+    tokens = torch.tensor([[3, 5, 4], [6, 7, 8]], device=device)
+    logits, _ = model.advance(tokens, model.start(model.encode(tokens, torch.ones_like(tokens).bool())))
+    logits.square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,7 @@ class Recurrence(nn.Module):
         In the weights' precision even where the rest is bf16: errors add up along a sentence, and torch's autocast
         would run cuDNN's cells in fp16.
         """
+        self.cells.train(torch.is_grad_enabled())  # cuDNN gives gradients only so; it has no dropout here
         precision = next(self.cells.parameters()).dtype
         with torch.autocast(x.device.type, enabled=False):
             before = tuple(tensor.to(precision).unsqueeze(0).contiguous() for tensor in carried or ())  # layers first
