@@ -66,7 +66,10 @@ def test_wrong_usage_exits_with_2_and_suggests(words: list[str], expected: str, 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["train", "tinny"], "'tinny' is neither a .toml file nor a preset; presets are base, big, modern, small, tiny; did"),
+        (
+            ["train", "tinny"],
+            "'tinny' is neither a .toml file nor a preset; presets are base, big, modern, small, tiny",
+        ),
         (["train", "tiny"], "data.folder: no prepared corpus is named; make one with `transduce prepare`"),
         (["train", "tiny", "trainig.steps=3"], "trainig: no such setting; did you mean 'training'?"),
         (["train", "none.toml"], "none.toml: no such file; give a .toml file or one of the presets"),
