@@ -18,6 +18,7 @@ import transduce
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.search.beam import Beam
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.stepwise import Greedy
 from transduce.training.loop import train
@@ -82,6 +83,20 @@ def test_the_score_of_an_ensemble_is_the_mean_at_every_token(toy: Toy, other: Pa
     written = [[ensemble.tokenizers.target.token(piece) for piece in one.tokens] for one in found]
     log_probs = [sum(each) for each in ensemble.engine.score(sources, written)]
     assert [one.log_prob for one in found] == pytest.approx(log_probs, abs=1e-4)
+
+
+def test_the_beam_s_other_ways_work_on_ensembles_and_candidates(toy: Toy, other: Path) -> None:
+    both, twice = transduce.load([toy.model, other], "cpu"), transduce.load([toy.model] * 2, "cpu")
+    covered = Beam(size=4, n_best=2, groups=2, coverage=0.2)
+    for one, alone in zip(
+        twice.translate(PAIRS[0], to="de", search=covered),
+        toy.translator.translate(PAIRS[0], to="de", search=covered),
+        strict=True,
+    ):
+        assert (one.text, one.score) == (alone.text, pytest.approx(alone.score, abs=1e-4))
+    (found,) = both.translate(["five"], to="de", include=["drei"], search=MinimumBayesRisk(Beam(size=6, n_best=4)))
+    assert "drei" in found.text or not found.finished
+    assert 0 <= found.score <= 100
 
 
 def test_what_load_refuses(toy: Toy, other: Path, stranger: Path) -> None:
