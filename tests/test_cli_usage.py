@@ -140,18 +140,19 @@ def test_the_flags_are_these_and_no_others() -> None:
         )
         for name, command in commands().items()
     }
-    model = "--device --trust"
+    model = "--ensemble --device --trust"
     assert flags == {
         "": "--version --install-completion --show-completion",
         "prepare": "",
         "doctor": "",
         "train": "--output -o",
-        "translate": "--input -i --output -o --to --beam --n-best --prefix --include --exclude --search --json "
-        + model,
+        "translate": "--input -i --output -o --to --beam --n-best --prefix --include --exclude --search --json"
+        " --alignments --pieces " + model,
         "score": f"--to {model}",
+        "align": f"--to --layer --pieces {model}",
         "evaluate": f"--source --other --language --lowercase -lc --moses --output -o --to --beam --json {model}",
         "average": "--last --best",
-        "distill": f"--output -o --corpus --beam --best-of --keep-original --workers {model}",
+        "distill": "--output -o --corpus --beam --best-of --keep-original --workers --device --trust",
         "plot": "--output -o",
         "demo": "--output -o",
         "config show": "",

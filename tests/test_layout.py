@@ -25,25 +25,30 @@ MAY_IMPORT = {
     "durable": "errors",
     "data": "errors progress durable",
     "model": "errors",
-    "search": "errors data model.contract",
+    "search": "errors config data model.contract evaluation.sentence",
     "objectives": "errors data model search evaluation.sentence",
     "evaluation": "errors progress",
     "engines": "errors data model search",
-    "translator": "errors data search.hypothesis search.wishes search.beam search.constraints",
+    "alignment": "errors data",
+    "per_text": "errors",
+    "translation": "alignment search.hypothesis search.wishes",
+    "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.beam"
+    " search.constraints",
     "plot": "errors progress",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors progress durable config data model search objectives evaluation engines translator experiment",
-    "loading": "errors translator engines training.run_folder",
+    "loading": "errors translator search.ensemble search.fit engines training.run_folder",
     "teaching": "errors durable config data evaluation search loading training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
-    "output": "errors config translator search.choice",
+    "output": "errors config progress translation translator search.choice",
+    "arguments": "",
     "demo": "errors config data numbers experiment loading training.loop",
-    "cli": "errors progress config data evaluation experiment loading output plot demo distillation training",
+    "cli": "errors arguments config data evaluation experiment loading output plot demo distillation training",
     "__main__": "errors cli",
 }
 NO_TORCH = (
-    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes translator output"
-    " loading distillation cli"
+    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit alignment"
+    " translation translator output loading distillation cli"
 ).split()
 
 

@@ -115,7 +115,7 @@ def test_a_damaged_config_is_told_with_its_key(folder: Path) -> None:
     text = config.read_text()
     config.write_text(text.replace("d_model", "d_modle"))
     assert "model.d_modle: no such setting; did you mean 'd_model'?" in refused(folder, ConfigError)
-    config.write_text(text[: len(text) // 2] + '"')
+    config.write_text(text[: len(text) // 2] + '\n"')  # no TOML, wherever the cut falls
     assert "config.toml: not TOML:" in refused(folder, ConfigError)
 
 

@@ -17,6 +17,7 @@ from transduce.errors import ConfigError, DataError
 from transduce.output import as_json, as_lines, chosen_search, read_lines, written
 from transduce.search.beam import Beam
 from transduce.search.constraints import Limits
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.stepwise import Greedy, Sample
 from transduce.translator import Translation
 
@@ -106,6 +107,7 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "tokens": ["▁ä"],
         "finished": False,
         "parts": 2,
+        "alignment": None,
     }
 
 
@@ -123,6 +125,9 @@ OWN = SimpleNamespace(search=Beam(size=3, limits=Limits(longest=99)))
         ("kind=sample,top_p=0.9,seed=3", Sample(top_p=0.9, seed=3)),
         ("top_p=0.9,kind=sample", Sample(top_p=0.9)),
         ("limits.no_repeat=3,limits.forbid=[4, 5]", Beam(3, limits=Limits(longest=99, no_repeat=3, forbid=(4, 5)))),
+        ("mbr", MinimumBayesRisk()),
+        ("kind=mbr,utility=bleu,candidates.top_p=0.9", MinimumBayesRisk(Samples(top_p=0.9), utility="bleu")),
+        ("kind=mbr,candidates={kind='beam',size=6,n_best=5}", MinimumBayesRisk(Beam(size=6, n_best=5))),
         ("limits={no_repeat=3}", Beam(3, limits=Limits(longest=99, no_repeat=3))),
     ],
 )
@@ -133,8 +138,8 @@ def test_a_search_in_a_few_words(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("kind=sampel", "search.kind: 'sampel' is not one of beam, greedy, sample; did you mean 'sample'?"),
-        ("gredy", "search.kind: 'gredy' is not one of beam, greedy, sample; did you mean 'greedy'?"),
+        ("kind=sampel", "search.kind: 'sampel' is not one of beam, greedy, sample, mbr; did you mean 'sample'?"),
+        ("gredy", "search.kind: 'gredy' is not one of beam, greedy, sample, mbr; did you mean 'greedy'?"),
         ("kind=beam,size", "--search: 'kind=beam,size' is no list of settings"),
         ("size=", "expected such as kind=sample,top_p=0.9"),
         ("kind=sample,size=3", "search.size: no such setting"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transduce.objectives.base import Loss as Loss
     from transduce.search.hypothesis import Hypothesis as Hypothesis
     from transduce.training.loop import train as train
-    from transduce.translator import Translation as Translation
+    from transduce.translation import Translation as Translation
     from transduce.translator import Translator as Translator
 
 __version__ = "0.1.0"
@@ -37,7 +37,7 @@ _HOMES = {
     "Loss": "transduce.objectives.base",
     "Memory": "transduce.model.contract",
     "State": "transduce.model.contract",
-    "Translation": "transduce.translator",
+    "Translation": "transduce.translation",
     "Translator": "transduce.translator",
     "UserError": "transduce.errors",
     "distill": "transduce.distillation",

@@ -8,14 +8,31 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from transduce import config as configs
+from transduce.arguments import (
+    AlignmentsFile,
+    BeamSize,
+    Device,
+    Ensemble,
+    Excluded,
+    Included,
+    JsonLines,
+    Language,
+    ModelFolder,
+    Output,
+    Pieces,
+    SourceText,
+    TargetText,
+    Trust,
+    Words,
+)
 from transduce.errors import DataError, UserError
 
 app = typer.Typer(
@@ -27,15 +44,6 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
 app.add_typer(config_app, name="config")
-
-T = TypeVar("T")
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Run folder of a trained model.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")]
-Language = Annotated[str, typer.Option("--to", help="Target language of a model trained with tags such as <2de>.")]
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A .toml file or preset, then overrides.")
-]
 
 
 def _split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
@@ -111,23 +119,18 @@ def translate(
     model: ModelFolder,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; standard input if none.")] = None,
     input: Annotated[Path | None, typer.Option("--input", "-i", help="File to translate, a line at a time.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write instead of standard output.")
-    ] = None,
+    output: Output = None,
     to: Language = "",
-    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 0,
+    beam: BeamSize = 0,
     n_best: Annotated[int, typer.Option(help="Translations a text: line number, score, text, tab-separated.")] = 1,
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
-    include: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; may be given again.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; may be given again.")
-    ] = None,
+    include: Included = None,
+    exclude: Excluded = None,
     search: Annotated[str, typer.Option(help="A search in place of the model's own: kind=sample,top_p=0.9.")] = "",
-    json_lines: Annotated[
-        bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives.")
-    ] = False,
+    json_lines: JsonLines = False,
+    alignments: AlignmentsFile = None,
+    pieces: Pieces = False,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -138,13 +141,15 @@ def translate(
         transduce translate runs/demo "Guten Morgen" "Wie geht es dir?"
 
         transduce translate runs/demo --beam 8 < input.txt > output.txt
+
+        transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
     """
     from transduce.loading import load
-    from transduce.output import as_json, as_lines, chosen_search, read_lines, written
+    from transduce.output import as_json, as_lines, chosen_search, read_lines, with_progress, written
 
     if texts and input is not None:
         raise UserError(f"texts and --input {input} were given; give one of them")
-    translator = load(model, device, trust)
+    translator = load([model, *(ensemble or [])], device, trust)
     typed = not texts and input is None and sys.stdin.isatty()  # then each line is answered at once
     stream = translator.stream(
         list(texts) if texts else read_lines(input),
@@ -155,20 +160,24 @@ def translate(
         prefixes=prefix,
         include=include or (),
         exclude=exclude or (),
+        align=None if alignments is None else "pieces" if pieces else "words",
         window=1 if typed else 1000,
     )
-    with written(output, input) as file:
-        shown = _with_progress(stream, "Translating", len(texts) if texts else None, printed=output is None)
+    with written(output, input) as file, nullcontext() if alignments is None else written(alignments, input) as links:
+        shown = with_progress(stream, "Translating", len(texts) if texts else None, printed=output is None)
         for number, translation in enumerate(shown, start=1):
             file.write(as_json(translation) if json_lines else as_lines(translation, number, n_best))
+            if links is not None and translation.alignment is not None:
+                links.write(f"{translation.alignment.pharaoh()}\n")
 
 
 @app.command()
 def score(
     model: ModelFolder,
-    source: Annotated[Path, typer.Argument(help="Source text, a sentence a line.")],
-    target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
+    source: SourceText,
+    target: TargetText,
     to: Language = "",
+    ensemble: Ensemble = None,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -179,20 +188,46 @@ def score(
         transduce score runs/demo test.de test.en
     """
     from transduce.loading import load
-    from transduce.output import read_lines, written
+    from transduce.output import read_pairs, with_progress, written
 
-    translator = load(model, device, trust)
-    sources, targets = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(targets):
-        raise DataError(f"{source} has {len(sources):,} lines and {target} {len(targets):,}; expected as many in each")
-    scored = (
-        one
-        for begin in range(0, len(sources), 1000)
-        for one in translator.score(sources[begin : begin + 1000], targets[begin : begin + 1000], to)
+    translator = load([model, *(ensemble or [])], device, trust)
+    pairs = read_pairs(source, target)
+    scored = (one for sources, targets in pairs.windows(1000) for one in translator.score(sources, targets, to))
+    with written(None) as file:
+        for one in with_progress(scored, "Scoring", len(pairs.sources), printed=True):
+            file.write(f"{one.log_prob:.4f}\t{one.per_token:.4f}\n")
+
+
+@app.command()
+def align(
+    model: ModelFolder,
+    source: SourceText,
+    target: TargetText,
+    to: Language = "",
+    layer: Annotated[int | None, typer.Option(help="Decoder layer, from 0, or -1 for the last; default: mean.")] = None,
+    pieces: Pieces = False,
+    ensemble: Ensemble = None,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Print which source word the model looks at for each word of a given translation: 0-0 1-2 ..., a line a pair.
+
+    Examples:
+
+        transduce align runs/demo test.de test.en > links.txt
+    """
+    from transduce.loading import load
+    from transduce.output import read_pairs, with_progress, written
+
+    translator = load([model, *(ensemble or [])], device, trust)
+    pairs = read_pairs(source, target)
+    unit: Literal["words", "pieces"] = "pieces" if pieces else "words"
+    found = (
+        one for sources, targets in pairs.windows(1000) for one in translator.align(sources, targets, to, unit, layer)
     )
     with written(None) as file:
-        for one in _with_progress(scored, "Scoring", len(sources), printed=True):
-            file.write(f"{one.log_prob:.4f}\t{one.per_token:.4f}\n")
+        for one in with_progress(found, "Aligning", len(pairs.sources), printed=True):
+            file.write(f"{one.pharaoh()}\n")
 
 
 @app.command()
@@ -210,8 +245,9 @@ def evaluate(
         Path | None, typer.Option("--output", "-o", help="Where to keep the translations a model makes.")
     ] = None,
     to: Language = "",
-    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 0,
+    beam: BeamSize = 0,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -224,7 +260,7 @@ def evaluate(
         transduce evaluate test.de runs/demo --source test.en --moses --language de
     """
     from transduce.evaluation.report import evaluate as run
-    from transduce.output import read_lines, written
+    from transduce.output import read_lines, with_progress, written
 
     sources = list(read_lines(source)) if source else None
     if hypothesis.is_dir():
@@ -232,8 +268,8 @@ def evaluate(
 
         if sources is None:
             raise UserError(f"{hypothesis} is a model: give the text to translate with --source FILE")
-        stream = load(hypothesis, device, trust).stream(sources, beam=beam, to=to)
-        shown = _with_progress(stream, "Translating", len(sources), printed=False)
+        stream = load([hypothesis, *(ensemble or [])], device, trust).stream(sources, beam=beam, to=to)
+        shown = with_progress(stream, "Translating", len(sources), printed=False)
         hypotheses = [translation.text for translation in shown]
         if output is not None:
             with written(output) as file:
@@ -352,16 +388,3 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
         print(__version__)
         raise typer.Exit
-
-
-def _with_progress(stream: Iterator[T], title: str, total: int | None, printed: bool) -> Iterator[T]:
-    """Show progress, unless what comes is `printed` on a terminal and shows by itself how far it is."""
-    from transduce.progress import Progress
-
-    if printed and sys.stdout.isatty():
-        yield from stream
-        return
-    with Progress(title, total, "lines") as progress:
-        for item in stream:
-            yield item
-            progress.advance()

@@ -13,6 +13,7 @@ from transduce.objectives.reinforce import Reinforce
 from transduce.objectives.sequence import SequenceLevel
 from transduce.search.beam import Beam
 from transduce.search.choice import SearchChoice
+from transduce.search.fit import check_fit
 from transduce.training.settings import Training, Validation
 
 
@@ -59,3 +60,5 @@ class Config:
                 self.objective.check(self.model)
             except ConfigError as error:
                 raise ConfigError(f"objective.{error}") from None
+        check_fit(self.search, self.model.decoder)
+        check_fit(self.validation.search, self.model.decoder, "validation.search")

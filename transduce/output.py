@@ -10,13 +10,17 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from transduce import config as configs
 from transduce.errors import ConfigError, DataError
-from transduce.translator import Translation, Translator
+from transduce.progress import Progress
+from transduce.translation import Translation
+from transduce.translator import Translator
 
+T = TypeVar("T")
 _BARE_WORD = re.compile(r"=\s*([A-Za-z_][\w.:]*)\s*(?=,|$)")
 
 
@@ -39,6 +43,27 @@ def read_lines(path: Path | None) -> Iterator[str]:
                 raise DataError(
                     f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line; convert the text to UTF-8 first"
                 ) from None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Texts and their translations, line by line."""
+
+    sources: list[str]
+    targets: list[str]
+
+    def windows(self, size: int) -> Iterator[tuple[list[str], list[str]]]:
+        """`size` pairs at a time."""
+        for begin in range(0, len(self.sources), size):
+            yield self.sources[begin : begin + size], self.targets[begin : begin + size]
+
+
+def read_pairs(source: Path, target: Path) -> Pairs:
+    """Two files with as many lines."""
+    sources, targets = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(targets):
+        raise DataError(f"{source} has {len(sources):,} lines and {target} {len(targets):,}; expected as many in each")
+    return Pairs(sources, targets)
 
 
 @contextmanager
@@ -95,3 +120,14 @@ def _quoted(match: re.Match[str]) -> str:
     """A word as TOML wants it, in quotes."""
     word = match[1]
     return f"={word}" if word in ("true", "false", "inf", "nan") else f'="{word}"'
+
+
+def with_progress(stream: Iterator[T], title: str, total: int | None, printed: bool) -> Iterator[T]:
+    """Show progress, unless what comes is `printed` on a terminal and shows by itself how far it is."""
+    if printed and sys.stdout.isatty():
+        yield from stream
+        return
+    with Progress(title, total, "lines") as progress:
+        for item in stream:
+            yield item
+            progress.advance()

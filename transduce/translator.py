@@ -9,64 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, overload
 
 import numpy as np
 
+from transduce.alignment import Alignment, Block, Unit, attend_all, group_text, group_tokens, join
 from transduce.data.grouping import group_by_length
 from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import ConfigError, DataError
-from transduce.search.hypothesis import Hypothesis
+from transduce.per_text import Words, check_all_used, for_all, groups, part_of, words_of
+from transduce.search.fit import check_fit
+from transduce.search.hypothesis import Choice, Hypothesis
 from transduce.search.wishes import NOTHING, Wishes, spell
-
-T = TypeVar("T")
-Words = Sequence[str] | Sequence[Sequence[str]]  # one list for all texts, or one a text
-
-
-class Engine(Protocol):
-    """Runs a model over token sequences (without bos and eos)."""
-
-    def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
-    ) -> list[list[Hypothesis]]:
-        """Hypotheses of each source, best first, by the given search config."""
-        ...
-
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probability of each target token, the end symbol last."""
-        ...
-
-
-@dataclass(frozen=True)
-class Translation:
-    """What became of one text.
-
-    `score` is what the search ranks by and `log_prob` the model's log-probability (sums over the parts of a long text);
-    `tokens` are the subword pieces; `finished` is False where the length limit cut the output (or left no room for all
-    that was to be included). `alternatives` holds the other hypotheses when more than one was asked for (of a text that
-    was not cut into parts).
-    """
-
-    text: str
-    score: float = 0.0
-    log_prob: float = 0.0
-    tokens: tuple[str, ...] = ()
-    finished: bool = True
-    parts: int = 1
-    alternatives: tuple[Translation, ...] = ()
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A given translation under the model: log-probability of all its tokens with the end symbol, and their number."""
-
-    log_prob: float
-    tokens: int
-
-    @property
-    def per_token(self) -> float:
-        return self.log_prob / self.tokens
+from transduce.translation import Engine, Scored, Translation
 
 
 @dataclass(frozen=True)
@@ -79,21 +35,38 @@ class _Job:
     wishes: Wishes
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What came of a job: hypotheses, best first, and their alignments if they were asked for."""
+
+    part: Part
+    hypotheses: Sequence[Hypothesis]
+    blocks: Sequence[Block] = ()
+
+
 class Translator:
     """`translator("Guten Morgen")` gives text; `translator.translate([...], beam=4)` gives `Translation`s.
 
     `search` is a search config used when a call names none. Sources of more than `longest` tokens are cut at sentence
-    ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch.
+    ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch. `decoder`
+    is the config of the model's decoder: searches that do not fit it are refused.
     """
 
     def __init__(
-        self, engine: Engine, tokenizers: Tokenizers, search: Any, longest: int = 256, batch_tokens: int = 4096
+        self,
+        engine: Engine,
+        tokenizers: Tokenizers,
+        search: Any,
+        longest: int = 256,
+        batch_tokens: int = 4096,
+        decoder: Any = None,
     ) -> None:
         self.engine = engine
         self.tokenizers = tokenizers
         self.search = search
         self.longest = longest
         self.batch_tokens = batch_tokens
+        self.decoder = decoder
 
     @overload
     def __call__(self, text: str, **options: Any) -> str: ...
@@ -116,6 +89,7 @@ class Translator:
         prefixes: str | Sequence[str] = "",
         include: Words = (),
         exclude: Words = (),
+        align: Unit | None = None,
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
@@ -123,6 +97,7 @@ class Translator:
         puts the tag `<2to>` before the source, for models trained with such tags (one language, or one a text).
         `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
         that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
+        `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model.
         """
         stream = self.stream(
             texts,
@@ -133,6 +108,7 @@ class Translator:
             prefixes=prefixes,
             include=include,
             exclude=exclude,
+            align=align,
         )
         return list(stream)
 
@@ -147,6 +123,7 @@ class Translator:
         prefixes: str | Sequence[str] = "",
         include: Words = (),
         exclude: Words = (),
+        align: Unit | None = None,
         window: int = 1000,
     ) -> Iterator[Translation]:
         """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once."""
@@ -154,28 +131,23 @@ class Translator:
             raise DataError("texts: one text was given where a list is expected; use translator(text), or [text]")
         chosen = self.choose_search(beam, n_best, search)
         begun = 0
-        for group in _groups(texts, window):
-            starts = _part_of("prefixes", prefixes, begun, len(group))
-            languages = _part_of("to", to, begun, len(group))
-            wanted = _words_of("include", include, begun, len(group))
-            unwanted = _words_of("exclude", exclude, begun, len(group))
+        for group in groups(texts, window):
+            starts = part_of("prefixes", prefixes, begun, len(group))
+            languages = part_of("to", to, begun, len(group))
+            wanted = words_of("include", include, begun, len(group))
+            unwanted = words_of("exclude", exclude, begun, len(group))
             wishes = self._wishes(starts, wanted, unwanted)
-            yield from self._translate(group, chosen, [self._tag(language) for language in languages], wishes)
+            yield from self._translate(group, chosen, [self._tag(language) for language in languages], wishes, align)
             begun += len(group)
         for name, given in (("prefixes", prefixes), ("to", to)):
-            _check_all_used(name, given, begun)
+            check_all_used(name, given, begun)
         for name, words in (("include", include), ("exclude", exclude)):
-            if not _for_all(name, words):
-                _check_all_used(name, words, begun)
+            if not for_all(name, words):
+                check_all_used(name, words, begun)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
         """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
-        if len(sources) != len(targets):
-            raise DataError(
-                f"score: {len(sources)} sources and {len(targets)} targets were given; give as many of each"
-            )
-        tags = [self._tag(language) for language in _part_of("to", to, 0, len(sources))]
-        _check_all_used("to", to, len(sources))
+        tags = self._pair_tags("score", sources, targets, to)
         encoded = self.tokenizers.source.encode(sources)
         source_tokens = [[*tag, *tokens] for tag, tokens in zip(tags, encoded, strict=True)]
         target_tokens = self.tokenizers.target.encode(targets)
@@ -187,6 +159,38 @@ class Translator:
                 found[i] = Scored(sum(log_probs), len(log_probs))
         return [scored for scored in found if scored is not None]
 
+    def align(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        to: str | Sequence[str] = "",
+        unit: Unit = "words",
+        layer: int | None = None,
+    ) -> list[Alignment]:
+        """Which source words the model looks at for each word of a given translation. Pairs are read whole.
+
+        `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
+        backwards; None for the mean of all.
+        """
+        tags = self._pair_tags("align", sources, targets, to)
+        pairs = [
+            (group_text(self.tokenizers.source, source, unit), group_text(self.tokenizers.target, target, unit))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        return [join([block]) for block in attend_all(self.engine, pairs, tags, layer, self.batch_tokens)]
+
+    def _pair_tags(
+        self, what: str, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str]
+    ) -> list[tuple[int, ...]]:
+        """The tag of each source, where there are as many targets."""
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{what}: {len(sources)} sources and {len(targets)} targets were given; give as many of each"
+            )
+        tags = [self._tag(language) for language in part_of("to", to, 0, len(sources))]
+        check_all_used("to", to, len(sources))
+        return tags
+
     def _tag(self, language: str) -> tuple[int, ...]:
         """The token `<2de>` for "de" (or for "<2de>"), none for ""."""
         if not language:
@@ -194,13 +198,22 @@ class Translator:
         return (self.tokenizers.source.token(language if language.startswith("<") else f"<2{language}>"),)
 
     def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
-        """The search given, else the model's own, else a beam search of the size asked for with the same limits."""
+        """The search given, else the model's own, else a beam search of the size asked for; it must fit the model."""
+        chosen = self._asked_for(beam, n_best, search)
+        if self.decoder is not None:
+            check_fit(chosen, self.decoder)
+        return chosen
+
+    def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:
+        """A beam search has the limits of the model's own search."""
         if not beam and n_best == 1:
             return self.search if search is None else search
         if beam < 0:
             raise ConfigError(f"beam: expected a size of at least 1, or 0 for the model's own search, got {beam}")
         if search is not None:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
+        if not beam and isinstance(self.search, Choice):
+            return replace(self.search, n_best=n_best)  # type: ignore[type-var]
         from transduce.search.beam import Beam  # torch comes with it: only when asked for
         from transduce.search.constraints import Limits
 
@@ -211,13 +224,21 @@ class Translator:
         self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes] = ()
     ) -> list[list[Hypothesis]]:
         """Hypotheses of sources that are tokens already, in order; `search` is a search config. Nothing is cut."""
+        choice = search if isinstance(search, Choice) else None
+        # Candidates are rows of the batch: no more of them than a usual beam makes of it.
+        budget = self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.batch_tokens
         done: list[list[Hypothesis]] = [[] for _ in sources]
-        for batch in group_by_length([len(tokens) + 1 for tokens in sources], self.batch_tokens):
+        for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
             members, asked = [sources[i] for i in batch], [wishes[i] if wishes else NOTHING for i in batch]
             found = self.engine.search(members, search, asked, [_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
-                done[i] = hypotheses
+                done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
         return done
+
+    def _chosen(self, hypotheses: Sequence[Hypothesis], search: Choice) -> list[Hypothesis]:
+        """Those that a search picks by their texts, with the score that it picks them by."""
+        picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses])
+        return [replace(hypotheses[place], score=score) for place, score in picked]
 
     def _wishes(
         self, starts: Sequence[str], include: Sequence[Sequence[str]], exclude: Sequence[Sequence[str]]
@@ -235,16 +256,36 @@ class Translator:
         return found
 
     def _translate(
-        self, texts: Sequence[str], search: Any, tags: Sequence[tuple[int, ...]], wishes: Sequence[Wishes]
+        self,
+        texts: Sequence[str],
+        search: Any,
+        tags: Sequence[tuple[int, ...]],
+        wishes: Sequence[Wishes],
+        align: Unit | None,
     ) -> list[Translation]:
         jobs = [
             job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], wishes[number])
         ]
         done = self.find([job.tokens for job in jobs], search, [job.wishes for job in jobs])
-        results: list[list[tuple[Part, list[Hypothesis]]]] = [[] for _ in texts]
+        blocks = self._blocks(jobs, done, tags, align) if align else [[] for _ in jobs]
+        results: list[list[_Found]] = [[] for _ in texts]
+        for job, hypotheses, aligned in zip(jobs, done, blocks, strict=True):
+            results[job.text].append(_Found(job.part, hypotheses, aligned))
+        nothing = Translation("", alignment=Alignment() if align else None)
+        return [self._joined(parts, align == "words") if parts else nothing for parts in results]
+
+    def _blocks(
+        self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
+    ) -> list[list[Block]]:
+        """The alignment of every hypothesis of every job."""
+        source, target = self.tokenizers.source, self.tokenizers.target
+        pairs, own_tags = [], []
         for job, hypotheses in zip(jobs, done, strict=True):
-            results[job.text].append((job.part, hypotheses))
-        return [self._joined(parts) for parts in results]
+            read = group_text(source, job.part.text, align)
+            pairs += [(read, group_tokens(target, one.tokens, self._text(one), align)) for one in hypotheses]
+            own_tags += [tags[job.text]] * len(hypotheses)
+        blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
+        return [[next(blocks) for _ in hypotheses] for hypotheses in done]
 
     def _jobs(self, number: int, text: str, tag: tuple[int, ...], wishes: Wishes) -> list[_Job]:
         if not text.strip():
@@ -262,14 +303,17 @@ class Translator:
         later = replace(wishes, prefix=())
         return [_Job(number, part, encode(part.text), later if i else wishes) for i, part in enumerate(parts)]
 
-    def _joined(self, parts: list[tuple[Part, list[Hypothesis]]]) -> Translation:
-        if not parts:
-            return Translation("")
+    def _joined(self, parts: list[_Found], words: bool) -> Translation:
+        every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
         if len(parts) == 1:
-            first, *others = (self._translation(hypothesis) for hypothesis in parts[0][1])
-            return replace(first, alternatives=tuple(others))
-        bests = [self._translation(hypotheses[0]) for _, hypotheses in parts]
-        text = "".join(best.text + part.space for best, (part, _) in zip(bests, parts, strict=True))
+            if parts[0].blocks:
+                aligned = zip(every[0], parts[0].blocks, strict=True)
+                every[0] = [replace(one, alignment=join([block])) for one, block in aligned]
+            return replace(every[0][0], alternatives=tuple(every[0][1:]))
+        bests = [translations[0] for translations in every]
+        text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))
+        blocks = [found.blocks[0] for found in parts if found.blocks]
+        cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word goes on in the next
         return Translation(
             text=_one_line(text).rstrip(),
             score=sum(best.score for best in bests),
@@ -277,64 +321,20 @@ class Translator:
             tokens=tuple(piece for best in bests for piece in best.tokens),
             finished=all(best.finished for best in bests),
             parts=len(parts),
+            alignment=join(blocks, cut) if blocks else None,
         )
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
-        target = self.tokenizers.target
-        text = _one_line(target.decode(hypothesis.tokens))
-        pieces = tuple(target.pieces(hypothesis.tokens))
-        return Translation(text, hypothesis.score, hypothesis.log_prob, pieces, hypothesis.finished)
+        pieces = tuple(self.tokenizers.target.pieces(hypothesis.tokens))
+        return Translation(self._text(hypothesis), hypothesis.score, hypothesis.log_prob, pieces, hypothesis.finished)
+
+    def _text(self, hypothesis: Hypothesis) -> str:
+        return _one_line(self.tokenizers.target.decode(hypothesis.tokens))
 
 
 def _one_line(text: str) -> str:
     """One line in, one line out: a newline, from between parts or spelt by byte pieces, becomes a space."""
     return text.replace("\n", " ")
-
-
-def _groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    group: list[str] = []
-    for text in texts:
-        group.append(text)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _part_of(name: str, given: str | Sequence[str], begin: int, count: int) -> Sequence[str]:
-    """The values for `count` texts from the `begin`-th on; one word serves all."""
-    return [given] * count if isinstance(given, str) else _cut(name, given, begin, count)
-
-
-def _cut(name: str, given: Sequence[T], begin: int, count: int) -> Sequence[T]:
-    if len(given) < begin + count:
-        raise DataError(f"{name}: {len(given)} were given for at least {begin + count} texts; give one a text")
-    return given[begin : begin + count]
-
-
-def _words_of(name: str, given: Words, begin: int, count: int) -> Sequence[Sequence[str]]:
-    """The words for `count` texts from the `begin`-th on; one list of words serves all."""
-    if _for_all(name, given):
-        return [cast("Sequence[str]", given)] * count
-    return _cut(name, given, begin, count)
-
-
-def _for_all(name: str, given: Words) -> bool:
-    """Whether these are words for all texts, not a list of words a text."""
-    if isinstance(given, str):
-        raise DataError(f"{name}: one word was given where a list is expected; use [{given!r}]")
-    strings = [isinstance(one, str) for one in given]
-    if any(strings) and not all(strings):
-        raise DataError(
-            f"{name}: words and lists of words are mixed; give one list of words, or a list of words a text"
-        )
-    return all(strings)
-
-
-def _check_all_used(name: str, given: str | Sequence[object], count: int) -> None:
-    if not isinstance(given, str) and len(given) > count:
-        raise DataError(f"{name}: {len(given)} were given for only {count} texts; give one a text")
 
 
 def _key(tokens: Sequence[int]) -> int:

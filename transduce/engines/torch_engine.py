@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from transduce.data.batch import collate, pad_sources
 from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
+from transduce.errors import ConfigError, UserError
 from transduce.model.contract import evaluating
 from transduce.model.seq2seq import Seq2Seq
+from transduce.search.ensemble import Ensemble
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
 
@@ -19,7 +24,7 @@ from transduce.search.wishes import Wishes
 class TorchEngine:
     """Runs a model in evaluation mode; the model stays usable for training in between."""
 
-    def __init__(self, model: Seq2Seq, source: Symbols, target: Symbols, device: torch.device) -> None:
+    def __init__(self, model: Seq2Seq | Ensemble, source: Symbols, target: Symbols, device: torch.device) -> None:
         self.model = model
         self.source = source
         self.target = target
@@ -42,6 +47,39 @@ class TorchEngine:
             )
             log_probs = logits.float().log_softmax(-1).gather(-1, batch.gold.unsqueeze(-1)).squeeze(-1)
         return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
+
+    def attend(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
+    ) -> list[NDArray[np.float32]]:
+        batch = collate(sources, targets, self.source, self.target).to(self.device)
+        trace: dict[str, Tensor] = {}
+        with evaluating(self.model), torch.inference_mode():
+            state = self.model.start(self.model.encode(batch.source, batch.source_mask))
+            self.model.advance(batch.inputs, state, trace, batch.target_mask)
+            weights = cross_attention(trace, layer).cpu().numpy()
+        pairs = zip(weights, sources, targets, strict=True)
+        return [matrix[: len(target), : len(source)] for matrix, source, target in pairs]
+
+
+def cross_attention(trace: dict[str, Tensor], layer: int | None) -> Tensor:
+    """Where each target position looks in the source, mean over heads and members of an ensemble: (B, T, S).
+
+    `layer` is a decoder layer, from 0, or from -1 backwards; None takes the mean of all.
+    """
+    members: dict[str, list[Tensor]] = {}
+    for name, weights in trace.items():  # (B, H, T, S), in the order of the layers
+        if match := re.fullmatch(r"(.*?)decoder\.\d+\.cross", name):
+            members.setdefault(match[1], []).append(weights.float().mean(1))
+    if not members:
+        raise UserError(
+            "alignments: this model's decoder does not look at the source by attention (it traces no"
+            " decoder.N.cross), so that there is nothing to read them from; use a model with attention"
+        )
+    fewest = min(map(len, members.values()))
+    if layer is not None and not -fewest <= layer < fewest:
+        raise ConfigError(f"layer: expected a decoder layer from 0 to {fewest - 1}, or from -1 backwards, got {layer}")
+    chosen = [torch.stack(layers).mean(0) if layer is None else layers[layer] for layers in members.values()]
+    return torch.stack(chosen).mean(0)
 
 
 def pick_device(name: str) -> torch.device:

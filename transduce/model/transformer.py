@@ -67,6 +67,7 @@ class TransformerDecoder(Stack):
     """N blocks of masked self-attention, attention to the encoder, and feed-forward."""
 
     kind: ClassVar[str] = "transformer"
+    offers: ClassVar[str] = "stepwise"  # to a search: it writes token by token
     wiring: Wiring = Top()
 
     def check_depth(self, encoder_layers: int) -> None:

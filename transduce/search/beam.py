@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ class Beam:
     words must be included, the beam of a sentence has at least one place more than these have tokens.
     """
 
+    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+
     size: int = 4
     length_penalty: float = 0.6
     n_best: int = 1
@@ -65,6 +68,11 @@ class Beam:
     def needs_attention(self) -> bool:
         """Whether this search reads the decoder's attention to the source, so that there must be one."""
         return self.coverage > 0
+
+    @property
+    def hypotheses(self) -> int:
+        """How many a sentence gets."""
+        return self.n_best
 
     def build(self) -> Search:
         return BeamSearch(self)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transduce.search.beam import Beam
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.stepwise import Greedy, Sample
 
-SearchChoice = Beam | Greedy | Sample
+SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from transduce.data.symbols import Symbols
 from transduce.search.wishes import Wishes
@@ -62,6 +62,20 @@ class Hypothesis:
             finished=ended and complete,
             token_log_probs=tuple(token_log_probs[:length]),
         )
+
+
+@runtime_checkable
+class Choice(Protocol):
+    """A search config that finds candidates and leaves the choice among them to whoever sees their texts."""
+
+    @property
+    def hypotheses(self) -> int:
+        """How many candidates a sentence has."""
+        ...
+
+    def choose(self, texts: Sequence[str]) -> list[tuple[int, float]]:
+        """Places among the texts, best first, each with the score it was chosen by."""
+        ...
 
 
 class Search(Protocol):

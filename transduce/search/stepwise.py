@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave fl
 class Greedy:
     """The most probable token at each step; of equals the lowest number."""
 
+    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+
     limits: Limits = Limits()
 
     def build(self) -> Search:
@@ -42,6 +45,8 @@ class Sample:
     The distribution is sharpened (`temperature` below 1) or flattened, then cut to the `top_k` most probable tokens
     (0: all), then to the fewest whose probabilities sum to `top_p`. Tokens as probable as the last one kept stay too.
     """
+
+    needs: ClassVar[str] = "stepwise"
 
     temperature: float = 1.0
     top_k: int = 0
@@ -60,6 +65,11 @@ class Sample:
         require(self.top_k >= 0, "top_k", self.top_k, "a number of tokens, or 0 for all")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
         require(self.samples >= 1, "samples", self.samples, "a whole number of at least 1")
+
+    @property
+    def hypotheses(self) -> int:
+        """How many a sentence gets."""
+        return self.samples
 
     def build(self) -> Search:
         return StepwiseSearch(self.pick, self.limits, self.samples, self.seed)

@@ -1,0 +1,145 @@
+"""Which source word each target word came from, read from a model's attention: matrices, links, Pharaoh lines.
+
+A model attends from pieces to pieces; what reaches the pieces of a source word is added up, what leaves the pieces of a
+target word averaged, and every target word is linked to the source word that it looks at most.
+Shapes: T target and S source pieces, or words once they are merged. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transduce.data.grouping import group_by_length
+from transduce.data.tokenizer import Tokenizer
+
+Floats = NDArray[np.float32]
+Unit = Literal["words", "pieces"]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """`weights[target][source]` says how much a unit of the target looks at each of the source; `links` are (source,
+    target), counted from 0, one for each target unit that looks at any. Units are words between white space, or pieces.
+    """
+
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    weights: tuple[tuple[float, ...], ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def read(cls, source: Sequence[str], target: Sequence[str], weights: Floats) -> Alignment:
+        """Link each target unit to the first source unit of the greatest weight; weights (T, S)."""
+        best = [(int(row.argmax()), number) for number, row in enumerate(weights) if row.any()]
+        return cls(tuple(source), tuple(target), tuple(map(tuple, weights.tolist())), tuple(sorted(best)))
+
+    def pharaoh(self) -> str:
+        """The links as `0-0 1-2`, source first."""
+        return " ".join(f"{source}-{target}" for source, target in self.links)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Tokens of a text, its units, and the unit that each token belongs to."""
+
+    tokens: tuple[int, ...]
+    units: tuple[str, ...]
+    unit: tuple[int, ...]
+
+
+def group_text(tokenizer: Tokenizer, text: str, unit: Unit) -> Grouped:
+    """A text as the model reads it, in units."""
+    words = text.split()
+    apart = tokenizer.encode(words)
+    (tokens,) = tokenizer.encode([text])
+    if unit == "words" and tokens == [token for one in apart for token in one]:
+        return Grouped(tuple(tokens), tuple(words), tuple(n for n, one in enumerate(apart) for _ in one))
+    return group_tokens(tokenizer, tokens, text, unit)  # a tokenizer of one's own may join or split words
+
+
+def group_tokens(tokenizer: Tokenizer, tokens: Sequence[int], text: str, unit: Unit) -> Grouped:
+    """Tokens whose text this is, in units; a token belongs to the word that the tokens up to it end with."""
+    if unit == "pieces":
+        return Grouped(tuple(tokens), tuple(tokenizer.pieces(tokens)), tuple(range(len(tokens))))
+    words = text.split()
+    found = []
+    for end in range(1, len(tokens) + 1):
+        begun = tokenizer.decode(tokens[:end])
+        number = len(begun.split()) - (not begun[-1:].isspace())  # after a space, the word to come
+        found.append(min(max(number, 0), max(len(words) - 1, 0)))
+    return Grouped(tuple(tokens), tuple(words), tuple(found))
+
+
+def merge(weights: Floats, source: Grouped, target: Grouped) -> Floats:
+    """Attention between pieces (T, S) as attention between units."""
+    gathered = np.zeros((len(source.units), len(weights)), dtype=np.float32)
+    np.add.at(gathered, list(source.unit), weights.T)
+    merged = np.zeros((len(target.units), len(source.units)), dtype=np.float32)
+    np.add.at(merged, list(target.unit), gathered.T)
+    sizes = np.bincount(target.unit, minlength=len(target.units)).astype(np.float32)
+    merged /= np.maximum(sizes, 1)[:, None]
+    return merged
+
+
+@dataclass(frozen=True)
+class Block:
+    """The units of one part of a text and of its translation, and the weights (T, S) between them."""
+
+    source: Grouped
+    target: Grouped
+    weights: Floats
+
+
+def join(blocks: Sequence[Block], joined: Sequence[bool] = ()) -> Alignment:
+    """One alignment of a text translated in parts. `joined` says where a part goes on with a word of the one before."""
+    source: list[str] = []
+    target: list[str] = []
+    places = []
+    for block, goes_on in zip(blocks, joined or [False] * len(blocks), strict=True):
+        places.append((_append(source, block.source.units, goes_on), _append(target, block.target.units, goes_on)))
+    weights = np.zeros((len(target), len(source)), dtype=np.float32)
+    for block, (left, top) in zip(blocks, places, strict=True):
+        height, width = block.weights.shape
+        weights[top : top + height, left : left + width] += block.weights
+    return Alignment.read(source, target, weights)
+
+
+def _append(units: list[str], new: Sequence[str], joined: bool) -> int:
+    """Put `new` behind `units`, its first to their last if joined; the place where it begins."""
+    begin = len(units)
+    if joined and units and new:
+        begin -= 1
+        units[-1] += new[0]
+        new = new[1:]
+    units.extend(new)
+    return begin
+
+
+class Attends(Protocol):
+    """What runs the model: see `Engine` in translator.py."""
+
+    def attend(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
+    ) -> list[Floats]: ...
+
+
+def attend_all(
+    engine: Attends,
+    pairs: Sequence[tuple[Grouped, Grouped]],
+    tags: Sequence[tuple[int, ...]],
+    layer: int | None,
+    batch_tokens: int,
+) -> list[Block]:
+    """Every pair read by the model with the target given. Tags and end symbols are no part of the weights."""
+    lengths = [len(tag) + max(len(s.tokens), len(t.tokens)) + 1 for tag, (s, t) in zip(tags, pairs, strict=True)]
+    found: dict[int, Block] = {}
+    for batch in group_by_length(lengths, batch_tokens):
+        sources, targets = [tags[i] + pairs[i][0].tokens for i in batch], [pairs[i][1].tokens for i in batch]
+        for i, weights in zip(batch, engine.attend(sources, targets, layer), strict=True):
+            found[i] = Block(*pairs[i], merge(weights[:, len(tags[i]) :], *pairs[i]))
+    return [found[i] for i in range(len(pairs))]

@@ -1,0 +1,37 @@
+"""Arguments and options of the command line that commands share, or that would make them long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Run folder of a trained model.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")]
+Ensemble = Annotated[
+    list[Path] | None, typer.Option("--ensemble", metavar="MODEL", help="A further model to average with; repeatable.")
+]
+Pieces = Annotated[bool, typer.Option("--pieces", help="Align subword pieces instead of words.")]
+SourceText = Annotated[Path, typer.Argument(metavar="SOURCE", help="Source text, a sentence a line.")]
+TargetText = Annotated[Path, typer.Argument(metavar="TARGET", help="Its translation, line by line.")]
+Language = Annotated[str, typer.Option("--to", help="Target language of a model trained with tags such as <2de>.")]
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A .toml file or preset, then overrides.")
+]
+
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of standard output.")]
+BeamSize = Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")]
+Included = Annotated[
+    list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; may be given again.")
+]
+Excluded = Annotated[
+    list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; may be given again.")
+]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
+]
+AlignmentsFile = Annotated[
+    Path | None, typer.Option(help="File for word alignments, a line a text: 0-0 1-2, source first.")
+]

@@ -1,0 +1,87 @@
+"""Several models that search and score like one: their next-token probabilities are averaged at every step.
+
+Members may be of any architecture; they share vocabularies and read the same tokens. The mean is of probabilities, not
+of logits (Sutskever et al., 2014), taken over log-softmaxes by log-add-exp so that nothing underflows.
+Shapes: B batch, S source length, t tokens read in one call, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from transduce.errors import ConfigError
+from transduce.model.contract import Memory, State, Stepwise
+
+Trace = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Memories(Memory):
+    """The memory of each member. The mask is the first one's; `layers` is empty, since the members' differ in width."""
+
+    members: tuple[Memory, ...]
+
+
+class Ensemble(nn.Module):
+    """The contract of model/contract.py over several models; `weights` are relative, and equal when not given.
+
+    A trace holds what the members trace, each name behind `member.{number}.`.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], weights: Sequence[float] = ()) -> None:
+        super().__init__()
+        shares = list(weights) or [1.0] * len(members)
+        if not members or len(shares) != len(members):
+            raise ConfigError(f"weights: expected one for each of {len(members)} models, got {len(shares)}")
+        if not all(math.isfinite(share) and share > 0 for share in shares):
+            raise ConfigError(f"weights: expected numbers above 0, got {shares}")
+        self.models = nn.ModuleList(members)
+        self.log_shares = [math.log(share / sum(shares)) for share in shares]
+
+    @property
+    def members(self) -> list[Stepwise]:
+        return [cast("Stepwise", model) for model in self.models]
+
+    def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
+        """source (B, S) tokens, mask (B, S) True at real ones."""
+        found = []
+        for number, member in enumerate(self.members):
+            own: Trace | None = None if trace is None else {}
+            found.append(member.encode(source, mask, own))
+            _add(trace, own, number)
+        return Memories((), found[0].mask, tuple(found))
+
+    def start(self, memory: Memory) -> State:
+        """`fixed` and `grown` are tuples of the members' own, so that searches reorder them as one."""
+        memories = cast("Memories", memory).members
+        states = [member.start(own) for member, own in zip(self.members, memories, strict=True)]
+        return State(tuple(state.fixed for state in states), tuple(state.grown for state in states), states[0].length)
+
+    def advance(
+        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read tokens (B, t); the logarithm of the mean probability (B, t, V) of what follows each, and the state."""
+        mixed: Tensor | None = None
+        fixed, grown, length = [], [], state.length
+        for number, member in enumerate(self.members):
+            own: Trace | None = None if trace is None else {}
+            before = State(state.fixed[number], state.grown[number], state.length)
+            logits, after = member.advance(tokens, before, own, mask)
+            weighted = logits.log_softmax(-1, dtype=torch.float32) + self.log_shares[number]
+            mixed = weighted if mixed is None else torch.logaddexp(mixed, weighted)
+            fixed.append(after.fixed)
+            grown.append(after.grown)
+            length = after.length
+            _add(trace, own, number)
+        return cast("Tensor", mixed), State(tuple(fixed), tuple(grown), length)
+
+
+def _add(trace: Trace | None, own: Trace | None, number: int) -> None:
+    if trace is not None:
+        trace.update({f"member.{number}.{name}": tensor for name, tensor in (own or {}).items()})

@@ -1,0 +1,78 @@
+"""Minimum Bayes risk: the candidate that agrees best with all the others, rather than the most probable one.
+
+Kumar and Byrne, 2004; over samples Eikema and Aziz, 2020. Candidates come from another search. Agreement is a sentence
+metric of texts, which a search does not see: the translator has the candidates found and calls `choose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from transduce.evaluation.sentence import SentenceMetric, sentence_scorer
+from transduce.search.beam import Beam
+from transduce.search.constraints import require
+from transduce.search.hypothesis import Search
+from transduce.search.stepwise import Sample
+
+
+@dataclass(frozen=True)
+class Samples(Sample):
+    """Sampling as elsewhere, but of many translations unless another number is given."""
+
+    kind: ClassVar[str] = "sample"
+
+    samples: int = 32
+
+
+@dataclass(frozen=True)
+class MinimumBayesRisk:
+    """Of `candidates`, the `n_best` with the greatest expected utility: the mean over all other candidates, 0 to 100.
+
+    Candidates are counted as they were drawn: a text drawn twice weighs twice, and supports itself. `tokenize` names
+    sacreBLEU's tokenizer for the utility "bleu"; "chrf" needs none.
+    """
+
+    kind: ClassVar[str] = "mbr"
+
+    candidates: Samples | Beam = Samples()
+    utility: SentenceMetric = "chrf"
+    n_best: int = 1
+    tokenize: str = "13a"
+
+    def __post_init__(self) -> None:
+        expected = (
+            "a search with several hypotheses, such as {kind='sample',samples=32} or {kind='beam',size=8,n_best=8}"
+        )
+        require(self.hypotheses > 1, "candidates", self.candidates, expected)
+        most = self.hypotheses
+        require(1 <= self.n_best <= most, "n_best", self.n_best, f"a whole number from 1 to the {most} candidates")
+
+    @property
+    def needs(self) -> str:
+        return self.candidates.needs
+
+    @property
+    def hypotheses(self) -> int:
+        """How many candidates a sentence has."""
+        return self.candidates.hypotheses
+
+    def build(self) -> Search:
+        """The search for all candidates."""
+        return self.candidates.build()
+
+    def choose(self, texts: Sequence[str]) -> list[tuple[int, float]]:
+        """The place among the candidates' texts and the expected utility of each chosen one, best first.
+
+        Of equal texts the first stands for all; of equally good ones the first comes first.
+        """
+        first: dict[str, int] = {}
+        for place, text in enumerate(texts):
+            first.setdefault(text, place)
+        others = max(1, len(texts) - 1)
+        utilities = sentence_scorer(self.utility, self.tokenize).matrix(list(first), texts)
+        itself = [utilities[row, place] for row, place in enumerate(first.values())]
+        expected = [(float(total) - float(own)) / others for total, own in zip(utilities.sum(1), itself, strict=True)]
+        ranked = sorted(zip(first.values(), expected, strict=True), key=lambda pair: -pair[1])
+        return ranked[: self.n_best]
