@@ -33,7 +33,7 @@ class DotAttention(Attention):
     """One head and an unscaled dot product, as in the paper, unless said otherwise."""
 
     heads: int = 1
-    score: Score = Dot()
+    score: Dot | Score = Dot()
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Luong(Attention):
     """
 
     heads: int = 1
-    score: Score = Bilinear()
+    score: Bilinear | Score = Bilinear()
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
         return LuongStack(config, self.build(d_model), d_model, dropout)
@@ -138,7 +138,7 @@ class Bahdanau(Attention):
     """
 
     heads: int = 1
-    score: Score = Additive()
+    score: Additive | Score = Additive()
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
         return BahdanauStack(config, self.build(d_model), d_model, dropout)
