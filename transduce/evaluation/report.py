@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transduce.evaluation.compare import Verdict, compare
+from transduce.evaluation.significance import Verdict, compare
 from transduce.evaluation.length import LengthRow, by_length
 from transduce.evaluation.metrics import (
     UNSPACED,
