@@ -154,6 +154,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "average": "--last --best",
         "distill": "--output -o --corpus --beam --best-of --keep-original --workers --device --trust",
         "plot": "--output -o",
+        "compare": "--output -o --jobs",
         "demo": "--output -o",
         "config show": "",
     }

@@ -1,4 +1,5 @@
-"""Every file in configs/ loads, opens with its command and the result it gave, and every preset takes a step."""
+"""Every file in configs/ loads, opens with its command and the result it gave, and every preset and every variant of
+every comparison takes a step."""
 
 from pathlib import Path
 
@@ -6,17 +7,24 @@ import pytest
 import torch
 
 from transduce import config
+from transduce.comparison.plan import read_plan
 from transduce.data.batch import collate
 from transduce.data.prepare import Prepare
 from transduce.data.symbols import Symbols
 from transduce.experiment import Config
-from transduce.objectives.base import Step
+from transduce.objectives.base import Step, Tools
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+COMPARISONS = sorted((Path(__file__).parent.parent / "configs" / "compare").glob("*.toml"))
+# Small enough to build in no time; widths and heads that every variant can halve and double.
+SMALL = (
+    "base=tiny seeds=[1] model.d_model=32 model.encoder.layers=3 model.decoder.layers=3"
+    " model.encoder.d_ff=32 model.decoder.d_ff=32"
+).split()
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*CONFIGS, *COMPARISONS], ids=lambda path: path.name)
 def test_opens_with_command_and_result(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")
     head = [line for line in lines[:12] if line.startswith("#")]
@@ -38,11 +46,26 @@ def test_loads(path: Path) -> None:
 def test_takes_a_step(name: str | Path) -> None:
     if str(name).endswith(".prepare.toml"):
         pytest.skip("prepares a corpus; test_loads covers it")
-    chosen = config.load(Config, name)
+    take_a_step(config.load(Config, name))
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.name)
+def test_every_variant_takes_a_step(path: Path) -> None:
+    full, small = read_plan(path), read_plan(path, SMALL)
+    assert full.variants == small.variants
+    assert full.baseline in full.variants
+    assert len(full.runs) == 3 * len(full.variants)
+    told_apart = {config.dump(run.config) for run in small.runs}
+    assert len(told_apart) == len(small.variants), "two variants are the same"
+    for run in small.runs:
+        take_a_step(run.config)
+
+
+def take_a_step(chosen: Config) -> None:
     torch.manual_seed(1)
     model = chosen.model.build(50, 50, shared=True)
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]], SYMBOLS, SYMBOLS)
-    loss = Step(model, chosen.objective.build())(batch, 0)
+    loss = Step(model, chosen.objective.build(Tools(SYMBOLS, vocabulary=50)))(batch, 0)
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in model.parameters())

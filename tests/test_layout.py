@@ -42,8 +42,11 @@ MAY_IMPORT = {
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors config progress translation translator search.choice",
     "arguments": "",
+    "comparison": "errors progress durable config data evaluation engines experiment loading plot search.wishes"
+    " training translator",
     "demo": "errors config data numbers experiment loading training.loop",
-    "cli": "errors arguments config data evaluation experiment loading output plot demo distillation training",
+    "cli": "errors arguments config data evaluation experiment loading output plot"
+    " comparison demo distillation training",
     "__main__": "errors cli",
 }
 NO_TORCH = (

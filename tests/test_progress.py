@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transduce import progress
-from transduce.progress import Progress, seconds_as_text
+from transduce.progress import Progress, rate_as_text, seconds_as_text
 
 
 class Clock:
@@ -21,6 +21,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
     return clock
+
+
+def test_rates_in_words() -> None:
+    assert [rate_as_text(rate) for rate in (12345.6, 1.0, 0.0617, 0.0)] == ["12,346", "1", "0.062", "0"]
+
+
+def test_words_between(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("Counting", total=3, unit="lines") as shown:
+        shown.say("[a] was here")
+    assert capsys.readouterr().err == "[a] was here\n"
 
 
 def test_seconds_in_words() -> None:

@@ -37,6 +37,7 @@ NAMES = [
     "Translation",
     "Translator",
     "UserError",
+    "compare",
     "distill",
     "load",
     "train",

@@ -1,7 +1,7 @@
 """The commands and Python of README.md and docs/using.md are executed as printed, on text that this test makes.
 
-Only training is cut short: `transduce train` lines get a few overrides at their end, which the README's own
-explanation allows (everything is a setting).
+Only training is cut short: `transduce train` and `compare` lines get a few overrides at their end, which the README's
+own explanation allows (everything is a setting).
 """
 
 import os
@@ -46,14 +46,18 @@ def test_commands_and_python_run_as_printed(folder: Path) -> None:
     using = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
     commands = [line for block in blocks("sh") + blocks("sh", using) for line in block.splitlines() if line]
     assert len(commands) >= 20
+    (comparison,) = [block for block in blocks("toml", using) if "[[variant]]" in block]
+    (folder / "mine.toml").write_text(comparison, encoding="utf-8")
     for command in commands:
-        short = command.replace(" --output", f"{SHORT} --output") if command.startswith("transduce train") else command
+        trains = command.startswith(("transduce train", "transduce compare"))
+        short = command.replace(" --output", f"{SHORT} --output") if trains else command
         done = subprocess.run(
             short, shell=True, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, f"{short}\n{done.stdout}\n{done.stderr}"
     assert len((folder / "translated.de").read_text(encoding="utf-8").splitlines()) == 15
     assert len((folder / "translated.txt").read_text(encoding="utf-8").splitlines()) == 15
+    assert "| pre | " in (folder / "runs" / "compare" / "mine" / "table.md").read_text(encoding="utf-8")
     assert (folder / "mine.png").stat().st_size > 10_000
     programs = blocks("python", using) + blocks("python")
     assert len(programs) == 3

@@ -113,9 +113,9 @@ def reports(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
 
 
 def untimed(folder: Path) -> list[dict[str, Any]]:
-    """All of metrics.jsonl but what the clock decides."""
+    """All of metrics.jsonl but what clock and machine decide."""
     lines = (folder / "metrics.jsonl").read_bytes().decode().split("\n")[:-1]
-    clocked = {"seconds", "tokens_per_second"}
+    clocked = {"seconds", "tokens_per_second", "memory"}
     return [{key: value for key, value in json.loads(line).items() if key not in clocked} for line in lines]
 
 

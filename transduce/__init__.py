@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transduce.comparison.compare import compare as compare
     from transduce.data.batch import Batch as Batch
     from transduce.distillation import distill as distill
     from transduce.errors import ConfigError as ConfigError
@@ -40,6 +41,7 @@ _HOMES = {
     "Translation": "transduce.translation",
     "Translator": "transduce.translator",
     "UserError": "transduce.errors",
+    "compare": "transduce.comparison.compare",
     "distill": "transduce.distillation",
     "load": "transduce.loading",
     "train": "transduce.training.loop",

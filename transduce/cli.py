@@ -33,6 +33,7 @@ from transduce.arguments import (
     Trust,
     Words,
 )
+from transduce.comparison.command import compare
 from transduce.errors import DataError, UserError
 
 app = typer.Typer(
@@ -350,6 +351,9 @@ def plot(
 
     draw(runs, output)
     print(output)
+
+
+app.command()(compare)
 
 
 @config_app.command("show")

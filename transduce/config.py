@@ -66,9 +66,9 @@ def layers(
     """All settings that `path`, the files it extends and the overrides give, merged over `base`, not yet checked."""
     merged = Layers(dict(base or {}))
     for name, tree in _files(path) if path is not None else []:
-        _merge(cls, merged, tree, origin=name)
+        merge(cls, merged, tree, origin=name)
     for text in overrides:
-        _merge(cls, merged, _override(text), origin="command line")
+        merge(cls, merged, _override(text), origin="command line")
     return merged
 
 
@@ -137,7 +137,8 @@ def _override(text: str) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", parsed)
 
 
-def _merge(cls: Any, merged: Layers, new: Mapping[str, Any], origin: str) -> None:
+def merge(cls: Any, merged: Layers, new: Mapping[str, Any], origin: str) -> None:
+    """Lay settings of class `cls` over those merged so far; `origin` is where errors will say they came from."""
     merged.tree = _merged(cls, merged.tree, new, "", origin, merged.origins)
 
 
@@ -231,10 +232,13 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
         return value
     if origin is tuple:
         return _parse_array(kind, value, where, trust)
+    if origin is dict and isinstance(value, Mapping):  # settings of some other class, checked where they are used
+        return dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{where}: expected {kind.__name__}, got {value!r} ({_type_of(value)})")
+        wanted = "a table of settings" if origin is dict else kind.__name__
+        raise ConfigError(f"{where}: expected {wanted}, got {value!r} ({_type_of(value)})")
     return value
 
 

@@ -53,7 +53,11 @@ def plot(runs: Sequence[Path], output: Path) -> None:
         raise RunError("There is nothing to plot: no run folder was given. Name at least one.")
     names = [folder.resolve().name for folder in folders]
     labels = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-    figure = draw([read_history(folder, label) for folder, label in zip(folders, labels, strict=True)])
+    save(draw([read_history(folder, label) for folder, label in zip(folders, labels, strict=True)]), output)
+
+
+def save(figure: Figure, output: Path) -> None:
+    """Write a figure as PNG; its folder is made where it is missing."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, format="png")
@@ -132,6 +136,26 @@ def _curve(path: Path, reports: dict[int, dict[str, object]], kind: str, key: st
 
 def draw(histories: Sequence[History]) -> Figure:
     """The figure itself: loss, BLEU and learning rate from top to bottom, over one step axis."""
+    figure = new_figure(9, 9)
+    loss, bleu, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+    chosen = colours(len(histories))
+    for history, colour in zip(histories, chosen, strict=True):
+        _line(loss, history.training_loss, colour, alpha=TRAINING_ALPHA)
+        _marked_line(loss, history.validation_loss, colour)
+        _marked_line(bleu, history.bleu, colour)
+        _mark_best(bleu, history.bleu, colour)
+        _line(rate, history.learning_rate, colour)
+    for axes, label in ((loss, "loss (nats per target token)"), (bleu, "BLEU on validation"), (rate, "learning rate")):
+        dress(axes, label)
+    _label_ticks(rate)
+    _explain_styles(loss)
+    _name_runs(figure, histories, chosen)
+    figure.align_ylabels()
+    return figure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty white figure, sizes in inches."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -141,25 +165,11 @@ def draw(histories: Sequence[History]) -> Figure:
             "Install it with: pip install 'transduce[plot]'"
         ) from error
     layout = ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.12)
-    figure = Figure(figsize=(9, 9), dpi=150, layout=layout, facecolor="white")
-    loss, bleu, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
-    colours = _colours(len(histories))
-    for history, colour in zip(histories, colours, strict=True):
-        _line(loss, history.training_loss, colour, alpha=TRAINING_ALPHA)
-        _marked_line(loss, history.validation_loss, colour)
-        _marked_line(bleu, history.bleu, colour)
-        _mark_best(bleu, history.bleu, colour)
-        _line(rate, history.learning_rate, colour)
-    for axes, label in ((loss, "loss (nats per target token)"), (bleu, "BLEU on validation"), (rate, "learning rate")):
-        _dress(axes, label)
-    _label_ticks(rate)
-    _explain_styles(loss)
-    _name_runs(figure, histories, colours)
-    figure.align_ylabels()
-    return figure
+    return Figure(figsize=(width, height), dpi=150, layout=layout, facecolor="white")
 
 
-def _colours(count: int) -> list[str]:
+def colours(count: int) -> list[str]:
+    """As many colours that can be told apart."""
     if count <= len(PALETTE):
         return list(PALETTE[:count])
     from matplotlib import colormaps
@@ -197,7 +207,8 @@ def _mark_best(axes: Axes, curve: Curve, colour: str) -> None:
         axes.margins(y=0.13)  # room for the figure above the highest star
 
 
-def _dress(axes: Axes, label: str) -> None:
+def dress(axes: Axes, label: str) -> None:
+    """The house style of one panel: a faint grid, no frame, words where there is nothing to see."""
     axes.set_ylabel(label, color=INK)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)

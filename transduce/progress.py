@@ -25,13 +25,18 @@ def seconds_as_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def rate_as_text(rate: float) -> str:
+    """'12,345', or '0.06' for something slow."""
+    return f"{rate:,.0f}" if rate >= 1 or rate == 0 else f"{rate:.2g}"
+
+
 class _Rate(TextColumn):
     def __init__(self, unit: str) -> None:
         super().__init__("")
         self.unit = unit
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} {self.unit}/s" if task.speed else "", style="progress.data.speed")
+        return Text(f"{rate_as_text(task.speed)} {self.unit}/s" if task.speed else "", style="progress.data.speed")
 
 
 class Progress:
@@ -62,13 +67,17 @@ class Progress:
             self._next_line = time.monotonic() + LINE_SECONDS
             self._print_line()
 
+    def say(self, text: str) -> None:
+        """A line of words, above the bar where there is one."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def _print_line(self) -> None:
         elapsed = time.monotonic() - self._started
         rate = self.done / max(elapsed, 1e-9)
         line = f"{self.title}: {self.done:,}"
         if self.total:
             line += f" of {self.total:,} ({self.done / self.total:.0%})"
-        line += f" {self.unit}, {rate:,.0f} {self.unit}/s"
+        line += f" {self.unit}, {rate_as_text(rate)} {self.unit}/s"
         if self.total and rate > 0:
             line += f", {seconds_as_text((self.total - self.done) / rate)} left"
         print(line, file=sys.stderr, flush=True)

@@ -231,7 +231,7 @@ def test_the_first_report_is_the_loss_and_gradient_of_the_first_batches(
 def test_the_fields_of_a_report(corpus: Path, tmp_path: Path) -> None:
     toys.run(corpus, tmp_path / "run", "training.learning_rate.kind=cosine", "training.learning_rate.warmup=10")
     lines = toys.reports(tmp_path / "run")
-    fields = "kind step loss nll learning_rate gradient_norm skipped epoch tokens_per_second seconds"
+    fields = "kind step loss nll learning_rate gradient_norm skipped epoch tokens_per_second seconds memory"
     assert set(lines[0]) == set(fields.split())
     assert [line["step"] for line in lines] == list(range(1, 21))
     assert [line["epoch"] for line in lines] == sorted(line["epoch"] for line in lines)
@@ -242,6 +242,8 @@ def test_the_fields_of_a_report(corpus: Path, tmp_path: Path) -> None:
     assert rates[19] == pytest.approx(0, abs=1e-12)
     seconds = [line["seconds"] for line in lines]
     assert seconds == sorted(seconds)
+    assert lines[0]["memory"] > 50e6  # python and torch alone are more
+    assert [line["memory"] for line in lines] == sorted(line["memory"] for line in lines)
     assert all(line["tokens_per_second"] > 0 and line["gradient_norm"] > 0 for line in lines)
     assert set(toys.reports(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "perplexity", "bleu", "chrf"}
 

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transduce.evaluation.significance import Verdict, compare
 from transduce.evaluation.length import LengthRow, by_length
 from transduce.evaluation.metrics import (
     UNSPACED,
@@ -27,6 +26,7 @@ from transduce.evaluation.metrics import (
     ter_metric,
     tokenizer_for,
 )
+from transduce.evaluation.significance import Verdict, compare
 from transduce.progress import Progress
 
 

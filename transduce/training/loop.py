@@ -7,10 +7,8 @@ from any checkpoint goes on to the same bits as one that was never stopped (on t
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +38,7 @@ from transduce.training.checkpoint import (
 )
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog
+from transduce.training.memory import explained_shortage, peak_memory
 from transduce.training.optimizer import Schedule, update
 from transduce.training.run_folder import begin, export, open_teacher, take_weights
 from transduce.training.session import Place, Session
@@ -63,7 +62,7 @@ class Outcome:
 
 def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     """Train in a run folder, or go on with the run that is there."""
-    corpus = Corpus.open(_corpus_folder(config))
+    corpus = Corpus.open(corpus_folder(config))
     folder = Path(folder)
     with disk_errors(folder, "making the run folder", needed=4096):
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +70,8 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
         return _Run(config, folder, corpus).go(stop)
 
 
-def _corpus_folder(config: Config) -> str:
+def corpus_folder(config: Config) -> str:
+    """Where the prepared corpus lies; a config that names none is refused."""
     if not config.data.folder:
         raise ConfigError(
             "data.folder: no prepared corpus is named; make one with `transduce prepare`, then data.folder=FOLDER"
@@ -144,7 +144,7 @@ class _Run:
                 return Outcome(self.folder, place.step, reason, place.validation)
             log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
             stream = self.batches.stream(place.epoch, place.position)
-            with prefetched(stream) as ready, _explained_memory(self.config, place):
+            with prefetched(stream) as ready, explained_shortage(self.config, place):
                 while not reason:
                     reason = self._step(ready, log, stop)
             if reason in _ENDS:
@@ -235,6 +235,7 @@ class _Run:
                 "epoch": place.epoch,
                 "tokens_per_second": sums["count"] / max(place.seconds - sums["since"], 1e-9),
                 "seconds": place.seconds,
+                "memory": peak_memory(self.session.device),
             },
         )
 
@@ -285,7 +286,8 @@ class _Run:
         if place.best_step < 0:
             self._export(self.session.offered_weights(), f"last, step {place.step:,}")
         averaged = self._average(log) if training.average > 1 else {}
-        log.record("finished", place.step, {**place.validation, **averaged})
+        memory = {"memory": peak_memory(self.session.device)}
+        log.record("finished", place.step, {**place.validation, **averaged, **memory})
         log.say(f'{reason}: {place.step:,} steps, {self.folder} is ready: transduce translate {self.folder} "..."')
 
     def _average(self, log: RunLog) -> dict[str, float]:
@@ -368,7 +370,9 @@ class _Sums:
 
     def take(self) -> dict[str, float]:
         """The sums so far, and start anew; `since` is the training time when they were begun."""
+        started = time.monotonic()
         self.store()
+        self.place.seconds += time.monotonic() - started  # a GPU was still at the steps it had been handed
         taken = {"since": 0.0, **self.place.sums}
         self.tensors = {name: self.tensors[name] for name in ("in_a_row",) if name in self.tensors}
         self.tensors["since"] = torch.tensor(self.place.seconds, dtype=torch.float64, device=self.device)
@@ -378,20 +382,3 @@ class _Sums:
 def _seed(seed: int, step: int, micro: int) -> None:
     """Dropout and the like of one micro-batch follow from these three numbers alone."""
     torch.manual_seed(((seed * 1_000_003 + step) * 1_009 + micro) % (1 << 63))
-
-
-@contextmanager
-def _explained_memory(config: Config, place: Place) -> Iterator[None]:
-    """Say which setting to lower when memory runs out."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and not re.search("out of memory|allocate memory", str(error)):
-            raise
-        tokens = config.data.tokens
-        raise RunError(
-            f"out of memory at step {place.step + 1}: lower data.tokens (now {tokens}), for example"
-            f" data.tokens={tokens // 2} training.accumulate={2 * config.training.accumulate}, which keeps the size"
-            " of an update"
-        ) from error

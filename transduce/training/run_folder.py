@@ -40,7 +40,7 @@ def begin(folder: Path, config: Config, tokenizers: Tokenizers) -> None:
     """Write config and tokenizer of a new run, or check that an old one is being continued."""
     with disk_errors(folder, "writing the run's config and tokenizer", needed=len(tokenizers.source.model)):
         if (folder / CONFIG).exists():
-            _check_same(read_config(folder), config, folder)
+            check_same(folder, config)
             if Tokenizers.load(folder / TOKENIZER).digest() != tokenizers.digest():
                 raise RunError(
                     f"{folder}: was trained with another tokenizer than the corpus {config.data.folder} has now;"
@@ -138,8 +138,9 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor
     check_shapes(weights, {name: tuple(t.shape) for name, t in model.weights().items()}, folder / MODEL)
 
 
-def _check_same(old: Config, new: Config, folder: Path) -> None:
-    before, after = configs.flatten(old), configs.flatten(new)
+def check_same(folder: Path, config: Config) -> None:
+    """Refuse a config that would make the run in a folder another run."""
+    before, after = configs.flatten(read_config(folder)), configs.flatten(config)
     for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key.count("."), key)):
         if before.get(key) != after.get(key) and not key.startswith(_FREE):
             raise RunError(

@@ -1,0 +1,188 @@
+"""From figures to tables: fake results whose means, deviations and p-values are recomputed by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from transduce.comparison.history import Trained, has_ended, last_reported, read_history
+from transduce.comparison.measure import Measured, Speed
+from transduce.comparison.pictures import draw_pictures
+from transduce.comparison.plan import Plan, PlannedRun
+from transduce.comparison.results import Figure, Results, RunResult, compare_with_baseline, figure, summarise
+from transduce.comparison.table import as_csv, as_markdown, length_cells, render, table_cells
+from transduce.errors import UserError
+from transduce.evaluation.length import LengthRow
+from transduce.experiment import Config
+
+TRAIN = [
+    {"kind": "train", "step": 10, "loss": 5.0, "tokens_per_second": 10.0, "seconds": 20.0, "memory": 1 << 30},
+    {"kind": "train", "step": 20, "loss": 4.0, "tokens_per_second": 100.0, "seconds": 24.0, "memory": 2 << 30},
+    {"kind": "valid", "step": 25, "loss": 3.0, "bleu": 12.0, "chrf": 30.0, "perplexity": 20.0},
+    {"kind": "train", "step": 30, "loss": 3.5, "tokens_per_second": 200.0, "seconds": 30.0, "memory": 2 << 30},
+    {"kind": "valid", "step": 30, "loss": 2.9, "bleu": 11.0, "chrf": 31.0, "perplexity": 18.0},
+    {"kind": "finished", "step": 30, "loss": 3.0, "bleu": 12.0, "chrf": 30.0, "memory": 3 << 30},
+]
+
+
+def write(path: Path, lines: list[dict[str, object]], end: str = "") -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + end, encoding="utf-8")
+    return path
+
+
+def test_history(tmp_path: Path) -> None:
+    found = read_history(write(tmp_path / "metrics.jsonl", TRAIN))
+    assert (found.steps, found.seconds, found.memory) == (30, 30.0, 3 << 30)
+    assert found.tokens_per_second == pytest.approx((4 * 100 + 6 * 200) / 10)  # the first report is warming up
+    assert found.best == {"loss": 3.0, "bleu": 12.0, "chrf": 30.0}
+    assert found.final == {"loss": 2.9, "bleu": 11.0, "chrf": 31.0}
+    assert [(point.step, point.seconds, point.bleu) for point in found.curve] == [(25, 27.0, 12.0), (30, 30.0, 11.0)]
+
+
+def test_history_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert (last_reported(path, "step"), has_ended(path)) == (0, False)
+    assert read_history(path) == Trained(0, 0.0, None, 0)
+    write(path, TRAIN[:1], end='{"kind": "train", "st')
+    assert (last_reported(path, "step"), has_ended(path)) == (10, False)
+    assert read_history(path).tokens_per_second == 10.0
+    write(path, TRAIN)
+    assert (last_reported(path, "step"), has_ended(path)) == (30, True)
+    assert last_reported(path, "seconds") == 30
+
+
+def test_mean_and_deviation() -> None:
+    assert figure([30.0, 32.0, 34.0]) == Figure(32.0, 2.0)
+    assert figure([30.0]) == Figure(30.0, None)
+
+
+def measured(bleu: float, short: float, long: float) -> Measured:
+    lengths = (LengthRow(1, 9, 40, short, 50.0, 1.0), LengthRow(10, 19, 20, long, 50.0, 1.0))
+    speeds = Speed(50.0, 5.0), Speed(1600.0, 160.0)
+    return Measured("f", 60, bleu, "tok:13a", 55.5, lengths, 1_234_567, *speeds, 1 << 30, "cpu")
+
+
+def trained(bleu: float) -> Trained:
+    (run,) = [read_history_of(TRAIN)]
+    return replace(run, best={**run.best, "bleu": bleu})
+
+
+def read_history_of(lines: list[dict[str, object]]) -> Trained:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return read_history(write(Path(folder) / "metrics.jsonl", lines))
+
+
+@pytest.fixture
+def results() -> Results:
+    runs = [
+        RunResult("rnn", 1, "", 1, trained(20.0), measured(21.0, 30.0, 10.0)),
+        RunResult("rnn", 2, "", 1, trained(22.0), measured(24.0, 32.0, 12.0)),
+        RunResult("big|one", 1, "", 1, trained(30.0), measured(33.0, 34.0, 32.0)),
+        RunResult("big|one", 2, "error: out of memory", 1),
+        RunResult("bad", 1, "killed by SIGKILL", 1),
+        RunResult("bad", 2, "ValueError: no", 1),
+    ]
+    plan = Plan("family", ("rnn", "big|one", "bad"), "rnn", "", ())
+    return summarise(plan, runs, "test", {"big|one": 0.004})
+
+
+def test_table(results: Results) -> None:
+    head, rnn, big, bad = table_cells(results)
+    assert head[:5] == ["variant", "BLEU", "p", "chrF", "valid BLEU"]
+    assert rnn[:5] == ["rnn", "22.50 ± 2.12", "baseline", "55.50 ± 0.00", "21.00 ± 1.41"]
+    assert rnn[5:] == ["1,234,567", "160", "30 s", "50", "1,600", "3.00"]
+    assert big[:5] == ["big|one", "33.00", "0.004 *", "55.50", "30.00"]
+    assert bad == ["bad", "failed", *[""] * 9]
+    assert length_cells(results) == [
+        ["BLEU by source words", "1-9", "10-19"],
+        ["rnn", "31.00", "11.00"],
+        ["big|one", "34.00", "32.00"],
+        ["bad", "", ""],
+    ]
+
+
+def test_no_baseline_no_p(results: Results) -> None:
+    assert "p" not in table_cells(replace(results, baseline=""))[0]
+
+
+def test_markdown_and_notes(results: Results) -> None:
+    text = as_markdown(results)
+    assert "| big\\|one | 33.00 | 0.004 * |" in text
+    assert "Measured on the test split (60 sentences) with each run's own search, on cpu" in text
+    assert "p: paired bootstrap of the seeds' mean BLEU against rnn, two-sided" in text
+    assert "big|one: 1 of 2 runs failed; the figures are those of the others." in text
+    assert "big|one, seed 2: failed: error: out of memory" in text
+    assert "bad, seed 1: failed: killed by SIGKILL" in text
+    assert "side by side" not in text
+    runs = tuple(replace(run, side_by_side=2) for run in results.runs)
+    assert "side by side" in as_markdown(summarise(Plan("f", ("rnn",), "", "", ()), runs, "test", {}))
+
+
+def test_csv_and_json(results: Results) -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(results))))
+    assert [row["variant"] for row in rows] == ["rnn", "rnn", "big|one", "big|one", "bad", "bad"]
+    assert (rows[1]["seed"], float(rows[1]["bleu"]), rows[1]["training_memory"]) == ("2", 24.0, str(3 << 30))
+    assert (rows[3]["failure"], rows[3]["bleu"]) == ("error: out of memory", "")
+    tree = json.loads(results.as_json())
+    assert tree["rows"][0]["figures"]["bleu"] == {"mean": 22.5, "deviation": pytest.approx(2.1213203)}
+    assert tree["runs"][0]["measured"]["lengths"][1]["bleu"] == 10.0
+    assert results.failed
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_render(results: Results, terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=240, color_system=None)
+    render(results, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "22.50 ± 2.12" in text
+    assert ("─" in text) is terminal
+
+
+def test_pictures(results: Results, tmp_path: Path) -> None:
+    for path in draw_pictures(results, tmp_path / "new"):
+        with Image.open(path) as image:
+            assert (image.format, image.size) == ("PNG", (1350, 825))
+    nothing = summarise(Plan("f", ("bad",), "", "", ()), results.runs[-1:], "test", {})
+    assert all(path.is_file() for path in draw_pictures(nothing, tmp_path))
+
+
+def test_curves_are_means_over_seeds_where_all_have_a_point(results: Results) -> None:
+    one, two = results.runs[:2]
+    assert one.trained is not None
+    later = tuple(replace(point, seconds=point.seconds + 2, bleu=point.bleu + 4) for point in one.trained.curve[:1])
+    runs = [one, replace(two, trained=replace(one.trained, curve=later))]
+    (row,) = summarise(Plan("f", ("rnn",), "", "", ()), runs, "test", {}).rows
+    assert [(point.step, point.seconds, point.bleu) for point in row.curve] == [(25, 28.0, 14.0)]
+
+
+def test_pictures_need_matplotlib(results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match="Plotting needs the package matplotlib"):
+        draw_pictures(results, tmp_path)
+
+
+def test_p_values_are_of_the_good_runs_against_the_baseline(tmp_path: Path) -> None:
+    chooser = random.Random(1)
+    references = [" ".join(chooser.choices("abcdefgh", k=8)) for _ in range(60)]
+    spoiled = [" ".join(["x", *text.split()[1:5], "y", "z"]) for text in references]
+    texts = {("base", 1): spoiled, ("good", 1): references, ("same", 1): spoiled}
+    runs = tuple(PlannedRun(variant, seed, Config()) for variant, seed in [*texts, ("good", 2)])
+    for run in runs[:-1]:
+        (tmp_path / run.variant).mkdir()
+        lines = "".join(f"{text}\n" for text in texts[run.variant, run.seed])
+        run.beside(tmp_path, "translated.txt").write_text(lines, encoding="utf-8")
+    plan = Plan("f", ("base", "good", "same"), "base", "", runs)
+    found = compare_with_baseline(plan, tmp_path, {"good, seed 2": "failed"}, references)
+    assert found == {"good": pytest.approx(1 / 1001), "same": 1.0}
+    assert compare_with_baseline(plan, tmp_path, {"good, seed 2": "", "base, seed 1": "failed"}, references) == {}

@@ -1,0 +1,203 @@
+"""`compare`: train every run of a plan, measure them one at a time, and say how they compare.
+
+Everything that was done is found again, so that the same call goes on where another was stopped, and only draws the
+table anew where nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from transduce import config as configs
+from transduce.comparison.children import Ended, Task, run_tasks
+from transduce.comparison.history import has_ended, last_reported
+from transduce.comparison.measure import fingerprint, held_out, read_measured
+from transduce.comparison.pictures import draw_pictures
+from transduce.comparison.plan import Plan, PlannedRun, read_plan
+from transduce.comparison.results import Results, compare_with_baseline, read_run, summarise
+from transduce.comparison.table import as_csv, as_markdown
+from transduce.data.corpus import Corpus
+from transduce.durable import disk_errors, write_text
+from transduce.errors import ConfigError, DataError, UserError
+from transduce.training.lock import RunLock
+from transduce.training.run_folder import CONFIG, check_same, read_config
+
+MOST_JOBS = 8  # on one GPU: beyond it, small runs only wait for one another
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came of a comparison: results, unless a signal stopped it; `notes` are for the person watching."""
+
+    results: Results | None
+    signal: signal.Signals | None = None
+    notes: tuple[str, ...] = ()
+
+
+def compare(
+    file: str | Path, overrides: Sequence[str] = (), output: str | Path | None = None, jobs: int = 0
+) -> Compared:
+    """Train and measure all that a comparison file asks for and is not done yet, `jobs` trainings at a time.
+
+    `overrides` are `key=value` words for all variants; `output` is runs/compare/NAME unless said; `jobs` 0 is what
+    suits the machine.
+    """
+    return run_plan(read_plan(file, overrides), Path(output or f"runs/compare/{Path(file).stem}"), jobs)
+
+
+def run_plan(plan: Plan, output: Path, jobs: int = 0) -> Compared:
+    """Do all that is left to do of a plan in a folder."""
+    parameters = check(plan, output)
+    jobs = jobs or default_jobs(plan, parameters)
+    with disk_errors(output, "making the folder of the comparison", needed=4096):
+        output.mkdir(parents=True, exist_ok=True)
+    with RunLock(output):
+        trained = _train(plan, output, jobs)
+        if trained.signal:
+            return Compared(None, trained.signal)
+        measured = _measure([run for run in plan.runs if run.label not in trained.failures], output, plan.language)
+        if measured.signal:
+            return Compared(None, measured.signal)
+        results = _collect(plan, output, {**trained.failures, **measured.failures})
+        write_text(output / "results.json", results.as_json())
+        write_text(output / "results.csv", as_csv(results))
+        write_text(output / "table.md", as_markdown(results))
+        try:
+            pictures = draw_pictures(results, output)
+        except UserError as error:  # without matplotlib there is a table all the same
+            return Compared(results, notes=(f"no pictures: {error}",))
+    return Compared(results, notes=(f"{output}: results.json, results.csv, table.md, {_names(pictures)}",))
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(path.name for path in paths)
+
+
+# -- before anything runs ----------------------------------------------------------------------------------------------
+
+
+def check(plan: Plan, output: Path) -> dict[str, int]:
+    """Refuse what could only fail later: a model that does not build, a folder of another run, another test text.
+
+    Gives the parameters of each variant.
+    """
+    import torch
+
+    from transduce.training.loop import corpus_folder
+
+    parameters: dict[str, int] = {}
+    texts: dict[str, tuple[list[str], list[str]]] = {}
+    for run in plan.runs:
+        if (run.folder(output) / CONFIG).exists():
+            check_same(run.folder(output), run.config)
+        if run.variant in parameters:
+            continue
+        try:
+            corpus = Corpus.open(corpus_folder(run.config))
+            tokenizers = corpus.tokenizers
+            with torch.device("meta"):  # shapes without numbers
+                model = run.config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"variant '{run.variant}': {error}") from None
+        parameters[run.variant] = sum(parameter.numel() for parameter in model.parameters())
+        texts[run.variant] = corpus.split(held_out(run.config)).texts()
+        if texts[run.variant] != texts[plan.variants[0]]:
+            raise DataError(
+                f"variant '{run.variant}': data.folder: {corpus.folder} holds another text to measure on than that of"
+                f" '{plan.variants[0]}'; quality can be compared on one text only"
+            )
+    return parameters
+
+
+def default_jobs(plan: Plan, parameters: Mapping[str, int]) -> int:
+    """One on a CPU. On a GPU as many as its memory and the CPU cores behind it carry: small runs share one well."""
+    from torch import cuda
+
+    from transduce.engines.torch_engine import pick_device
+
+    devices = [pick_device(run.config.training.device) for run in plan.runs]
+    if any(device.type != "cuda" for device in devices):
+        return 1
+    # Weights, gradients and Adam's moments; logits and what the loss makes of them; the context and all the rest.
+    vocabulary = Corpus.open(plan.runs[0].config.data.folder).tokenizers.target.size
+    each = max(16 * parameters[run.variant] + 24 * run.config.data.tokens * vocabulary + (3 << 30) for run in plan.runs)
+    memory = int(0.8 * cuda.get_device_properties(devices[0]).total_memory)
+    return max(1, min(MOST_JOBS, _cores() // 2, memory // each))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- doing it ----------------------------------------------------------------------------------------------------------
+
+
+def _train(plan: Plan, output: Path, jobs: int) -> Ended:
+    """Train what is not trained yet."""
+    left = [run for run in plan.runs if not _is_trained(run, output)]
+    jobs = min(jobs, max(1, len(left)))
+    for run in left:
+        run.folder(output).parent.mkdir(parents=True, exist_ok=True)
+        write_text(run.beside(output, "toml"), configs.dump(run.config))
+        write_text(run.beside(output, "jobs.json"), json.dumps(max(jobs, _jobs(run, output))) + "\n")
+    tasks = [_training(run, output) for run in left]
+    # Threads of several trainings that wait for one another on the same cores slow all of them down.
+    threads = max(1, _cores() // jobs) if jobs > 1 and "OMP_NUM_THREADS" not in os.environ else 0
+    return run_tasks("Training", _budget(left[0])[1], tasks, jobs, threads) if tasks else Ended({})
+
+
+def _training(run: PlannedRun, output: Path) -> Task:
+    folder = run.folder(output)
+    words = ("transduce", "train", str(run.beside(output, "toml")), "--output", str(folder))
+    total, unit = _budget(run)
+    done = partial(last_reported, folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
+    return Task(run.label, words, run.beside(output, "log"), total, done)
+
+
+def _budget(run: PlannedRun) -> tuple[int, str]:
+    """How much is to be trained, in what: the same for all runs."""
+    training = run.config.training
+    return (round(60 * training.minutes), "seconds") if training.minutes else (training.steps, "steps")
+
+
+def _is_trained(run: PlannedRun, output: Path) -> bool:
+    """Whether this very run has ended; one that may go on, having got more steps, is for `train` to judge."""
+    folder = run.folder(output)
+    if not (folder / CONFIG).exists() or not has_ended(folder / "metrics.jsonl"):
+        return False
+    return configs.flatten(read_config(folder)) == configs.flatten(run.config)
+
+
+def _jobs(run: PlannedRun, output: Path) -> int:
+    """How many runs were trained at once when this one was."""
+    try:
+        return int(json.loads(run.beside(output, "jobs.json").read_bytes()))
+    except (OSError, ValueError):
+        return 1
+
+
+def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
+    """Measure what is not measured yet, one at a time, so that no run disturbs another's timing."""
+    tasks = []
+    for run in runs:
+        folder, result = run.folder(output), run.beside(output, "measured.json")
+        found = read_measured(result)
+        if found is None or found.fingerprint != fingerprint(folder, language):
+            words = ("transduce.comparison.measure", str(folder), str(result), language)
+            tasks.append(Task(run.label, words, run.beside(output, "log"), 1, lambda: 0))
+    return run_tasks("Measuring", "runs", tasks, jobs=1) if tasks else Ended({})
+
+
+def _collect(plan: Plan, output: Path, failures: Mapping[str, str]) -> Results:
+    first = plan.runs[0].config
+    split = held_out(first)
+    _, references = Corpus.open(first.data.folder).split(split).texts()
+    runs = [read_run(run, output, failures.get(run.label, ""), _jobs(run, output)) for run in plan.runs]
+    p_values = compare_with_baseline(plan, output, failures, references) if plan.baseline else {}
+    return summarise(plan, runs, split, p_values)

@@ -1,0 +1,162 @@
+"""Measure one trained run, in a process of its own: quality on held-out text, speed of decoding, memory.
+
+    python -m transduce.comparison.measure RUN OUTPUT.json LANGUAGE
+
+The run translates with its own search. Speed is that of the search alone, without tokenizing: the same sentences for
+every run, sorted by length, one at a time and in batches of 32, in a second pass after one to warm up. Counted are
+the tokens of the best hypothesis, without the end symbol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transduce import config as configs
+from transduce.data.corpus import Corpus, Split, file_digest
+from transduce.durable import write_text
+from transduce.evaluation.length import LengthRow, by_length
+from transduce.evaluation.metrics import bleu, chrf, tokenizer_for
+from transduce.experiment import Config
+from transduce.search.wishes import NOTHING
+from transduce.training.run_folder import MODEL, read_config
+
+if TYPE_CHECKING:
+    from transduce.translator import Translator
+
+BATCHED = 32  # sentences in the larger batch
+TIMED_SENTENCES = 64  # evenly from the whole text
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of decoding."""
+
+    tokens_per_second: float
+    sentences_per_second: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run is worth. `fingerprint` says of which weights, search and text; `memory` is the peak, in bytes."""
+
+    fingerprint: str
+    sentences: int
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    lengths: tuple[LengthRow, ...]
+    parameters: int
+    alone: Speed
+    batched: Speed
+    memory: int
+    device: str
+
+
+def held_out(config: Config) -> str:
+    """The split that quality is measured on: the test split where the corpus has one."""
+    return "test" if "test" in Corpus.open(config.data.folder).splits else config.data.valid
+
+
+def fingerprint(run: Path, language: str) -> str:
+    """Changes with anything that the measures depend on."""
+    config = read_config(run)
+    parts = [_FORMAT, language, file_digest(run / MODEL), Corpus.open(config.data.folder).digest, held_out(config)]
+    relevant = ("search", "training.device", "training.threads")
+    settings = {key: value for key, value in configs.flatten(config).items() if key.startswith(relevant)}
+    return hashlib.sha256(json.dumps([parts, settings], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read_measured(path: Path) -> Measured | None:
+    """What an earlier call wrote; None where there is nothing, or nothing that can be read."""
+    try:
+        tree = json.loads(path.read_bytes())
+        lengths = tuple(LengthRow(**row) for row in tree["lengths"])
+        speeds = {name: Speed(**tree[name]) for name in ("alone", "batched")}
+        return Measured(**{**tree, "lengths": lengths, **speeds})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def measure(run: Path, output: Path, language: str = "") -> Measured:
+    """Translate and time; writes the measures as JSON and the translations beside it, a line each."""
+    import torch
+
+    from transduce.engines.torch_engine import pick_device
+    from transduce.loading import load
+    from transduce.training.memory import peak_memory
+
+    config = read_config(run)
+    if config.training.threads:
+        torch.set_num_threads(config.training.threads)
+    device = pick_device(config.training.device)
+    translator = load(run, str(device), trust=True)
+    split = Corpus.open(config.data.folder).split(held_out(config))
+    sources, references = split.texts()
+    tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
+    texts = translator(sources, to=tags)
+    quality = bleu(texts, references, tokenize=tokenizer_for(language))
+    chosen = _timed_sentences(split)
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    measured = Measured(
+        fingerprint=fingerprint(run, language),
+        sentences=len(texts),
+        bleu=quality.value,
+        bleu_signature=quality.signature,
+        chrf=chrf(texts, references).value,
+        lengths=tuple(by_length(sources, texts, references, language)),
+        parameters=_parameters(translator),
+        alone=_speed(translator, chosen, 1, wait),
+        batched=_speed(translator, chosen, BATCHED, wait),
+        memory=peak_memory(device),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+    )
+    write_text(translations_file(output), "".join(f"{text}\n" for text in texts))
+    write_text(output, json.dumps(asdict(measured), indent=1) + "\n")  # last: it says that all of it is there
+    return measured
+
+
+def translations_file(output: Path) -> Path:
+    """`seed-1.translated.txt` beside `seed-1.measured.json`."""
+    return output.with_name(output.name.removesuffix(".measured.json") + ".translated.txt")
+
+
+def _timed_sentences(split: Split) -> list[list[int]]:
+    """Sources from all over the split, the shortest first; the same for every run on this corpus."""
+    every = max(1, len(split) // TIMED_SENTENCES)
+    numbers = range(0, every * min(TIMED_SENTENCES, len(split)), every)
+    return sorted((split.pair(number)[0].tolist() for number in numbers), key=len)
+
+
+def _parameters(translator: Translator) -> int:
+    model: Any = translator.engine.model  # type: ignore[attr-defined]
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _speed(translator: Translator, sources: Sequence[list[int]], batch: int, wait: Callable[[], None]) -> Speed:
+    """Decode everything twice and time the second pass; `wait` returns when the device has nothing left to do."""
+    groups = [sources[begin : begin + batch] for begin in range(0, len(sources), batch)]
+    for _ in range(2):
+        wait()
+        started, tokens = time.perf_counter(), 0
+        for group in groups:
+            found = translator.engine.search(group, translator.search, [NOTHING] * len(group), range(len(group)))
+            tokens += sum(len(hypotheses[0].tokens) for hypotheses in found)
+        wait()
+        seconds = time.perf_counter() - started
+    return Speed(tokens / seconds, len(sources) / seconds)
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

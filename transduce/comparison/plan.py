@@ -1,0 +1,173 @@
+"""A comparison file: variants of one base config, each trained with the same seeds, on one budget.
+
+    base = "small"                            # a preset, or a config file beside this one
+    seeds = [1, 2, 3]
+    baseline = "post"                         # the variant that the others are tested against
+    settings.training.steps = 6000            # for all
+    [[variant]]
+    name = "pre"
+    settings.model.encoder.residual = "pre_norm"
+    scaled.model.encoder.d_ff = 0.5           # times what the base has
+
+Laid one over the other: the base, the common settings, the command line, the variant's own. So the command line
+changes the ground that all variants stand on, and not what tells them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transduce import config as configs
+from transduce.errors import ConfigError
+from transduce.experiment import Config
+
+_OWN = ("base", "seeds", "baseline", "language")  # keys of the command line that are the comparison's, not a run's
+_BUDGET = ("training.steps", "training.minutes")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing compared: settings laid over the base, and numbers of the base multiplied (whole ones rounded)."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    scaled: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w.+-]*", self.name):
+            raise ConfigError(f"name: expected letters, digits and . + - _, for it names a folder, got {self.name!r}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison file as it is written; `language` is the target's and picks sacreBLEU's tokenizer."""
+
+    variant: tuple[Variant, ...]
+    base: str = "base"
+    settings: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    baseline: str = ""
+    language: str = ""
+
+    def __post_init__(self) -> None:
+        names = [variant.name for variant in self.variant]
+        if not names:
+            raise ConfigError("variant: expected at least one [[variant]], got none")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"variant: two are called {twice[0]!r}; give each a name of its own")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds: expected one or more, each once, got {list(self.seeds)}")
+        if self.baseline and self.baseline not in names:
+            raise ConfigError(f"baseline: {self.baseline!r} is no variant; variants are {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One variant with one seed; an ordinary run in a folder of its own."""
+
+    variant: str
+    seed: int
+    config: Config
+
+    @property
+    def label(self) -> str:
+        return f"{self.variant}, seed {self.seed}"
+
+    def folder(self, output: Path) -> Path:
+        """The run folder; files about it lie beside it, as `seed-1.log`."""
+        return output / self.variant / f"seed-{self.seed}"
+
+    def beside(self, output: Path, ending: str) -> Path:
+        """`seed-1.log` for "log"."""
+        return output / self.variant / f"seed-{self.seed}.{ending}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every run of a comparison, checked; variants in the order of the file."""
+
+    name: str
+    variants: tuple[str, ...]
+    baseline: str
+    language: str
+    runs: tuple[PlannedRun, ...]
+
+
+def read_plan(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
+    """The plan in a comparison file; a ConfigError names the file, the variant and the dotted key."""
+    own = [text for text in overrides if text.partition("=")[0].strip() in _OWN]
+    common = [text for text in overrides if text not in own]
+    written = configs.layers(Comparison, file, own)
+    comparison = configs.resolve(Comparison, written)
+    ground = _ground(comparison, written.origins.get("base", ""), common, str(file))
+    runs = []
+    for variant in comparison.variant:
+        try:
+            merged = _laid(variant, ground)
+            for seed in comparison.seeds:
+                configs.merge(Config, merged, {"seed": seed}, origin="seeds")
+                runs.append(PlannedRun(variant.name, seed, configs.resolve(Config, merged)))
+        except ConfigError as error:
+            raise ConfigError(f"{file}: variant '{variant.name}': {error}") from None
+    names = tuple(variant.name for variant in comparison.variant)
+    return Plan(Path(file).stem, names, comparison.baseline, comparison.language, tuple(runs))
+
+
+def _ground(comparison: Comparison, place: str, overrides: Sequence[str], file: str) -> configs.Layers:
+    """What all variants share. A base that is a file lies beside the file that names it (`place`)."""
+    base: str | Path = comparison.base
+    if comparison.base.endswith(".toml") and place != "command line":
+        base = Path(place).parent / comparison.base
+    merged = configs.layers(Config, base)
+    trees = [(f"{file}: settings", comparison.settings)]
+    trees += [("command line", configs.layers(Config, None, [text]).tree) for text in overrides]
+    for origin, tree in trees:
+        if "seed" in tree:
+            raise ConfigError("seed: every variant is trained with each seed of the comparison; set seeds=[1, 2, 3]")
+        configs.merge(Config, merged, tree, origin)
+    return merged
+
+
+def _laid(variant: Variant, ground: configs.Layers) -> configs.Layers:
+    merged = configs.Layers(dict(ground.tree), dict(ground.origins))
+    given = {**dict(_leaves(variant.settings)), **dict(_leaves(variant.scaled))}
+    for key in ("seed", *_BUDGET):
+        if key in given:
+            raise ConfigError(f"{key}: is the same for all variants; set it for all, under 'settings' or as {key}=...")
+    if variant.scaled:
+        flat = configs.flatten(configs.resolve(Config, ground))
+        for key, factor in _leaves(variant.scaled):
+            configs.merge(Config, merged, _nested(key, _product(key, flat, factor)), origin="scaled")
+    configs.merge(Config, merged, variant.settings, origin="settings")
+    return merged
+
+
+def _product(key: str, flat: Mapping[str, Any], factor: Any) -> int | float:
+    """The base's number times the factor; a whole number stays whole, and at least 1."""
+    old = flat.get(key)
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        raise ConfigError(f"scaled.{key}: the base has no number to multiply there, but {old!r}")
+    if isinstance(factor, bool) or not isinstance(factor, int | float):
+        raise ConfigError(f"scaled.{key}: expected a number to multiply {old} by, got {factor!r}")
+    return max(1, round(old * factor)) if isinstance(old, int) else old * factor
+
+
+def _leaves(tree: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested tables by its dotted key."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{where}{key}.")
+        else:
+            yield f"{where}{key}", value
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    tree: Any = value
+    for part in reversed(key.split(".")):
+        tree = {part: tree}
+    return {**tree}

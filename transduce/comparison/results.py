@@ -1,0 +1,186 @@
+"""The results of a comparison: every run's figures, and each variant's mean and deviation over its seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from transduce.comparison.history import Point, Trained, read_history
+from transduce.comparison.measure import Measured, read_measured, translations_file
+from transduce.comparison.plan import Plan, PlannedRun
+from transduce.evaluation.metrics import bleu_metric, tokenizer_for
+from transduce.evaluation.significance import seeds_p_value
+
+CLAIM = 0.05  # a difference with a smaller p-value is marked
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run; `failure` says why it has no figures. `side_by_side`: how many runs were trained at once with it."""
+
+    variant: str
+    seed: int
+    failure: str = ""
+    side_by_side: int = 1
+    trained: Trained | None = None
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Mean over seeds, and their standard deviation (with n - 1; None for a single seed)."""
+
+    mean: float
+    deviation: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant. `figures` and `lengths` (BLEU by range of source words) are empty if no run of it ended well.
+
+    `p_value` is that of its BLEU against the baseline's; None where there is none to be tested against.
+    """
+
+    variant: str
+    seeds: int
+    failed: int
+    figures: dict[str, Figure]
+    lengths: dict[str, Figure]
+    p_value: float | None
+    curve: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Results:
+    """A whole comparison: `split` is what quality was measured on."""
+
+    name: str
+    baseline: str
+    split: str
+    sentences: int
+    signature: str
+    device: str
+    side_by_side: bool
+    rows: tuple[Row, ...]
+    runs: tuple[RunResult, ...]
+
+    @property
+    def failed(self) -> bool:
+        return any(run.failure for run in self.runs)
+
+    def as_json(self) -> str:
+        """All of it, for machines."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+
+Take = Callable[[RunResult], float | None]  # None where the run has no such figure
+
+
+def _trained(take: Callable[[Trained], float | None]) -> Take:
+    return lambda run: take(run.trained) if run.trained is not None else None
+
+
+def _measured(take: Callable[[Measured], float]) -> Take:
+    return lambda run: take(run.measured) if run.measured is not None else None
+
+
+FIGURES: Mapping[str, Take] = {
+    "bleu": _measured(lambda measured: measured.bleu),
+    "chrf": _measured(lambda measured: measured.chrf),
+    "validation_bleu": _trained(lambda trained: trained.best.get("bleu")),
+    "validation_chrf": _trained(lambda trained: trained.best.get("chrf")),
+    "validation_loss": _trained(lambda trained: trained.best.get("loss")),
+    "final_validation_bleu": _trained(lambda trained: trained.final.get("bleu")),
+    "final_validation_chrf": _trained(lambda trained: trained.final.get("chrf")),
+    "parameters": _measured(lambda measured: measured.parameters),
+    "training_tokens_per_second": _trained(lambda trained: trained.tokens_per_second),
+    "training_seconds": _trained(lambda trained: trained.seconds),
+    "training_steps": _trained(lambda trained: trained.steps),
+    "training_memory": _trained(lambda trained: trained.memory),
+    "decoding_tokens_per_second_1": _measured(lambda measured: measured.alone.tokens_per_second),
+    "decoding_tokens_per_second_32": _measured(lambda measured: measured.batched.tokens_per_second),
+    "decoding_sentences_per_second_1": _measured(lambda measured: measured.alone.sentences_per_second),
+    "decoding_sentences_per_second_32": _measured(lambda measured: measured.batched.sentences_per_second),
+    "decoding_memory": _measured(lambda measured: measured.memory),
+}
+
+
+def figure(values: Sequence[float]) -> Figure:
+    """Mean and deviation of at least one value."""
+    return Figure(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def read_run(run: PlannedRun, output: Path, failure: str, side_by_side: int) -> RunResult:
+    """One run's figures from its files."""
+    if failure:
+        return RunResult(run.variant, run.seed, failure, side_by_side)
+    trained = read_history(run.folder(output) / "metrics.jsonl")
+    measured = read_measured(run.beside(output, "measured.json"))
+    return RunResult(run.variant, run.seed, "", side_by_side, trained, measured)
+
+
+def summarise(plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mapping[str, float]) -> Results:
+    """Rows in the order of the plan."""
+    measured = [run.measured for run in runs if run.measured]
+    rows = tuple(
+        _row(variant, [run for run in runs if run.variant == variant], p_values.get(variant))
+        for variant in plan.variants
+    )
+    return Results(
+        name=plan.name,
+        baseline=plan.baseline,
+        split=split,
+        sentences=measured[0].sentences if measured else 0,
+        signature=measured[0].bleu_signature if measured else "",
+        device=measured[0].device if measured else "",
+        side_by_side=any(run.side_by_side > 1 for run in runs),
+        rows=rows,
+        runs=tuple(runs),
+    )
+
+
+def _row(variant: str, runs: Sequence[RunResult], p_value: float | None) -> Row:
+    good = [run for run in runs if not run.failure]
+    figures = {}
+    for name, take in FIGURES.items():
+        values = [value for value in map(take, good) if value is not None]
+        if values:
+            figures[name] = figure(values)
+    ranges: dict[str, list[float]] = {}
+    for run in good:
+        for length in run.measured.lengths if run.measured else ():
+            ranges.setdefault(length.range, []).append(length.bleu)
+    lengths = {name: figure(values) for name, values in ranges.items()}
+    return Row(variant, len(runs), len(runs) - len(good), figures, lengths, p_value, mean_curve(good))
+
+
+def mean_curve(runs: Sequence[RunResult]) -> tuple[Point, ...]:
+    """Mean time and quality at each step at which every run was validated."""
+    by_step: dict[int, list[Point]] = {}
+    for run in runs:
+        for point in run.trained.curve if run.trained else ():
+            by_step.setdefault(point.step, []).append(point)
+    return tuple(
+        Point(step, statistics.fmean(p.seconds for p in points), statistics.fmean(p.bleu for p in points))
+        for step, points in sorted(by_step.items())
+        if len(points) == len(runs)
+    )
+
+
+def compare_with_baseline(
+    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str]
+) -> dict[str, float]:
+    """The p-value of each variant's mean BLEU against the baseline's, over the seeds that ended well."""
+    translations: dict[str, list[list[str]]] = {}
+    for run in plan.runs:
+        if run.label not in failures:
+            text = translations_file(run.beside(output, "measured.json")).read_bytes().decode()
+            translations.setdefault(run.variant, []).append(text.split("\n")[:-1])
+    if plan.baseline not in translations:
+        return {}
+    base = translations.pop(plan.baseline)
+    metric = bleu_metric(tokenize=tokenizer_for(plan.language))
+    return {name: seeds_p_value(base, texts, references, metric) for name, texts in translations.items()}

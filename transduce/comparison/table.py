@@ -1,0 +1,149 @@
+"""One table a comparison: on a terminal, as Markdown, and run by run as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from transduce.comparison.results import CLAIM, FIGURES, Results, Row
+from transduce.progress import seconds_as_text
+
+GIB = 1 << 30
+Show = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class _Column:
+    heading: str
+    figure: str
+    show: Show
+    deviation: bool = False  # whether it is shown too
+
+
+_COLUMNS = (
+    _Column("BLEU", "bleu", "{:.2f}".format, deviation=True),
+    _Column("chrF", "chrf", "{:.2f}".format, deviation=True),
+    _Column("valid BLEU", "validation_bleu", "{:.2f}".format, deviation=True),
+    _Column("parameters", "parameters", "{:,.0f}".format),
+    _Column("training tokens/s", "training_tokens_per_second", "{:,.0f}".format),
+    _Column("training time", "training_seconds", seconds_as_text),
+    _Column("decoding tokens/s, batch 1", "decoding_tokens_per_second_1", "{:,.0f}".format),
+    _Column("batch 32", "decoding_tokens_per_second_32", "{:,.0f}".format),
+    _Column("memory GiB", "training_memory", lambda value: f"{value / GIB:.2f}"),
+)
+
+
+def table_cells(results: Results) -> list[list[str]]:
+    """Headings, then a row a variant."""
+    tested = ["p"] if results.baseline else []
+    headings = [column.heading for column in _COLUMNS]
+    cells = [["variant", headings[0], *tested, *headings[1:]]]
+    for row in results.rows:
+        quality, *others = (_cell(row, column) for column in _COLUMNS)
+        cells.append([row.variant, quality, *([_p_cell(row, results.baseline)] if tested else []), *others])
+    return cells
+
+
+def _cell(row: Row, column: _Column) -> str:
+    figure = row.figures.get(column.figure)
+    if figure is None:
+        return "failed" if column is _COLUMNS[0] and row.failed else ""
+    text = column.show(figure.mean)
+    if column.deviation and figure.deviation is not None:
+        text += f" ± {column.show(figure.deviation)}"
+    return text
+
+
+def _p_cell(row: Row, baseline: str) -> str:
+    if row.variant == baseline:
+        return "baseline"
+    if row.p_value is None:
+        return ""
+    return f"{row.p_value:.3f}{' *' if row.p_value < CLAIM else ''}"
+
+
+def length_cells(results: Results) -> list[list[str]]:
+    """BLEU by source length: headings, then a row a variant; empty where nothing was measured."""
+    found = {name for row in results.rows for name in row.lengths}
+    ranges = sorted(found, key=lambda name: int(name.rstrip("+").split("-")[0]))
+    if not ranges:
+        return []
+    cells = [["BLEU by source words", *ranges]]
+    for row in results.rows:
+        shown = [f"{row.lengths[name].mean:.2f}" if name in row.lengths else "" for name in ranges]
+        cells.append([row.variant, *shown])
+    return cells
+
+
+def notes(results: Results) -> Iterator[str]:
+    """What must be known to read the table."""
+    if results.sentences:
+        yield (
+            f"Measured on the {results.split} split ({results.sentences:,} sentences) with each run's own search, on"
+            f" {results.device}; mean ± standard deviation over seeds. BLEU: {results.signature}"
+        )
+    if results.baseline:
+        yield (
+            f"p: paired bootstrap of the seeds' mean BLEU against {results.baseline}, two-sided, over the choice of"
+            f" sentences; * below {CLAIM}."
+        )
+    if results.side_by_side:
+        yield "Training tokens/s and time were measured with several runs side by side, decoding one run at a time."
+    for row in results.rows:
+        if 0 < row.failed < row.seeds:
+            yield f"{row.variant}: {row.failed} of {row.seeds} runs failed; the figures are those of the others."
+    for run in results.runs:
+        if run.failure:
+            yield f"{run.variant}, seed {run.seed}: failed: {run.failure}"
+
+
+def as_markdown(results: Results) -> str:
+    """The tables and notes as a Markdown document."""
+    parts = [f"# {results.name}", _markdown_table(table_cells(results))]
+    if lengths := length_cells(results):
+        parts.append(_markdown_table(lengths))
+    return "\n\n".join([*parts, *notes(results)]) + "\n"
+
+
+def _markdown_table(cells: list[list[str]]) -> str:
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in cells]
+    rule = ["---", *("--:" for _ in rows[0][1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+
+def as_csv(results: Results) -> str:
+    """One line a run, its figures unrounded."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["variant", "seed", "failure", *FIGURES])
+    for run in results.runs:
+        figures = [take(run) for take in FIGURES.values()]
+        writer.writerow([run.variant, run.seed, run.failure, *("" if value is None else value for value in figures)])
+    return text.getvalue()
+
+
+def render(results: Results, console: Console) -> None:
+    """Ruled tables on a terminal, aligned columns elsewhere, and the notes."""
+    for cells in (table_cells(results), length_cells(results)):
+        if cells:
+            console.print(_rich_table(cells, console))
+            console.print()
+    for note in notes(results):
+        console.print(Text(note), soft_wrap=not console.is_terminal)
+
+
+def _rich_table(cells: list[list[str]], console: Console) -> Table:
+    ruled = console.is_terminal
+    table = Table(box=box.SIMPLE_HEAD if ruled else None, pad_edge=ruled, header_style="bold")
+    for number, heading in enumerate(cells[0]):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=not ruled)
+    for row in cells[1:]:
+        table.add_row(*map(Text, row))
+    return table

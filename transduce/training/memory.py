@@ -1,0 +1,40 @@
+"""Memory: the most a run has held, and what to do when there is not enough."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from transduce.errors import RunError
+from transduce.experiment import Config
+from transduce.training.session import Place
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes since the process began: on a GPU what tensors took there, on a CPU all that was resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, Linux KiB
+
+
+@contextmanager
+def explained_shortage(config: Config, place: Place) -> Iterator[None]:
+    """Say which setting to lower when memory runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and not re.search("out of memory|allocate memory", str(error)):
+            raise
+        tokens = config.data.tokens
+        raise RunError(
+            f"out of memory at step {place.step + 1}: lower data.tokens (now {tokens}), for example"
+            f" data.tokens={tokens // 2} training.accumulate={2 * config.training.accumulate}, which keeps the size"
+            " of an update"
+        ) from error
