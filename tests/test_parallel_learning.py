@@ -87,7 +87,7 @@ def test_a_canvas_cut_at_its_end_goes_all_the_way(tmp_path: Path) -> None:
         (
             ["objective=masked_prediction"],
             "objective.kind: 'masked_prediction' needs a decoder that writes all tokens at once; model.decoder is"
-            " 'transformer', which fits cross_entropy or r_drop",
+            " 'transformer', which fits cross_entropy or r_drop or reinforce or minimum_risk",
         ),
         (
             ["model.decoder.kind=parallel", "model.decoder.length=upsampled", *MASKED],

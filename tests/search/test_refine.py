@@ -23,6 +23,7 @@ from transduce.model.upsampled import Upsampled
 from transduce.search.ctc import CTCCollapse, collapse
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.refine import MaskPredict
+from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 9
@@ -43,9 +44,9 @@ def build(length: Length, vocabulary: int = V) -> Any:
 
 
 @torch.no_grad()
-def find(search: Any, model: Any, sources: list[list[int]], prefixes: Any = None) -> list[list[Hypothesis]]:
+def find(search: Any, model: Any, sources: list[list[int]], wishes: Any = None) -> list[list[Hypothesis]]:
     memory = model.encode(*pad_sources(sources, SYMBOLS))
-    found: list[list[Hypothesis]] = search.build()(model, memory, SYMBOLS, prefixes)
+    found: list[list[Hypothesis]] = search.build()(model, memory, SYMBOLS, wishes)
     return found
 
 
@@ -107,7 +108,8 @@ def test_mask_predict_is_the_paper_s_and_the_batch_changes_nothing(length: Lengt
 def test_a_forced_beginning_stays(length: Length) -> None:
     model, settings = build(length), MaskPredict(4, 3)
     prefixes = [(8, 8), (), (5,), (4, 5, 6), (7, 7, 7, 7, 7, 7, 7, 7)]
-    for source, prefix, (found, *_) in zip(SOURCES, prefixes, find(settings, model, SOURCES, prefixes), strict=True):
+    together = find(settings, model, SOURCES, [Wishes(prefix=prefix) for prefix in prefixes])
+    for source, prefix, (found, *_) in zip(SOURCES, prefixes, together, strict=True):
         tokens, parts = by_hand(settings, model, source, prefix)[0]
         assert found.tokens[: len(prefix)] == prefix
         assert found.tokens == tokens
@@ -180,13 +182,24 @@ def test_a_wider_beam_is_no_worse_and_the_batch_changes_nothing() -> None:
         assert find(CTCCollapse(size=4), model, [source])[0][0].tokens == wide.tokens
 
 
-def test_ctc_cannot_be_told_how_to_begin() -> None:
+@pytest.mark.parametrize("wish", [Wishes(prefix=(4,)), Wishes(include=(((4,),),)), Wishes(exclude=((4,),))], ids=str)
+def test_ctc_cannot_be_told_what_to_say(wish: Wishes) -> None:
     with pytest.raises(ConfigError) as error:
-        find(CTCCollapse(), build(Upsampled()), SOURCES, [(4,), (), (), (), ()])
-    assert str(error.value).startswith(
-        "prefixes: a decoder with CTC spreads its tokens over frames as it likes and cannot be told how to begin"
+        find(CTCCollapse(), build(Upsampled()), SOURCES[:2], [NOTHING, wish])
+    assert str(error.value) == (
+        "prefixes, include, exclude: a decoder with CTC spreads its tokens over frames as it likes and cannot be told"
+        " what to say; use a model that writes token by token"
     )
-    assert len(find(CTCCollapse(), build(Upsampled()), SOURCES, [()] * 5)) == 5
+
+
+@pytest.mark.parametrize("wish", [Wishes(include=(((4,),),)), Wishes(exclude=((4,),))], ids=str)
+def test_mask_predict_promises_nothing_about_words(wish: Wishes) -> None:
+    with pytest.raises(ConfigError) as error:
+        find(MaskPredict(), build(LengthClassifier()), SOURCES[:2], [NOTHING, wish])
+    assert str(error.value) == (
+        "include, exclude: a search that writes all words at once promises nothing about single ones; use a model that"
+        " writes token by token"
+    )
 
 
 @pytest.mark.parametrize(
