@@ -4,6 +4,7 @@ line; and what does not go with them, refused when the config is read."""
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,12 @@ from cli_runner import Run
 
 import transduce
 from transduce import config as configs
+from transduce.data.batch import collate
+from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
+from transduce.model.parallel import Length
+from transduce.objectives.base import Step
 from transduce.training.run_folder import open_teacher
 
 SETTINGS = (
@@ -74,6 +79,32 @@ def test_a_canvas_cut_at_its_end_goes_all_the_way(tmp_path: Path) -> None:
     assert translator.translate(["abc"], prefixes="ab")[0].text.startswith("ab")
     with pytest.raises(RunError, match="the teacher writes all tokens at once; one that writes token by token"):
         open_teacher(tmp_path / "run", translator.tokenizers)
+
+
+DOCUMENT = (Path(__file__).parent.parent / "docs" / "using.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(
+    r"^```toml\n(.*?)^```", DOCUMENT.split("\n## All words at once\n")[1].split("\n## ")[0], re.M | re.S
+)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_a_documented_example_loads_takes_a_step_and_translates(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "documented.toml"
+    file.write_text(f'extends = "tiny"\n{text}', encoding="utf-8")
+    config = configs.load(Config, file)
+    symbols = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
+    model = config.model.build(15, 15, shared=True)
+    batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]], symbols, symbols)
+    loss = Step(model, config.objective.build())(batch, 0)
+    loss.total.backward()  # type: ignore[no-untyped-call]
+    assert loss.total.isfinite()
+    for search in (config.search, config.validation.search):
+        assert len(search.build()(model, model.encode(batch.source, batch.source_mask), symbols)) == 2
+
+
+def test_there_is_an_example_of_each_way_to_know_the_length() -> None:
+    kinds = {re.search(r"length = \{ kind = \"(\w+)\"", text)[1] for text in EXAMPLES}  # type: ignore[index]
+    assert kinds == {configs.kind_of(cls) for cls in Length.__args__}
 
 
 @pytest.mark.parametrize(
