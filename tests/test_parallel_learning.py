@@ -55,6 +55,9 @@ def train_and_use(folder: Path, run: Run, pairs: toys.Pairs, *settings: str) -> 
     assert sum(logs) > sum(one.log_prob for one in worse)
     ran = run("evaluate", folder / "t", folder / "run", "--source", folder / "s", "--json", "--device", "cpu")
     assert ran.code == 0
+    links = run("align", folder / "run", folder / "s", folder / "t", "--pieces", "--device", "cpu").lines
+    pieces = sum(len(translator.tokenizers.target.encode([target])[0]) for target in targets)
+    assert sum(len(line.split()) for line in links) == pieces
     assert run("plot", folder / "run", "--output", folder / "plot.svg").code == 0
     return toys.exact(translator, held_out)
 
@@ -140,7 +143,7 @@ def test_there_is_an_example_of_each_way_to_know_the_length() -> None:
             "validation.search.kind: 'greedy' needs a decoder that writes token by token; model.decoder is 'parallel',"
             " which fits mask_predict",
         ),
-        (["search=ctc"], "model.decoder is 'transformer', which fits beam or greedy"),
+        (["search=ctc"], "model.decoder is 'transformer', which fits beam or greedy or sample or mbr"),
     ],
     ids=str,
 )

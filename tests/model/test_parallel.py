@@ -163,6 +163,25 @@ def test_tracing_changes_nothing_and_shows_where_each_place_looks(scene: Scene) 
 
 
 @torch.no_grad()
+def test_scoring_traces_where_each_token_looks(scene: Scene) -> None:
+    """With CTC too, where rows of frames become rows of tokens."""
+    trace: Trace = {}
+    batch = scene.batch
+    scored = scene.model.token_log_probs(scene.memory, batch.target, batch.target_mask, trace)
+    last = torch.arange(batch.gold.size(1)) == batch.target_mask.sum(1, keepdim=True) - 1  # frames may not say the end
+    untraced = scene.model.token_log_probs(scene.memory, batch.target, batch.target_mask)
+    possible = batch.target_mask & (scored > -torch.inf).cummin(1).values
+    torch.testing.assert_close(scored[possible], untraced[possible], atol=1e-5, rtol=1e-5)
+    for layer in range(scene.config.decoder.layers):
+        weights = trace[f"decoder.{layer}.cross"]
+        assert weights.size(2) >= batch.gold.size(1)
+        assert not weights.masked_select(~batch.source_mask[:, None, None]).any()
+        if isinstance(scene.config.decoder.attention.weights, Softmax):
+            sums = weights.sum(-1).amin(1)[:, : batch.gold.size(1)]  # (B, T)
+            close(sums[possible & ~last], torch.ones_like(sums[possible & ~last]))
+
+
+@torch.no_grad()
 def test_undecided_and_decided_places_are_told_apart(scene: Scene) -> None:
     blank = scene.model.refine(torch.full_like(scene.canvas, UNDECIDED), scene.mask, scene.memory)
     assert blank[scene.mask].isfinite().all()

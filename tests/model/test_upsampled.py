@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.model.upsampled import prefix_log_probs
+from transduce.model.upsampled import entry_log_probs
 
 EOS = 2
 
@@ -40,7 +40,8 @@ def test_prefixes_are_sums_over_paths(tokens: tuple[int, ...]) -> None:
     gold = torch.tensor([[*tokens, EOS]] * 2)
     gold = F.pad(gold, (0, 2))
     mask = torch.arange(gold.size(1)) <= len(tokens)
-    begun, whole = prefix_log_probs(log_probs, real, gold, mask.expand(2, -1))
+    entered, whole = entry_log_probs(log_probs, real, gold, mask.expand(2, -1))
+    begun = entered.logsumexp(-1)
     for row, frames in enumerate((5, 4)):
         begins, probability = by_hand(log_probs[row, :frames], tokens)
         assert begun[row, : len(tokens)].exp().tolist() == pytest.approx(begins)
@@ -54,6 +55,6 @@ def test_the_whole_is_torch_s_ctc() -> None:
     lengths = torch.tensor([9, 12, 0, 1, 3, 10])
     gold = torch.randint(0, 11, (6, 13))
     mask = torch.arange(13) <= lengths[:, None]
-    _, whole = prefix_log_probs(log_probs, torch.arange(30) < frames[:, None], gold, mask)
+    _, whole = entry_log_probs(log_probs, torch.arange(30) < frames[:, None], gold, mask)
     expected = F.ctc_loss(log_probs.transpose(0, 1), gold, frames, lengths, blank=11, reduction="none")
     torch.testing.assert_close(-whole.float(), expected)

@@ -24,7 +24,9 @@ from transduce.search.wishes import Wishes
 class TorchEngine:
     """Runs a model in evaluation mode; the model stays usable for training in between."""
 
-    def __init__(self, model: EncoderDecoder | Ensemble, source: Symbols, target: Symbols, device: torch.device) -> None:
+    def __init__(
+        self, model: EncoderDecoder | Ensemble, source: Symbols, target: Symbols, device: torch.device
+    ) -> None:
         self.model = model
         self.source = source
         self.target = target

@@ -57,6 +57,14 @@ class Stepwise(Protocol):
         ...
 
 
+def stepwise_log_probs(
+    model: Stepwise, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
+) -> Tensor:
+    """log p (B, T) of each token of target (B, T + 1) after those before it; mask (B, T)."""
+    logits, _ = model.advance(target[:, :-1], model.start(memory), trace, mask)
+    return logits.float().log_softmax(-1).gather(-1, target[:, 1:, None]).squeeze(-1)
+
+
 class Headed(Protocol):
     """A model with outputs beside the decoder's: functions of the memory, by their names."""
 

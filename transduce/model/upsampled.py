@@ -54,42 +54,51 @@ class UpsampledSeq2Seq(EncoderDecoder):
         real = memory.mask.repeat_interleave(self.factor, dim=1)  # (B, C)
         undecided = torch.full_like(real, UNDECIDED, dtype=torch.int64)
         log_probs = self.refine(undecided, real, memory, trace).float().log_softmax(-1)
-        begun, whole = prefix_log_probs(log_probs, real, target[:, 1:], mask)
+        entered, whole = entry_log_probs(log_probs, real, target[:, 1:], mask)
+        if trace is not None:
+            self._by_token(trace, entered)
+        begun = entered.logsumexp(-1)  # (B, T): whatever follows a beginning has probability 1
         before = torch.cat((torch.zeros_like(begun[:, :1]), begun[:, :-1]), dim=1)  # (B, T)
         last = torch.arange(mask.size(1), device=mask.device) == mask.sum(1, keepdim=True) - 1
         parts = torch.where(last, whole.unsqueeze(1), begun) - before
         return parts.where(before > -torch.inf, torch.zeros_like(parts)).float()  # after the impossible nothing counts
 
+    def _by_token(self, trace: Trace, entered: Tensor) -> None:
+        """Where each token looks (B, H, T, S): where the frames look that may begin it, by their probabilities."""
+        share = entered.softmax(-1).nan_to_num()  # (B, T, C)
+        for name, weights in trace.items():
+            if name.startswith("decoder.") and name.endswith(".cross"):
+                trace[name] = torch.einsum("btc,bhcs->bhts", share.to(weights.dtype), weights)
 
-def prefix_log_probs(log_probs: Tensor, real: Tensor, gold: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """log P that what is said begins with the first i tokens (B, T), and that it is all of them (B,), in float64.
+
+def entry_log_probs(log_probs: Tensor, real: Tensor, gold: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """log P that frame c begins token i after those before it (B, T, C), and that all tokens are said (B,), in float64.
 
     log_probs (B, C, V + 1), real (B, C) True at frames that are there, gold and mask (B, T) with the end symbol, which
-    is no part of what is said. Frames are independent, so that a prefix is as probable as the frame at which its last
-    token begins, summed over all frames: whatever follows has probability 1.
+    is no part of what is said. Frames are independent, so that what is said begins with the first i tokens with the
+    sum over frames of the i-th row.
     """
     batch, tokens = gold.shape
     frames = log_probs.double()
     gold = gold.masked_fill(~mask, 0)
     fresh = torch.ones_like(gold, dtype=torch.bool)  # whether a token may follow the one before without a blank
     fresh[:, 1:] = gold[:, 1:] != gold[:, :-1]
-    nothing = frames.new_full((batch, tokens), -torch.inf)
-    start = frames.new_zeros(batch, 1)
+    never = frames.new_full((batch, tokens), -torch.inf)
     # Ways to have said i tokens, i = 0 .. T - 1: ending in a blank (or at the very beginning), ending in token i.
-    blank, token = torch.cat((start, nothing[:, 1:]), dim=1), nothing.clone()
-    begun = nothing.clone()  # column i: the first i + 1 tokens
+    blank, token = torch.cat((frames.new_zeros(batch, 1), never[:, 1:]), dim=1), never
+    found: list[Tensor] = []
     for number in range(frames.size(1)):
         frame, there = frames[:, number], real[:, number, None]
         said = frame.gather(1, gold)  # (B, T): token i + 1 in column i
         entered = said + torch.logaddexp(blank, token.masked_fill(~fresh, -torch.inf))
-        begun = torch.where(there, torch.logaddexp(begun, entered), begun)
-        stayed = torch.cat((nothing[:, :1], token[:, 1:] + said[:, :-1]), dim=1)
-        arrived = torch.cat((nothing[:, :1], entered[:, :-1]), dim=1)
+        found.append(torch.where(there, entered, never))
+        stayed = torch.cat((never[:, :1], token[:, 1:] + said[:, :-1]), dim=1)
+        arrived = torch.cat((never[:, :1], entered[:, :-1]), dim=1)
         rested = torch.logaddexp(blank, token) + frame[:, -1:]
         blank = torch.where(there, rested, blank)
         token = torch.where(there, torch.logaddexp(stayed, arrived), token)
     said_all = torch.logaddexp(blank, token).gather(1, mask.sum(1, keepdim=True) - 1).squeeze(1)
-    return begun, said_all
+    return torch.stack(found, dim=-1), said_all
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.model.attention import Trace
-from transduce.model.contract import Memory, State
+from transduce.model.contract import Memory, State, stepwise_log_probs
 
 
 class Embedding(nn.Module):
@@ -74,7 +74,8 @@ class EncoderDecoder(nn.Module):
         """log p of each token of a given translation; their sum is that of the whole.
 
         target (B, T + 1) begins with the start symbol and ends with the end symbol, mask (B, T) is True at the real
-        ones of those after the first; (B, T), anything where the mask is False.
+        ones of those after the first; (B, T), anything where the mask is False. In a trace `decoder.N.cross` has a row
+        for every token.
         """
         raise NotImplementedError
 
@@ -114,8 +115,7 @@ class Seq2Seq(EncoderDecoder):
         return self.output_embedding.logits(x), state
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
-        logits, _ = self.advance(target[:, :-1], self.start(memory), trace, mask)
-        return logits.float().log_softmax(-1).gather(-1, target[:, 1:, None]).squeeze(-1)
+        return stepwise_log_probs(self, memory, target, mask, trace)
 
 
 class StepwiseDecoder:
