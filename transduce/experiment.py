@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass
 
 from transduce.errors import ConfigError
 from transduce.model.seq2seq import Model
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
+from transduce.objectives.masked_prediction import MaskedPrediction
 from transduce.objectives.minimum_risk import MinimumRisk
+from transduce.objectives.parallel_ctc import ParallelCTC
 from transduce.objectives.r_drop import RDrop
 from transduce.objectives.reinforce import Reinforce
 from transduce.objectives.sequence import SequenceLevel
@@ -15,6 +18,8 @@ from transduce.search.beam import Beam
 from transduce.search.choice import SearchChoice
 from transduce.search.fit import check_fit
 from transduce.training.settings import Training, Validation
+
+ObjectiveChoice = CrossEntropy | RDrop | Reinforce | MinimumRisk | MaskedPrediction | ParallelCTC
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Config:
     license: str = ""  # of the trained model, for its card
     data: Data = Data()
     model: Model = Model()
-    objective: CrossEntropy | RDrop | Reinforce | MinimumRisk = CrossEntropy()
+    objective: ObjectiveChoice = CrossEntropy()
     search: SearchChoice = Beam()
     training: Training = Training()
     validation: Validation = Validation()
@@ -55,6 +60,10 @@ class Config:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed: expected 0 or more, got {self.seed}")
+        decoder = self.model.decoder
+        check_fit(self.objective, decoder, "objective", typing.get_args(ObjectiveChoice))
+        check_fit(self.search, decoder)
+        check_fit(self.validation.search, decoder, "validation.search")
         if isinstance(self.objective, (Smoothed, SequenceLevel)):  # not a class of the user's own
             try:
                 self.objective.check(self.model)

@@ -7,28 +7,29 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 import pytest
 import torch
+from made import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences
 from torch import Tensor
 
 from transduce.config import kind_of
 from transduce.data.batch import Batch, collate, pad_sources
-from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.model.attention import Attention, Trace
 from transduce.model.contract import rows
 from transduce.model.convolutional import AddedPositions, ConvolutionalDecoder, ConvolutionalEncoder
-from transduce.model.norms import BatchNorm, BatchNormOverTokens, Norm
-from transduce.model.positions import Learned, Positions, RelativeBias, Rotary
+from transduce.model.norms import BatchNorm, BatchNormOverTokens
+from transduce.model.positions import Learned, RelativeBias, Rotary
 from transduce.model.recurrent import Bahdanau, Cell, FixedVector, Look, RecurrentDecoder, RecurrentEncoder, Summary
 from transduce.model.scores import Score, Softmax, Weights
 from transduce.model.seq2seq import Decoder, Encoder, Model, Seq2Seq, Tying
-from transduce.model.sublayers import Activation, PreNorm, Residual
+from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.model.whole import StepwiseDecoder
 from transduce.model.wiring import Matched, Mixed, Wiring
 from transduce.objectives.base import teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
@@ -36,51 +37,6 @@ from transduce.search.beam import Beam
 from transduce.search.hypothesis import Search
 from transduce.search.stepwise import Greedy
 from transduce.training.optimizer import Adam, update
-
-SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
-V = 13
-D = 16
-
-
-def choices(union: Any) -> list[Any]:
-    """One value of each kind of a union, with its defaults (learned positions as long as these tests need)."""
-    return [Learned(longest=40) if kind is Learned else kind() for kind in get_args(union)]
-
-
-# What a Transformer can be made of. Two heads of 8 everywhere; grouped heads share one.
-PARTS: dict[str, list[Any]] = {
-    "score": choices(Score),
-    "weights": choices(Weights),
-    "key_heads": [0, 1],
-    "query_key_norm": [False, True],
-    "positions": choices(Positions),
-    "norm": choices(Norm),
-    "residual": choices(Residual),
-    "activation": list(get_args(Activation)),
-    "wiring": choices(Wiring),
-    "tie": list(get_args(Tying)),
-}
-
-
-def covering(parts: Mapping[str, Sequence[Any]], strength: int, seed: int = 1) -> Iterator[dict[str, int]]:
-    """Picks, by number, until every combination of `strength` parts has occurred together: a covering array.
-
-    The full product has 64,800 members. Faults come from few parts meeting; all threes do meet here.
-    """
-    chooser = random.Random(seed)
-    names = list(parts)
-    missing = {
-        tuple(zip(group, numbers, strict=True))
-        for group in itertools.combinations(names, strength)
-        for numbers in itertools.product(*(range(len(parts[name])) for name in group))
-    }
-    while missing:
-        wanted = min(missing)
-        tries = [{name: chooser.randrange(len(parts[name])) for name in names} | dict(wanted) for _ in range(20)]
-        covered = [set(itertools.combinations(pick.items(), strength)) & missing for pick in tries]
-        best = max(range(len(tries)), key=lambda i: len(covered[i]))
-        missing -= covered[best]
-        yield tries[best]
 
 
 def transformer(pick: Mapping[str, int]) -> Model:
@@ -189,48 +145,21 @@ TRANSFORMERS = [name for name in VARIANTS if name.split("-")[0] in map(label, PA
 
 
 def test_every_kind_is_among_the_variants() -> None:
+    stepwise = [kind for kind in get_args(Decoder) if issubclass(kind, StepwiseDecoder)]  # others: test_parallel.py
     assert {type(choice) for choice in MIXTURE["encoder"]} == set(get_args(Encoder))
-    assert {type(choice) for choice in MIXTURE["decoder"]} == set(get_args(Decoder))
+    assert {type(choice) for choice in MIXTURE["decoder"]} == set(stepwise)
     pairs = {(type(model.encoder), type(model.decoder)) for model in VARIANTS.values()}
-    assert pairs == set(itertools.product(get_args(Encoder), get_args(Decoder)))
+    assert pairs == set(itertools.product(get_args(Encoder), stepwise))
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
 def model(request: pytest.FixtureRequest) -> Seq2Seq:
-    """A variant whose every weight is random: fresh biases and norms are 0 and 1, which would hide faults.
-
-    In float64, where a law holds to the last digits or is broken.
-    """
-    torch.manual_seed(7)
-    built = VARIANTS[request.param].build(V, V, shared=True).eval().double()
-    with torch.no_grad():
-        for parameter in built.parameters():
-            if parameter.dim() == 1 or not parameter.any():
-                parameter.add_(torch.randn_like(parameter) / 4)
-        for name, buffer in built.named_buffers():  # as training leaves BatchNorm's
-            if "running" in name:
-                buffer.add_(torch.rand_like(buffer))
-    return built
-
-
-def ragged(seed: int = 1) -> Batch:
-    """Five pairs of different lengths."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def sentence(length: int) -> list[int]:
-        return torch.randint(4, V, (length,), generator=generator).tolist()
-
-    sources, targets = [sentence(n) for n in (6, 1, 9, 4, 0)], [sentence(n) for n in (4, 8, 1, 6, 2)]
-    return collate(sources, targets, SYMBOLS, SYMBOLS)
+    return randomised(VARIANTS[request.param])
 
 
 @torch.no_grad()
 def force(model: Seq2Seq, batch: Batch) -> Tensor:
     return teacher_force(model, batch)
-
-
-def close(left: Tensor, right: Tensor) -> None:
-    torch.testing.assert_close(left, right, atol=1e-8, rtol=1e-8)
 
 
 # ---- the laws --------------------------------------------------------------------------------------------------------
@@ -437,12 +366,6 @@ class Pupil:
 
     model: Seq2Seq
     sentences: list[list[int]]
-
-
-def sentences(count: int, seed: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
-    return [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
 
 
 @pytest.fixture(

@@ -15,7 +15,7 @@ from transduce.data.batch import collate, pad_sources
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError, UserError
 from transduce.model.contract import evaluating
-from transduce.model.seq2seq import Seq2Seq
+from transduce.model.whole import EncoderDecoder
 from transduce.search.ensemble import Ensemble
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
@@ -24,7 +24,9 @@ from transduce.search.wishes import Wishes
 class TorchEngine:
     """Runs a model in evaluation mode; the model stays usable for training in between."""
 
-    def __init__(self, model: Seq2Seq | Ensemble, source: Symbols, target: Symbols, device: torch.device) -> None:
+    def __init__(
+        self, model: EncoderDecoder | Ensemble, source: Symbols, target: Symbols, device: torch.device
+    ) -> None:
         self.model = model
         self.source = source
         self.target = target
@@ -42,10 +44,8 @@ class TorchEngine:
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
         with evaluating(self.model), torch.inference_mode():
-            logits, _ = self.model.advance(
-                batch.inputs, self.model.start(self.model.encode(batch.source, batch.source_mask))
-            )
-            log_probs = logits.float().log_softmax(-1).gather(-1, batch.gold.unsqueeze(-1)).squeeze(-1)
+            memory = self.model.encode(batch.source, batch.source_mask)
+            log_probs = self.model.token_log_probs(memory, batch.target, batch.target_mask)
         return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
 
     def attend(
@@ -54,8 +54,8 @@ class TorchEngine:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
         trace: dict[str, Tensor] = {}
         with evaluating(self.model), torch.inference_mode():
-            state = self.model.start(self.model.encode(batch.source, batch.source_mask))
-            self.model.advance(batch.inputs, state, trace, batch.target_mask)
+            memory = self.model.encode(batch.source, batch.source_mask)
+            self.model.token_log_probs(memory, batch.target, batch.target_mask, trace)
             weights = cross_attention(trace, layer).cpu().numpy()
         pairs = zip(weights, sources, targets, strict=True)
         return [matrix[: len(target), : len(source)] for matrix, source, target in pairs]

@@ -4,8 +4,9 @@
     state = model.start(memory)                    the decoder before its first token
     logits, state = model.advance(tokens, state)   any number of tokens further
 
-Teacher forcing is `advance(all tokens)`, decoding is `advance(one token)`, a forced prefix is `advance(prefix)`.
-Shapes: B batch, S source length, D d_model, V vocabulary, t tokens read in one call.
+Teacher forcing is `advance(all tokens)`, decoding is `advance(one token)`, a forced prefix is `advance(prefix)`. A
+decoder that writes all tokens at once has a smaller contract, `Parallel`: `lengths` and `refine`.
+Shapes: B batch, S source length, D d_model, V vocabulary, t tokens read in one call, C places of a canvas.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 T = TypeVar("T")
+UNDECIDED = -1  # what a place of a canvas holds that is still to be written; no token of any vocabulary
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,63 @@ class Stepwise(Protocol):
         ...
 
 
+def stepwise_log_probs(
+    model: Stepwise, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
+) -> Tensor:
+    """log p (B, T) of each token of target (B, T + 1) after those before it; mask (B, T)."""
+    logits, _ = model.advance(target[:, :-1], model.start(memory), trace, mask)
+    return logits.float().log_softmax(-1).gather(-1, target[:, 1:, None]).squeeze(-1)
+
+
 class Headed(Protocol):
     """A model with outputs beside the decoder's: functions of the memory, by their names."""
 
     @property
     def heads(self) -> Mapping[str, Callable[[Memory], Tensor]]: ...
+
+
+class Parallel(Protocol):
+    """A model that writes on a canvas: all undecided places at once, as often as one likes."""
+
+    def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory: ...
+
+    def lengths(self, memory: Memory) -> Tensor:
+        """log p (B, L) that there are n places to write, for n from 0; -inf where a sentence cannot have so many."""
+        ...
+
+    def refine(self, canvas: Tensor, mask: Tensor, memory: Memory, trace: dict[str, Tensor] | None = None) -> Tensor:
+        """Logits (B, C, V) for every place of canvas (B, C), which holds tokens or UNDECIDED; mask as elsewhere.
+
+        (B, C, V + 1) for a model with CTC, whose last class is the blank.
+        """
+        ...
+
+    def token_log_probs(
+        self, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """log p (B, T) of the tokens of a given translation, see whole.py."""
+        ...
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """Where a given translation would be written: gold (B, C), filled up with end symbols, and mask (B, C).
+
+    `open` (B, C) are the places to write, all but the last real one. log_prob (B,) is that of their number.
+    """
+
+    gold: Tensor
+    mask: Tensor
+    open: Tensor
+    log_prob: Tensor
+
+
+class Writing(Parallel, Protocol):
+    """A parallel model whose canvas holds the tokens themselves, as many as there are, and the end symbol."""
+
+    def lay(self, memory: Memory, gold: Tensor, mask: Tensor) -> Canvas:
+        """The canvas for gold (B, T), which ends in the end symbol; mask (B, T)."""
+        ...
 
 
 def rows(tree: T, index: Tensor) -> T:

@@ -23,6 +23,7 @@ from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.positions import Learned, Sinusoidal, Unordered
 from transduce.model.scores import Dot, Score
+from transduce.model.whole import StepwiseDecoder
 
 AddedPositions = Learned | Sinusoidal | Unordered  # the others are matters of self-attention
 HALF = math.sqrt(0.5)  # a sum of two keeps the variance of one
@@ -69,7 +70,7 @@ class ConvolutionalEncoder(Convolutions):
 
 
 @dataclass(frozen=True)
-class ConvolutionalDecoder(Convolutions):
+class ConvolutionalDecoder(StepwiseDecoder, Convolutions):
     """Layers of gated convolution over the words so far, each with its own attention to the encoder's top."""
 
     kind: ClassVar[str] = "convolutional"

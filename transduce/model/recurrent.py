@@ -19,6 +19,7 @@ from transduce.model.attention import Attention, Trace
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.scores import Additive, Bilinear, Score
+from transduce.model.whole import StepwiseDecoder
 
 Cell = Literal["lstm", "gru", "elman"]
 CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
@@ -161,7 +162,7 @@ Look = Luong | Bahdanau | FixedVector
 
 
 @dataclass(frozen=True)
-class RecurrentDecoder:
+class RecurrentDecoder(StepwiseDecoder):
     """Layers of cells over the target, on the top of any encoder.
 
     `summary` is the vector that the first state is made of: the first and the last real place of the source (so a

@@ -1,31 +1,24 @@
-"""A whole model: embeddings (section 3.4), an encoder, a decoder and the output, behind the contract of contract.py.
-
-Shapes: B batch, S source length, t target tokens read in one call, D d_model, V vocabulary.
-"""
+"""The config of a whole model: an encoder, a decoder, and how their embeddings are shared (section 3.4)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from transduce.errors import ConfigError
-from transduce.model.attention import Trace
-from transduce.model.contract import Memory, State
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transduce.model.heads import Head, check_heads
+from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.model.whole import Embedding, EncoderDecoder, Parts, initialise
+from transduce.model.whole import Seq2Seq as Seq2Seq
 
 Tying = Literal["all", "target", "none"]
 Encoder = TransformerEncoder | RecurrentEncoder | ConvolutionalEncoder
-Decoder = TransformerDecoder | RecurrentDecoder | ConvolutionalDecoder
+Decoder = TransformerDecoder | RecurrentDecoder | ConvolutionalDecoder | ParallelDecoder
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class Model:
         with _named("decoder"):
             self.decoder.check_depth(self.encoder.layers)
 
-    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Seq2Seq:
+    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> EncoderDecoder:
         """A freshly initialised model for vocabularies of these sizes; `shared` says they are one and the same."""
         if self.tie == "all" and not shared:
             raise ConfigError(
@@ -67,7 +60,7 @@ class Model:
         output = target if self.tie != "none" else Embedding(target_vocabulary, self.d_model)
         encoder = self.encoder.build(self.d_model, self.dropout)
         decoder = self.decoder.build(self.d_model, self.dropout, self.encoder.layers)
-        model = Seq2Seq(source, target, output, encoder, decoder)
+        model = self.decoder.assemble(Parts(source, target, output, encoder, decoder))
         model.apply(initialise)
         for head in self.heads:  # last, so that every other weight is drawn as without
             model.heads[head.kind] = head.build(self.d_model, target_vocabulary).apply(initialise)
@@ -81,82 +74,3 @@ def _named(section: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{section}.{error}") from None
-
-
-class Embedding(nn.Module):
-    """One vector a token, multiplied by sqrt(d_model) when read and used as it is to score outputs (section 3.4)."""
-
-    def __init__(self, vocabulary: int, d_model: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocabulary, d_model))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.weight) * math.sqrt(self.weight.size(1))
-
-    def logits(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
-
-
-def initialise(module: nn.Module) -> None:
-    """Glorot for linear maps, d_model^-0.5 for embeddings: the paper is silent; tensor2tensor did the like."""
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        nn.init.zeros_(module.bias)
-    elif isinstance(module, Embedding):
-        nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5)
-
-
-class Seq2Seq(nn.Module):
-    """Source tokens in, logits over the next target token out. Modules given twice share their weights."""
-
-    def __init__(
-        self,
-        source_embedding: Embedding,
-        target_embedding: Embedding,
-        output_embedding: Embedding,
-        encoder: nn.Module,
-        decoder: nn.Module,
-    ) -> None:
-        super().__init__()
-        self.source_embedding = source_embedding
-        self.target_embedding = target_embedding
-        self.output_embedding = output_embedding
-        self.encoder = encoder
-        self.decoder = decoder
-        self.heads = nn.ModuleDict()
-
-    def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
-        """source (B, S) tokens, mask (B, S) True at real ones; a trace dict is filled with named tensors."""
-        memory: Memory = self.encoder(self.source_embedding(source), mask, trace)
-        return memory
-
-    def start(self, memory: Memory) -> State:
-        """The decoder before its first token."""
-        state: State = self.decoder.start(memory)  # type: ignore[operator]
-        return state
-
-    def advance(
-        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
-        """Read tokens (B, t), real where mask is True; logits (B, t, V) for what follows each, and the state after."""
-        x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
-        return self.output_embedding.logits(x), state
-
-    def tables(self) -> list[nn.Parameter]:
-        """Matrices whose rows are looked up rather than multiplied; some optimizers treat them apart."""
-        return [module.weight for module in self.modules() if isinstance(module, Embedding)]
-
-    def weights(self) -> dict[str, Tensor]:
-        """Every parameter and saved buffer by name, a shared one once, by its first name: what a checkpoint holds."""
-        named = self.state_dict(keep_vars=True)
-        first = {id(tensor): name for name, tensor in reversed(named.items())}
-        return {name: tensor.detach() for name, tensor in named.items() if first[id(tensor)] == name}
-
-    def load_weights(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `weights` gave; names and shapes must fit."""
-        own = self.weights()
-        if own.keys() != tensors.keys():
-            raise ValueError(f"weights do not fit the model: {sorted(own.keys() ^ tensors.keys())}")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(tensors[name])

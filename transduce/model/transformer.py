@@ -21,6 +21,7 @@ from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
 from transduce.model.positions import Positions, PositionScheme, Sinusoidal
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
+from transduce.model.whole import StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
 
 
@@ -63,15 +64,20 @@ class TransformerEncoder(Stack):
 
 
 @dataclass(frozen=True)
-class TransformerDecoder(Stack):
-    """N blocks of masked self-attention, attention to the encoder, and feed-forward."""
+class WiredStack(Stack):
+    """What decoder stacks have besides: which encoder layers they look at."""
 
-    kind: ClassVar[str] = "transformer"
-    offers: ClassVar[str] = "stepwise"  # to a search: it writes token by token
     wiring: Wiring = Top()
 
     def check_depth(self, encoder_layers: int) -> None:
         self.wiring.check_depth(encoder_layers, self.layers)
+
+
+@dataclass(frozen=True)
+class TransformerDecoder(StepwiseDecoder, WiredStack):
+    """N blocks of masked self-attention, attention to the encoder, and feed-forward."""
+
+    kind: ClassVar[str] = "transformer"
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> DecoderStack:
         return DecoderStack(self, d_model, dropout, encoder_layers)
@@ -163,10 +169,11 @@ class SourceView:
 
 
 class DecoderBlock(nn.Module):
-    """Figure 1, right."""
+    """Figure 1, right; not `causal`, each place sees those after it too."""
 
-    def __init__(self, config: Stack, d_model: int, dropout: float) -> None:
+    def __init__(self, config: Stack, d_model: int, dropout: float, causal: bool = True) -> None:
         super().__init__()
+        self.causal = causal
         self.attention = config.attention.build(d_model)
         self.cross = config.attention.build(d_model)
         self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
@@ -191,6 +198,8 @@ class DecoderBlock(nn.Module):
     ) -> tuple[Tensor, Remembered]:
         """x (B, t, D) after `past`; gives the block's output and all it now remembers of the target."""
         grown: list[Remembered] = []
+        # A causal place sees no padding, which comes last; any other must be kept from it.
+        looking = None if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
 
         def attention(y: Tensor) -> Tensor:
             key, value = self.attention.remember(y, places.turn)
@@ -199,7 +208,7 @@ class DecoderBlock(nn.Module):
                 value = torch.cat((past.value, value), dim=2)
             grown.append(Remembered(key, value))
             out: Tensor = self.attention(
-                y, key, value, causal=True, turn=places.turn, bias=places.bias, trace=trace, name=f"{name}.self"
+                y, key, value, looking, self.causal, places.turn, places.bias, trace=trace, name=f"{name}.self"
             )
             return out
 
@@ -216,13 +225,15 @@ class DecoderBlock(nn.Module):
 class DecoderStack(nn.Module):
     """Target vectors in, step by step or all at once; vectors that predict the next token out."""
 
-    def __init__(self, config: TransformerDecoder, d_model: int, dropout: float, encoder_layers: int) -> None:
+    def __init__(
+        self, config: WiredStack, d_model: int, dropout: float, encoder_layers: int, causal: bool = True
+    ) -> None:
         super().__init__()
         config.check_width(d_model)
         self.wiring = config.wiring.build(d_model, encoder_layers, config.layers)
-        self.positions = config.positions.build(d_model, config.attention.heads, causal=True)
+        self.positions = config.positions.build(d_model, config.attention.heads, causal)
         self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout) for _ in range(config.layers))
+        self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout, causal) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
 
     def blocks(self) -> Iterator[DecoderBlock]:

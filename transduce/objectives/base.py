@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -27,9 +27,12 @@ class Loss:
 
 
 class Objective(Protocol):
-    """Owns the forward pass: the loop never sees logits. `step` is the number of updates made so far."""
+    """Owns the forward pass: the loop never sees logits. `step` is the number of updates made so far.
 
-    def __call__(self, model: Stepwise, batch: Batch, step: int) -> Loss: ...
+    The model is of the kind that the objective needs, stepwise if it says nothing: the config has seen to it.
+    """
+
+    def __call__(self, model: Any, batch: Batch, step: int) -> Loss: ...
 
 
 def _no_teacher(folder: str) -> Stepwise:
@@ -99,4 +102,4 @@ class Step(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Batch, step: int) -> Loss:
-        return self.objective(self.model, batch, step)  # type: ignore[arg-type]
+        return self.objective(self.model, batch, step)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transduce.search.beam import Beam
+from transduce.search.ctc import CTCCollapse
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
+from transduce.search.refine import MaskPredict
 from transduce.search.stepwise import Greedy, Sample
 
-SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk
+SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCCollapse
 
 
 @dataclass(frozen=True)

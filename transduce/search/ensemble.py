@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.contract import Memory, State, Stepwise
+from transduce.model.contract import Memory, State, Stepwise, stepwise_log_probs
 
 Trace = dict[str, Tensor]
 
@@ -80,6 +80,10 @@ class Ensemble(nn.Module):
             length = after.length
             _add(trace, own, number)
         return cast("Tensor", mixed), State(tuple(fixed), tuple(grown), length)
+
+    def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
+        """log p (B, T) of each token of a given translation, as of one model."""
+        return stepwise_log_probs(self, memory, target, mask, trace)
 
 
 def _add(trace: Trace | None, own: Trace | None, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Which search goes with which decoder: a search says what it needs, a decoder what it offers.
+"""Which search and objective go with which decoder: these say what they need, a decoder what it offers.
 
 Both are one word, `needs` and `offers`, of the config class (or of its instances, where a setting decides). Classes of
 the user's own that say nothing are taken for stepwise ones. Imports no torch, so that a translator can check too.
@@ -7,27 +7,35 @@ the user's own that say nothing are taken for stepwise ones. Imports no torch, s
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 from transduce.config import kind_of
 from transduce.errors import ConfigError
 
 STEPWISE = "stepwise"
-MEANING = {STEPWISE: "writes token by token", "parallel": "writes all tokens at once"}
+MEANING = {
+    STEPWISE: "writes token by token",
+    "parallel": "writes all tokens at once",
+    "ctc": "writes all tokens at once, on more frames than tokens",
+}
 
 
-def check_fit(search: Any, decoder: Any, where: str = "search") -> None:
-    """Refuse a search config that the decoder config cannot serve; `where` is the search's dotted key."""
-    needs, offers = getattr(search, "needs", STEPWISE), getattr(decoder, "offers", STEPWISE)
+def check_fit(chosen: Any, decoder: Any, where: str = "search", choices: Iterable[type[Any]] = ()) -> None:
+    """Refuse a config that the decoder's cannot serve; `where` is its dotted key, `choices` all kinds it could be.
+
+    Without choices it is a search.
+    """
+    needs, offers = getattr(chosen, "needs", STEPWISE), getattr(decoder, "offers", STEPWISE)
     if needs != offers:
+        fitting = [kind_of(cls) for cls in choices or _searches() if getattr(cls(), "needs", STEPWISE) == offers]
         raise ConfigError(
-            f"{where}.kind: '{kind_of(type(search))}' needs a decoder that {MEANING.get(needs, needs)};"
-            f" model.decoder is '{kind_of(type(decoder))}', which fits {' or '.join(_fitting(offers)) or 'no search'}"
+            f"{where}.kind: '{kind_of(type(chosen))}' needs a decoder that {MEANING.get(needs, needs)};"
+            f" model.decoder is '{kind_of(type(decoder))}', which fits {' or '.join(fitting) or 'nothing here'}"
         )
 
 
-def _fitting(offers: str) -> list[str]:
-    """The kinds of search, of those a config can choose from, that such a decoder serves."""
+def _searches() -> tuple[type[Any], ...]:
     from transduce.search.choice import SearchChoice  # torch comes with it: only for the text of an error
 
-    return [kind_of(cls) for cls in typing.get_args(SearchChoice) if cls().needs == offers]
+    return typing.get_args(SearchChoice)

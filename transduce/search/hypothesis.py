@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from transduce.data.symbols import Symbols
 from transduce.search.wishes import Wishes
 
 if TYPE_CHECKING:
-    from transduce.model.contract import Memory, Stepwise
+    from transduce.model.contract import Memory
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -83,7 +83,7 @@ class Search(Protocol):
 
     def __call__(
         self,
-        model: Stepwise,
+        model: Any,
         memory: Memory,
         symbols: Symbols,
         wishes: Sequence[Wishes] | None = None,
@@ -91,6 +91,7 @@ class Search(Protocol):
     ) -> list[list[Hypothesis]]:
         """One list a sentence, best first and never empty.
 
+        The model is of the kind that the search needs: `Stepwise` or `Parallel` (fit.py has seen to it).
         `wishes`: how each translation must begin, what must appear in it and what must not, one a sentence. `keys`: one
         64-bit number a sentence from which its random draws follow; without them the place in the batch is the key.
         """

@@ -8,6 +8,7 @@ The first three are a translator. `model.safetensors` verifies itself and is rep
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from transduce.data.tokenizer import Tokenizers
 from transduce.durable import disk_errors, write_text
 from transduce.errors import RunError
 from transduce.experiment import Config
-from transduce.model.seq2seq import Seq2Seq
+from transduce.model.whole import EncoderDecoder, Seq2Seq
+from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
 from transduce.training.weights import check_shapes, load_weights, save_weights
 
@@ -79,7 +81,7 @@ def replace_weights(folder: Path, weights: dict[str, Tensor], name: str, longest
             write_text(folder / CARD, with_other_weights((folder / CARD).read_bytes().decode("utf-8"), name))
 
 
-def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, int]:
+def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
     """Config, tokenizers, model and the longest source it was trained on."""
     config = read_config(folder, trust)
     tokenizers = Tokenizers.load(folder / TOKENIZER)
@@ -101,25 +103,28 @@ def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Seq2Seq, 
 
 def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
     """The model of another run, frozen, for a run with these tokenizers to learn from."""
-    return _open_kin(folder, tokenizers, "teacher").requires_grad_(False).eval()
+    config, model = _open_kin(folder, tokenizers, "teacher")
+    if config.model.decoder.offers != STEPWISE:
+        raise RunError(f"{folder}: the teacher writes all tokens at once; one that writes token by token is needed")
+    return cast("Seq2Seq", model.requires_grad_(False).eval())
 
 
-def take_weights(model: Seq2Seq, folder: Path, tokenizers: Tokenizers) -> None:
+def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers) -> None:
     """Let a new model with these tokenizers start from the weights of another run."""
-    weights = _open_kin(folder, tokenizers, "model to start from").weights()
+    weights = _open_kin(folder, tokenizers, "model to start from")[1].weights()
     check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, folder / MODEL)
     model.load_weights(weights)
 
 
-def _open_kin(folder: Path, tokenizers: Tokenizers, role: str) -> Seq2Seq:
-    """The model of another run with the same tokenizers."""
-    _, own, model, _ = open_model(folder, trust=False)
+def _open_kin(folder: Path, tokenizers: Tokenizers, role: str) -> tuple[Config, EncoderDecoder]:
+    """Config and model of another run with the same tokenizers."""
+    config, own, model, _ = open_model(folder, trust=False)
     if own.digest() != tokenizers.digest():
         raise RunError(
             f"{folder}: the {role} has another tokenizer than the corpus of this run, and to it the same numbers are"
             f" other words; train it on this corpus, or choose another {role}"
         )
-    return model
+    return config, model
 
 
 def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], folder: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from transduce.experiment import Config
-from transduce.model.seq2seq import Seq2Seq
+from transduce.model.whole import EncoderDecoder
 from transduce.training.checkpoint import Snapshot
 from transduce.training.weights import check_shapes
 
@@ -49,7 +49,7 @@ class Place:
 class Session:
     """The moving parts of one run."""
 
-    def __init__(self, config: Config, model: Seq2Seq, device: torch.device) -> None:
+    def __init__(self, config: Config, model: EncoderDecoder, device: torch.device) -> None:
         self.config = config
         self.model = model.to(device)
         self.device = device

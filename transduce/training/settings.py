@@ -7,6 +7,8 @@ from typing import Literal
 
 from transduce.errors import ConfigError
 from transduce.search.beam import Beam
+from transduce.search.ctc import CTCCollapse
+from transduce.search.refine import MaskPredict
 from transduce.search.stepwise import Greedy, Sample
 from transduce.training.optimizer import Adam, LearningRate, Optimizer, Paper
 
@@ -68,7 +70,7 @@ class Validation:
     every: int = 1000
     metric: Metric = "bleu"
     patience: int = 0
-    search: Greedy | Beam | Sample = Greedy()
+    search: Greedy | Beam | Sample | MaskPredict | CTCCollapse = Greedy()
     sentences: int = 0
     samples: int = 3
 

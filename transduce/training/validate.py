@@ -15,10 +15,10 @@ from transduce.engines.torch_engine import TorchEngine
 from transduce.evaluation.metrics import bleu, chrf
 from transduce.experiment import Config
 from transduce.model.contract import evaluating
-from transduce.model.seq2seq import Seq2Seq
-from transduce.objectives.base import teacher_force
-from transduce.objectives.cross_entropy import smoothed_loss
+from transduce.model.whole import EncoderDecoder
 from transduce.translator import Translator
+
+WORST = 100.0  # for a target that a model has no way to write: one too long for its frames
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Measured:
     samples: list[Example]
 
 
-def validate(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.device) -> Measured:
+def validate(model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device) -> Measured:
     """Loss and translations of the validation split. Changes nothing in the model."""
     loss = held_out_loss(model, corpus, config, device)
     values = {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
@@ -60,8 +60,8 @@ def validate(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.devic
     return Measured(values, quality.signature, shown)
 
 
-def held_out_loss(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.device) -> float:
-    """Mean negative log-probability of a held-out target token, unsmoothed."""
+def held_out_loss(model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device) -> float:
+    """Mean negative log-probability of a held-out target token, unsmoothed; of one that cannot be, `WORST`."""
     split = corpus.split(config.data.valid)
     symbols = corpus.tokenizers.source.symbols, corpus.tokenizers.target.symbols
     lengths = (np.maximum(split.source_lengths, split.target_lengths) + 1).tolist()
@@ -70,8 +70,8 @@ def held_out_loss(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.
         for members in group_by_length(lengths, config.data.tokens):
             pairs = [split.pair(i) for i in members]
             batch = collate([s for s, _ in pairs], [t for _, t in pairs], *symbols).to(device)
-            log_probs = teacher_force(model, batch).float().log_softmax(-1)
-            loss = smoothed_loss(log_probs, batch.gold, batch.target_mask, smoothing=0.0)
-            total += loss.total.item()
-            count += int(loss.count.item())
+            memory = model.encode(batch.source, batch.source_mask)
+            log_probs = model.token_log_probs(memory, batch.target, batch.target_mask).clamp(min=-WORST)
+            total -= log_probs.where(batch.target_mask, log_probs.new_zeros(())).sum().item()
+            count += int(batch.target_mask.sum().item())
     return total / max(1, count)

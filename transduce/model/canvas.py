@@ -1,0 +1,192 @@
+"""A model that writes all tokens at once on a canvas of tokens, and the two ways to know how large that is.
+
+A canvas is n places to write and the end symbol. Undecided places have a learned vector of the decoder's own, so that
+no vocabulary needs a symbol for them (Ghazvininejad et al. 2019).
+Shapes: B batch, S source length, T target length, C places of the canvas, L lengths, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from transduce.errors import ConfigError
+from transduce.model.attention import Trace
+from transduce.model.contract import UNDECIDED, Canvas, Memory
+from transduce.model.whole import Embedding, EncoderDecoder, Parts
+
+
+class ParallelSeq2Seq(EncoderDecoder):
+    """Source tokens and a canvas in, logits for every place of the canvas out."""
+
+    def __init__(self, parts: Parts, length: LengthModule) -> None:
+        super().__init__(parts)
+        self.undecided = Embedding(1, parts.target.weight.size(1))
+        self.length = length
+
+    def lengths(self, memory: Memory) -> Tensor:
+        """log p (B, L) that there are n places to write before the last end symbol."""
+        log_probs: Tensor = self.length(memory)
+        return log_probs
+
+    def refine(self, canvas: Tensor, mask: Tensor, memory: Memory, trace: Trace | None = None) -> Tensor:
+        """Logits (B, C, V) for canvas (B, C) of tokens or UNDECIDED; mask (B, C) is True where the canvas is."""
+        written = self.target_embedding(canvas.clamp(min=0))
+        x = torch.where((canvas == UNDECIDED).unsqueeze(-1), self.undecided(torch.zeros_like(canvas)), written)
+        x, _ = self.decoder(x, self.decoder.start(memory), trace, mask)  # type: ignore[operator]
+        return self.output_embedding.logits(x)
+
+    def lay(self, memory: Memory, gold: Tensor, mask: Tensor) -> Canvas:
+        """The canvas for gold (B, T), which ends in the end symbol; mask (B, T)."""
+        written = mask.sum(1) - 1  # (B,), without the end symbol
+        room = self.length.room(memory, written)
+        width = max(gold.size(1), self.length.widest(memory.mask.size(1)) + 1)
+        place = torch.arange(width, device=gold.device)
+        end = gold.gather(1, written.unsqueeze(1))  # (B, 1)
+        filled = torch.cat((gold, end.expand(-1, width - gold.size(1))), dim=1)
+        return Canvas(
+            gold=torch.where(place < written.unsqueeze(1), filled, end),
+            mask=place <= room.unsqueeze(1),
+            open=place < room.unsqueeze(1),
+            log_prob=self.length.log_prob(memory, room),
+        )
+
+    def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
+        """Of each token when all places are undecided; the end symbol's holds that of the length."""
+        canvas = self.lay(memory, target[:, 1:], mask)
+        logits = self.refine(canvas.gold.masked_fill(canvas.open, UNDECIDED), canvas.mask, memory, trace)
+        log_probs = logits.float().log_softmax(-1).gather(-1, canvas.gold.unsqueeze(-1)).squeeze(-1)
+        given = log_probs.where(canvas.open, log_probs.new_zeros(()))[:, : mask.size(1)]  # (B, T)
+        last = torch.arange(mask.size(1), device=mask.device) == mask.sum(1, keepdim=True) - 1
+        return given + canvas.log_prob.unsqueeze(1) * last
+
+
+class LengthModule(nn.Module):
+    """How many places to write a source gets."""
+
+    def widest(self, source_length: int) -> int:
+        """The most places that a source of so many tokens, padding included, may ask for of its own accord."""
+        raise NotImplementedError
+
+    def room(self, memory: Memory, written: Tensor) -> Tensor:
+        """The places (B,) for a given translation of so many tokens (B,), the end symbol not counted."""
+        raise NotImplementedError
+
+    def log_prob(self, memory: Memory, room: Tensor) -> Tensor:
+        """log p (B,) of so many places."""
+        raise NotImplementedError
+
+
+class ClassifiedLength(LengthModule):
+    """A linear classifier on the mean of the source's states says how far the length is from what one expects."""
+
+    def __init__(self, d_model: int, reach: int, ratio: float) -> None:
+        super().__init__()
+        self.reach, self.ratio = reach, ratio
+        self.output = nn.Linear(d_model, 2 * reach + 1)
+
+    def forward(self, memory: Memory) -> Tensor:
+        expected = self._expected(memory).unsqueeze(1)  # (B, 1)
+        length = torch.arange(int(self.ratio * memory.mask.size(1)) + self.reach + 2, device=expected.device)
+        number = length - expected + self.reach  # (B, L): the class of each length
+        known = (number >= 0) & (number <= 2 * self.reach)
+        return self._classes(memory).gather(1, number.clamp(0, 2 * self.reach)).masked_fill(~known, -torch.inf)
+
+    def widest(self, source_length: int) -> int:
+        return 0  # a given translation has the length it has
+
+    def room(self, memory: Memory, written: Tensor) -> Tensor:
+        return written
+
+    def log_prob(self, memory: Memory, room: Tensor) -> Tensor:
+        """A length out of reach counts as the nearest one within."""
+        expected = self._expected(memory)
+        number = (room.maximum(expected - self.reach) - expected + self.reach).clamp(max=2 * self.reach)
+        return self._classes(memory).gather(1, number.unsqueeze(1)).squeeze(1)
+
+    def _expected(self, memory: Memory) -> Tensor:
+        """(B,), from the number of source tokens without their end symbol."""
+        return ((memory.mask.sum(1) - 1).clamp(min=0).double() * self.ratio).round().long()
+
+    def _classes(self, memory: Memory) -> Tensor:
+        """log p (B, 2 * reach + 1) of each difference; a length below 0 is none."""
+        states, real = memory.layers[-1], memory.mask.unsqueeze(-1)
+        mean = states.masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)  # (B, D)
+        logits: Tensor = self.output(mean).float()
+        difference = torch.arange(-self.reach, self.reach + 1, device=logits.device)
+        below = self._expected(memory).unsqueeze(1) + difference < 0
+        return logits.masked_fill(below, -torch.inf).log_softmax(-1)
+
+
+class GenerousLength(LengthModule):
+    """More places than a translation needs, whatever the source says; end symbols fill the rest."""
+
+    def __init__(self, ratio: float, extra: int) -> None:
+        super().__init__()
+        self.ratio, self.extra = ratio, extra
+
+    def forward(self, memory: Memory) -> Tensor:
+        length = torch.arange(self.widest(memory.mask.size(1)) + 1, device=memory.mask.device)
+        return torch.zeros(len(memory.mask), len(length), device=memory.mask.device).masked_fill(
+            length != self._places(memory).unsqueeze(1), -torch.inf
+        )
+
+    def widest(self, source_length: int) -> int:
+        return int(self.ratio * source_length) + self.extra
+
+    def room(self, memory: Memory, written: Tensor) -> Tensor:
+        """A longer translation is given the places it needs: it can be trained on and scored, though not found."""
+        return self._places(memory).maximum(written)
+
+    def log_prob(self, memory: Memory, room: Tensor) -> Tensor:
+        return torch.zeros_like(room, dtype=torch.float32)
+
+    def _places(self, memory: Memory) -> Tensor:
+        return (memory.mask.sum(1).double() * self.ratio).long() + self.extra  # (B,), rounded as in `widest`
+
+
+@dataclass(frozen=True)
+class LengthClassifier:
+    """The model says how long the translation is before it writes it.
+
+    It chooses among lengths at most `reach` tokens from `ratio` times the source's length. Ghazvininejad et al. (2019)
+    choose among absolute lengths.
+    """
+
+    offers: ClassVar[str] = "parallel"
+    reach: int = 64
+    ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.reach < 1:
+            raise ConfigError(f"reach: expected at least 1, got {self.reach}")
+        check_ratio(self.ratio)
+
+    def assemble(self, parts: Parts) -> ParallelSeq2Seq:
+        return ParallelSeq2Seq(parts, ClassifiedLength(parts.target.weight.size(1), self.reach, self.ratio))
+
+
+@dataclass(frozen=True)
+class CutAtEnd:
+    """A canvas of `ratio` times the source's length plus `extra`; what follows the first end symbol is cut."""
+
+    offers: ClassVar[str] = "parallel"
+    ratio: float = 1.5
+    extra: int = 8
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+        if self.extra < 0:
+            raise ConfigError(f"extra: expected 0 or more, got {self.extra}")
+
+    def assemble(self, parts: Parts) -> ParallelSeq2Seq:
+        return ParallelSeq2Seq(parts, GenerousLength(self.ratio, self.extra))
+
+
+def check_ratio(ratio: float) -> None:
+    if not 0 < ratio < math.inf:
+        raise ConfigError(f"ratio: expected a number above 0, got {ratio}")

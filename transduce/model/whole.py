@@ -1,0 +1,127 @@
+"""What a model is made of besides its stacks: embeddings (section 3.4), the encoder, the decoder and the output.
+
+`EncoderDecoder` is what every model is; `Seq2Seq` adds the contract of contract.py for decoders that go step by step.
+A decoder's config says which of the models it belongs to: `assemble`.
+Shapes: B batch, S source length, t target tokens read in one call, T target length, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.model.attention import Trace
+from transduce.model.contract import Memory, State, stepwise_log_probs
+
+
+class Embedding(nn.Module):
+    """One vector a token, multiplied by sqrt(d_model) when read and used as it is to score outputs (section 3.4)."""
+
+    def __init__(self, vocabulary: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, d_model))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weight) * math.sqrt(self.weight.size(1))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+
+def initialise(module: nn.Module) -> None:
+    """Glorot for linear maps, d_model^-0.5 for embeddings: the paper is silent; tensor2tensor did the like."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, Embedding):
+        nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The modules of a model. Embeddings given twice share their weights."""
+
+    source: Embedding
+    target: Embedding
+    output: Embedding
+    encoder: nn.Module
+    decoder: nn.Module
+
+
+class EncoderDecoder(nn.Module):
+    """What loading, saving, training and scoring know of any model."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.source_embedding = parts.source
+        self.target_embedding = parts.target
+        self.output_embedding = parts.output
+        self.encoder = parts.encoder
+        self.decoder = parts.decoder
+        self.heads = nn.ModuleDict()
+
+    def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
+        """source (B, S) tokens, mask (B, S) True at real ones; a trace dict is filled with named tensors."""
+        memory: Memory = self.encoder(self.source_embedding(source), mask, trace)
+        return memory
+
+    def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
+        """log p of each token of a given translation; their sum is that of the whole.
+
+        target (B, T + 1) begins with the start symbol and ends with the end symbol, mask (B, T) is True at the real
+        ones of those after the first; (B, T), anything where the mask is False. In a trace `decoder.N.cross` has a row
+        for every token.
+        """
+        raise NotImplementedError
+
+    def tables(self) -> list[nn.Parameter]:
+        """Matrices whose rows are looked up rather than multiplied; some optimizers treat them apart."""
+        return [module.weight for module in self.modules() if isinstance(module, Embedding)]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter and saved buffer by name, a shared one once, by its first name: what a checkpoint holds."""
+        named = self.state_dict(keep_vars=True)
+        first = {id(tensor): name for name, tensor in reversed(named.items())}
+        return {name: tensor.detach() for name, tensor in named.items() if first[id(tensor)] == name}
+
+    def load_weights(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what `weights` gave; names and shapes must fit."""
+        own = self.weights()
+        if own.keys() != tensors.keys():
+            raise ValueError(f"weights do not fit the model: {sorted(own.keys() ^ tensors.keys())}")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
+
+
+class Seq2Seq(EncoderDecoder):
+    """Source tokens in, logits over the next target token out."""
+
+    def start(self, memory: Memory) -> State:
+        """The decoder before its first token."""
+        state: State = self.decoder.start(memory)  # type: ignore[operator]
+        return state
+
+    def advance(
+        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read tokens (B, t), real where mask is True; logits (B, t, V) for what follows each, and the state after."""
+        x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
+        return self.output_embedding.logits(x), state
+
+    def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
+        return stepwise_log_probs(self, memory, target, mask, trace)
+
+
+class StepwiseDecoder:
+    """What the configs of all decoders that write token by token have in common."""
+
+    offers: ClassVar[str] = "stepwise"  # to a search: it writes token by token
+
+    def assemble(self, parts: Parts) -> Seq2Seq:
+        return Seq2Seq(parts)
