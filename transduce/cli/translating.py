@@ -1,12 +1,8 @@
-"""The command line: each command a few lines over a function of the package.
-
-Everything about a run is a key of its config (`key=value`); flags are few, and a test holds their list.
-"""
+"""Commands that use a trained model: translate, score, align, evaluate."""
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,8 +11,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from transduce import config as configs
-from transduce.arguments import (
+from transduce.cli.arguments import (
     AlignmentsFile,
     BeamSize,
     Device,
@@ -31,91 +26,10 @@ from transduce.arguments import (
     SourceText,
     TargetText,
     Trust,
-    Words,
 )
-from transduce.comparison.command import compare
-from transduce.errors import DataError, UserError
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help="Learn to turn one sequence into another: prepare text, train a Transformer, translate, score.",
-)
-config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
-app.add_typer(config_app, name="config")
+from transduce.errors import UserError
 
 
-def _split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """A config file or preset, if the first word is one, and the overrides."""
-    words = list(words or [])
-    file = words.pop(0) if words and "=" not in words[0] else None
-    return file, words
-
-
-@app.command()
-def prepare(words: Words = None) -> None:
-    """Read parallel text, examine it, train a tokenizer, and write a corpus that training maps into memory.
-
-    Examples:
-
-        transduce prepare output=data/mine train.source=a.en train.target=a.de valid.source=b.en valid.target=b.de
-
-        transduce prepare configs/multi30k-en-de.prepare.toml tokenizer.vocabulary=10000
-    """
-    from transduce.data.prepare import Prepare
-    from transduce.data.prepare import prepare as run
-
-    corpus = run(configs.load(Prepare, *_split_words(words)))
-    print((corpus.folder / "report.txt").read_text(encoding="utf-8"), end="")
-    for name in corpus.splits:
-        print(f"{corpus.folder}: {name} {len(corpus.split(name)):,} pairs")
-
-
-@app.command()
-def doctor(words: Words = None) -> None:
-    """Examine parallel text without writing anything: what is broken, odd, repeated, or shared by train and test.
-
-    Examples:
-
-        transduce doctor train.source=train.en train.target=train.de test.source=test.en test.target=test.de
-    """
-    from transduce.data.prepare import Prepare, examine
-
-    file, overrides = _split_words(words)
-    report = examine(configs.load(Prepare, file, ["output=unused", *overrides]))
-    Console(soft_wrap=True).print(report.render())
-    if report.refused:
-        raise DataError("this text would be refused:\n" + "\n".join(report.refused))
-
-
-@app.command()
-def train(
-    words: Words = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Run folder; a run that is there goes on.")] = Path(
-        "runs/model"
-    ),
-) -> None:
-    """Train a model on a prepared corpus, or go on with a run that was stopped.
-
-    Ctrl-C or SIGTERM saves and leaves (exit code 130 or 143); the same command goes on from there, to the same result.
-
-    Examples:
-
-        transduce train tiny data.folder=data/mine --output runs/mine
-
-        transduce train configs/multi30k-en-de.toml training.steps=5000 -o runs/multi30k
-    """
-    from transduce.experiment import Config
-    from transduce.training.loop import train as run
-
-    outcome = run(configs.load(Config, *_split_words(words)), output)
-    if outcome.reason in signal.Signals.__members__:
-        raise typer.Exit(128 + signal.Signals[outcome.reason])
-
-
-@app.command()
 def translate(
     model: ModelFolder,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; standard input if none.")] = None,
@@ -172,7 +86,6 @@ def translate(
                 links.write(f"{translation.alignment.pharaoh()}\n")
 
 
-@app.command()
 def score(
     model: ModelFolder,
     source: SourceText,
@@ -199,7 +112,6 @@ def score(
             file.write(f"{one.log_prob:.4f}\t{one.per_token:.4f}\n")
 
 
-@app.command()
 def align(
     model: ModelFolder,
     source: SourceText,
@@ -231,7 +143,6 @@ def align(
             file.write(f"{one.pharaoh()}\n")
 
 
-@app.command()
 def evaluate(
     reference: Annotated[Path, typer.Argument(help="Reference translations, a sentence a line.")],
     hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a run folder to translate with.")],
@@ -284,111 +195,3 @@ def evaluate(
         print(json.dumps(result.as_dict()))
     else:
         result.render(Console(soft_wrap=True))
-
-
-@app.command()
-def average(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    last: Annotated[int, typer.Option(help="Average the last so many checkpoints.")] = 0,
-    best: Annotated[int, typer.Option(help="Average the best so many by validation.")] = 0,
-) -> None:
-    """Average checkpoints of a run and make the result the model that the folder offers.
-
-    Examples:
-
-        transduce average runs/demo --last 5
-    """
-    from transduce.training.average import average_run
-
-    print(average_run(run, last, best))
-
-
-@app.command()
-def distill(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of the model that translates.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Corpus folder to write; work that is there goes on.")],
-    corpus: Annotated[
-        Path | None, typer.Option(help="Prepared corpus; the one the model was trained on if none.")
-    ] = None,
-    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 5,
-    best_of: Annotated[
-        int, typer.Option(help="Of so many translations take the one nearest to the target by chrF.")
-    ] = 1,
-    keep_original: Annotated[bool, typer.Option("--keep-original", help="Add the original pairs.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes on CPUs; 0 = one on each core.")] = 0,
-    device: Device = "auto",
-    trust: Trust = False,
-) -> None:
-    """Write a corpus whose training targets are a model's translations (sequence-level distillation).
-
-    Ctrl-C or SIGTERM keeps what is translated (exit code 130 or 143); the same command goes on, to the same result.
-
-    Examples:
-
-        transduce distill runs/teacher --output data/distilled
-    """
-    from transduce.distillation import distill as make
-
-    options = {"beam": beam, "best_of": best_of, "workers": workers}
-    made = make(run, output, corpus or "", keep_original=keep_original, device=device, trust=trust, **options)
-    if made.reason in signal.Signals.__members__:
-        raise typer.Exit(128 + signal.Signals[made.reason])
-    print(f"{made.folder}: {made.pairs:,} training pairs distilled, {made.kept:,} of them with their original target")
-
-
-@app.command()
-def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")] = Path("plot.png"),
-) -> None:
-    """Draw loss, learning rate and BLEU of one or several runs to a PNG.
-
-    Examples:
-
-        transduce plot runs/first runs/second -o compared.png
-    """
-    from transduce.plot import plot as draw
-
-    draw(runs, output)
-    print(output)
-
-
-app.command()(compare)
-
-
-@config_app.command("show")
-def config_show(words: Words = None) -> None:
-    """Print the whole config that a file or preset and overrides give, with the place each value came from.
-
-    Examples:
-
-        transduce config show base model.decoder.layers=2
-    """
-    from transduce.experiment import Config
-
-    layers = configs.layers(Config, *_split_words(words))
-    print(configs.dump(configs.resolve(Config, layers), layers.origins), end="")
-
-
-@app.command()
-def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus and model.")] = Path("runs/demo"),
-) -> None:
-    """Train a small model on number words (generated here), translate with it, and score it: about two minutes.
-
-    Examples:
-
-        transduce demo
-    """
-    from transduce.demo import demo as run
-
-    run(output)
-
-
-@app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    if version:
-        from transduce import __version__
-
-        print(__version__)
-        raise typer.Exit

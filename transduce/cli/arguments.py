@@ -35,3 +35,10 @@ JsonLines = Annotated[
 AlignmentsFile = Annotated[
     Path | None, typer.Option(help="File for word alignments, a line a text: 0-0 1-2, source first.")
 ]
+
+
+def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """A config file or preset, if the first word is one, and the overrides."""
+    words = list(words or [])
+    file = words.pop(0) if words and "=" not in words[0] else None
+    return file, words

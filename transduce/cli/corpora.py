@@ -1,0 +1,80 @@
+"""Commands that make and examine corpora."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from transduce import config as configs
+from transduce.cli.arguments import Device, Trust, Words, split_words
+from transduce.errors import DataError
+
+
+def prepare(words: Words = None) -> None:
+    """Read parallel text, examine it, train a tokenizer, and write a corpus that training maps into memory.
+
+    Examples:
+
+        transduce prepare output=data/mine train.source=a.en train.target=a.de valid.source=b.en valid.target=b.de
+
+        transduce prepare configs/multi30k-en-de.prepare.toml tokenizer.vocabulary=10000
+    """
+    from transduce.data.prepare import Prepare
+    from transduce.data.prepare import prepare as run
+
+    corpus = run(configs.load(Prepare, *split_words(words)))
+    print((corpus.folder / "report.txt").read_text(encoding="utf-8"), end="")
+    for name in corpus.splits:
+        print(f"{corpus.folder}: {name} {len(corpus.split(name)):,} pairs")
+
+
+def doctor(words: Words = None) -> None:
+    """Examine parallel text without writing anything: what is broken, odd, repeated, or shared by train and test.
+
+    Examples:
+
+        transduce doctor train.source=train.en train.target=train.de test.source=test.en test.target=test.de
+    """
+    from transduce.data.prepare import Prepare, examine
+
+    file, overrides = split_words(words)
+    report = examine(configs.load(Prepare, file, ["output=unused", *overrides]))
+    Console(soft_wrap=True).print(report.render())
+    if report.refused:
+        raise DataError("this text would be refused:\n" + "\n".join(report.refused))
+
+
+def distill(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of the model that translates.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Corpus folder to write; work that is there goes on.")],
+    corpus: Annotated[
+        Path | None, typer.Option(help="Prepared corpus; the one the model was trained on if none.")
+    ] = None,
+    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 5,
+    best_of: Annotated[
+        int, typer.Option(help="Of so many translations take the one nearest to the target by chrF.")
+    ] = 1,
+    keep_original: Annotated[bool, typer.Option("--keep-original", help="Add the original pairs.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes on CPUs; 0 = one on each core.")] = 0,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Write a corpus whose training targets are a model's translations (sequence-level distillation).
+
+    Ctrl-C or SIGTERM keeps what is translated (exit code 130 or 143); the same command goes on, to the same result.
+
+    Examples:
+
+        transduce distill runs/teacher --output data/distilled
+    """
+    from transduce.distillation import distill as make
+
+    options = {"beam": beam, "best_of": best_of, "workers": workers}
+    made = make(run, output, corpus or "", keep_original=keep_original, device=device, trust=trust, **options)
+    if made.reason in signal.Signals.__members__:
+        raise typer.Exit(128 + signal.Signals[made.reason])
+    print(f"{made.folder}: {made.pairs:,} training pairs distilled, {made.kept:,} of them with their original target")

@@ -1,0 +1,129 @@
+"""Commands that train models, compare them, and look at how training went."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from transduce import config as configs
+from transduce.cli.arguments import Words, split_words
+
+
+def train(
+    words: Words = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Run folder; a run that is there goes on.")] = Path(
+        "runs/model"
+    ),
+) -> None:
+    """Train a model on a prepared corpus, or go on with a run that was stopped.
+
+    Ctrl-C or SIGTERM saves and leaves (exit code 130 or 143); the same command goes on from there, to the same result.
+
+    Examples:
+
+        transduce train tiny data.folder=data/mine --output runs/mine
+
+        transduce train configs/multi30k-en-de.toml training.steps=5000 -o runs/multi30k
+    """
+    from transduce.experiment import Config
+    from transduce.training.loop import train as run
+
+    outcome = run(configs.load(Config, *split_words(words)), output)
+    if outcome.reason in signal.Signals.__members__:
+        raise typer.Exit(128 + signal.Signals[outcome.reason])
+
+
+def average(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    last: Annotated[int, typer.Option(help="Average the last so many checkpoints.")] = 0,
+    best: Annotated[int, typer.Option(help="Average the best so many by validation.")] = 0,
+) -> None:
+    """Average checkpoints of a run and make the result the model that the folder offers.
+
+    Examples:
+
+        transduce average runs/demo --last 5
+    """
+    from transduce.training.average import average_run
+
+    print(average_run(run, last, best))
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")] = Path("plot.png"),
+) -> None:
+    """Draw loss, learning rate and BLEU of one or several runs to a PNG.
+
+    Examples:
+
+        transduce plot runs/first runs/second -o compared.png
+    """
+    from transduce.plot import plot as draw
+
+    draw(runs, output)
+    print(output)
+
+
+def config_show(words: Words = None) -> None:
+    """Print the whole config that a file or preset and overrides give, with the place each value came from.
+
+    Examples:
+
+        transduce config show base model.decoder.layers=2
+    """
+    from transduce.experiment import Config
+
+    layers = configs.layers(Config, *split_words(words))
+    print(configs.dump(configs.resolve(Config, layers), layers.origins), end="")
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus and model.")] = Path("runs/demo"),
+) -> None:
+    """Train a small model on number words (generated here), translate with it, and score it: about two minutes.
+
+    Examples:
+
+        transduce demo
+    """
+    from transduce.demo import demo as run
+
+    run(output)
+
+
+def compare(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Comparison file: variants, seeds, a base config.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings for all variants; also base=, seeds=.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; runs/compare/NAME if none.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Trainings at a time; 0 = what suits the machine.")] = 0,
+) -> None:
+    """Train variants of one config on the same data, budget and seeds, and show how they compare, in one table.
+
+    The same command goes on with what was stopped, and only shows the table where all is done.
+
+    Examples:
+
+        transduce compare configs/compare/positions.toml data.folder=data/mine --output runs/compare/positions
+
+        transduce compare configs/compare/norms.toml data.folder=data/mine base=tiny seeds=1 training.steps=500
+    """
+    from transduce.comparison.compare import compare as run
+    from transduce.comparison.table import render
+
+    compared = run(file, words or [], output, jobs)
+    if compared.signal:
+        print(f"{compared.signal.name}: stopped; the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(128 + compared.signal)
+    assert compared.results is not None
+    render(compared.results, Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400))
+    print("", *compared.notes, sep="\n")
+    if compared.results.failed:
+        raise typer.Exit(1)
