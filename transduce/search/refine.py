@@ -110,9 +110,10 @@ class MaskPredictSearch:
         for iteration in range(self.settings.iterations):
             again = sheet.least_sure(1 - iteration / self.settings.iterations)
             canvas = sheet.tokens.masked_fill(again, UNDECIDED)
-            found = model.refine(canvas, sheet.mask, memory).float().log_softmax(-1)  # (N, C, V)
-            tokens = found.index_fill(-1, never, -torch.inf).argmax(-1)
-            sheet = sheet.write(again, tokens, found.gather(-1, tokens.unsqueeze(-1)).squeeze(-1))
+            logits = model.refine(canvas, sheet.mask, memory).float()  # (N, C, V)
+            total = logits.logsumexp(-1)  # of the model's own probabilities: what may not be written counts too
+            found = logits.index_fill_(-1, never, -torch.inf).max(-1)
+            sheet = sheet.write(again, found.indices, found.values - total)
         return self._collect(sheet, best.values, symbols.eos)
 
     def _score_given(self, model: Parallel, memory: Memory, sheet: Sheet) -> Sheet:
