@@ -41,6 +41,11 @@ class Smoothed:
             except ConfigError as error:
                 raise ConfigError(f"terms[{number}].{error}") from None
 
+    @property
+    def steady(self) -> bool:
+        """Whether every step does the same, but for random draws: then its launches can be recorded and replayed."""
+        return not self.terms
+
     def loss_of(self, passed: Pass, terms: Terms, step: int) -> Loss:
         """Cross-entropy and terms of one forward pass."""
         loss = smoothed_loss(passed.log_probs, passed.batch.gold, passed.batch.target_mask, self.label_smoothing)
@@ -52,6 +57,10 @@ class CrossEntropy(Smoothed):
     """Smoothed cross-entropy, and terms; `inputs` is what the decoder reads meanwhile."""
 
     inputs: InputsChoice = TeacherForcing()
+
+    @property
+    def steady(self) -> bool:
+        return super().steady and isinstance(self.inputs, TeacherForcing)
 
     def build(self, tools: Tools = BARE) -> Objective:
         read, terms = self.inputs.build(tools), Terms(self.terms, tools)

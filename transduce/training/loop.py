@@ -25,6 +25,7 @@ from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
 from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
+from transduce.objectives.cross_entropy import Smoothed
 from transduce.training.average import average
 from transduce.training.card import Facts
 from transduce.training.checkpoint import (
@@ -40,6 +41,7 @@ from transduce.training.lock import RunLock
 from transduce.training.log import RunLog
 from transduce.training.memory import explained_shortage, peak_memory
 from transduce.training.optimizer import Schedule, update
+from transduce.training.passes import Eager, Graphed
 from transduce.training.run_folder import begin, export, open_teacher, take_weights
 from transduce.training.session import Place, Session
 from transduce.training.signals import StopRequest
@@ -143,6 +145,7 @@ class _Run:
                 )
                 return Outcome(self.folder, place.step, reason, place.validation)
             log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
+            self.passes = self._passes(log)
             stream = self.batches.stream(place.epoch, place.position)
             with prefetched(stream) as ready, explained_shortage(self.config, place):
                 while not reason:
@@ -150,6 +153,14 @@ class _Run:
             if reason in _ENDS:
                 self._finish(log, reason)
         return Outcome(self.folder, place.step, reason, place.validation)
+
+    def _passes(self, log: RunLog) -> Eager:
+        """How micro-batches are run: replayed as graphs where there is a GPU and every step is like the last."""
+        config, device, bf16 = self.config, self.session.device, self.config.training.precision == "bf16"
+        steady = isinstance(config.objective, Smoothed) and config.objective.steady
+        if device.type == "cuda" and config.training.graphs and steady:
+            return Graphed(self.module, device, bf16, log.say)
+        return Eager(self.module, device, bf16)
 
     def _end(self) -> str:
         """Why no further step is to be made, if that is so."""
@@ -189,18 +200,15 @@ class _Run:
         """Back-propagate the sums of all micro-batches, then divide once by the sum of their counts."""
         session, place = self.session, self.session.place
         self.module.train()
-        session.optimizer.zero_grad()
+        session.optimizer.zero_grad(set_to_none=self.passes.drops_gradients)
         count = torch.zeros((), device=session.device)
         for number, (epoch, position, batch) in enumerate(batches):
             _seed(self.config.seed, place.step, number)
-            bf16 = self.config.training.precision == "bf16"
-            with torch.autocast(session.device.type, dtype=torch.bfloat16, enabled=bf16):
-                loss = self.module(batch.to(session.device), place.step)
-            loss.total.backward()
+            loss = self.passes(batch, place.step)
             count += loss.count
             finite = loss.total.isfinite()  # else the micro-batch is in no sum, and reports stay means
             metrics = {f"{_METRIC}{name}": value for name, value in loss.metrics.items()}
-            for name, value in {"loss": loss.total.detach(), "count": loss.count, **metrics}.items():
+            for name, value in {"loss": loss.total, "count": loss.count, **metrics}.items():
                 self.sums.add(name, value * finite)
             place.epoch, place.position = epoch, position + 1
         norm, skipped = update(session.optimizer, self.rate(place.step + 1), count, self.config.training.clip)

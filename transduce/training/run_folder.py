@@ -32,7 +32,8 @@ _FREE = (
     "search",
     "data.folder",
     *("validation.every", "validation.patience", "validation.samples"),  # with the rest, scores could not be compared
-    *("training.steps", "training.minutes", "training.device", "training.threads", "training.tensorboard"),
+    *("training.steps", "training.minutes", "training.device", "training.threads", "training.graphs"),
+    "training.tensorboard",
     *("training.report_every", "training.save_every", "training.keep_last", "training.keep_best"),
     *("training.average", "training.average_of"),
 )

@@ -39,6 +39,7 @@ class Training:
     average: int = 0
     average_of: Literal["last", "best"] = "last"
     device: str = "auto"
+    graphs: bool = True  # on a GPU, replay the launches of a step where the objective lets that be
     threads: int = 0  # CPU threads; 0 = torch's own choice
     tensorboard: bool = False
 
