@@ -10,10 +10,10 @@ demo: $(READY)
 	$(BIN)/transduce demo --output runs/demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 fast: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -138,8 +138,14 @@ def test_a_search_in_a_few_words(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("kind=sampel", "search.kind: 'sampel' is not one of beam, greedy, sample, mbr; did you mean 'sample'?"),
-        ("gredy", "search.kind: 'gredy' is not one of beam, greedy, sample, mbr; did you mean 'greedy'?"),
+        (
+            "kind=sampel",
+            "search.kind: 'sampel' is not one of beam, greedy, sample, mbr, mask_predict, ctc; did you mean 'sample'?",
+        ),
+        (
+            "gredy",
+            "search.kind: 'gredy' is not one of beam, greedy, sample, mbr, mask_predict, ctc; did you mean 'greedy'?",
+        ),
         ("kind=beam,size", "--search: 'kind=beam,size' is no list of settings"),
         ("size=", "expected such as kind=sample,top_p=0.9"),
         ("kind=sample,size=3", "search.size: no such setting"),
