@@ -146,13 +146,18 @@ class _Run:
                 return Outcome(self.folder, place.step, reason, place.validation)
             log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
             self.passes = self._passes(log)
-            stream = self.batches.stream(place.epoch, place.position)
-            with prefetched(stream) as ready, explained_shortage(self.config, place):
+            with prefetched(self._stream()) as ready, explained_shortage(self.config, place):
                 while not reason:
                     reason = self._step(ready, log, stop)
             if reason in _ENDS:
                 self._finish(log, reason)
         return Outcome(self.folder, place.step, reason, place.validation)
+
+    def _stream(self) -> Iterator[tuple[int, int, Batch]]:
+        """Batches from where the run stands, ready for the device: what the thread that makes them does."""
+        place, pins = self.session.place, self.session.device.type == "cuda"
+        for epoch, position, batch in self.batches.stream(place.epoch, place.position):
+            yield epoch, position, batch.pinned() if pins else batch
 
     def _passes(self, log: RunLog) -> Eager:
         """How micro-batches are run: replayed as graphs where there is a GPU and every step is like the last."""
