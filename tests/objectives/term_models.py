@@ -57,12 +57,18 @@ class Said:
     def start(self, memory: Memory) -> State:
         return State(None, None, 0)
 
-    def advance(
+    def states(
         self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         if trace is not None:
             trace.update(self.left)
         return self.logits, replace(state, length=tokens.size(1))
+
+    advance = states  # states are logits already
+
+    @property
+    def output(self) -> Tensor:
+        return torch.eye(self.logits.size(-1), dtype=self.logits.dtype)
 
 
 def said(batch: Batch, trace: dict[str, Tensor] | None = None, **heads: Tensor) -> Pass:

@@ -52,12 +52,17 @@ class TwoMinds:
     def start(self, memory: Memory) -> State:
         return State(None, None, 0)
 
-    def advance(
+    def states(
         self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         half = len(tokens) // 2
         assert torch.equal(tokens[:half], tokens[half:])
         return self.logits, replace(state, length=tokens.size(1))
+
+    @property
+    def output(self) -> Tensor:
+        """States are logits already."""
+        return torch.eye(self.logits.size(-1), dtype=self.logits.dtype)
 
 
 def two_minds(seed: int = 1) -> tuple[Tensor, Tensor]:

@@ -195,9 +195,9 @@ def test_a_trace_is_made_only_while_a_term_wants_one() -> None:
     asked: list[bool] = []
 
     class Watched(Said):
-        def advance(self, tokens, state, trace=None, mask=None):  # type: ignore[no-untyped-def]
+        def states(self, tokens, state, trace=None, mask=None):  # type: ignore[no-untyped-def]
             asked.append(trace is not None)
-            return super().advance(tokens, state, trace, mask)
+            return super().states(tokens, state, trace, mask)
 
     batch = aligned(SOURCES, TARGETS)
     shape = (3, 2, batch.gold.size(1), batch.source.size(1))

@@ -57,6 +57,17 @@ class Stepwise(Protocol):
         ...
 
 
+class Learning(Stepwise, Protocol):
+    """A stepwise model whose logits are `states @ output.T`: a loss may project them as it sees fit."""
+
+    def states(
+        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]: ...
+
+    @property
+    def output(self) -> Tensor: ...
+
+
 def stepwise_log_probs(
     model: Stepwise, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
 ) -> Tensor:

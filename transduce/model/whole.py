@@ -111,8 +111,20 @@ class Seq2Seq(EncoderDecoder):
         self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Read tokens (B, t), real where mask is True; logits (B, t, V) for what follows each, and the state after."""
-        x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
+        x, state = self.states(tokens, state, trace, mask)
         return self.output_embedding.logits(x), state
+
+    def states(
+        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """The same before the projection by `output`: (B, t, D)."""
+        x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
+        return x, state
+
+    @property
+    def output(self) -> Tensor:
+        """A row (D,) for each token of the target's vocabulary (V, D)."""
+        return self.output_embedding.weight
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
         return stepwise_log_probs(self, memory, target, mask, trace)

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transduce.data.batch import Batch
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Memory, Stepwise
+from transduce.model.contract import Learning, Memory, Stepwise
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,22 @@ def _no_teacher(folder: str) -> Stepwise:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one forward pass leaves for an objective and the terms beside it: logits (B, T, V) of all target positions.
+    """What one forward pass leaves for an objective and the terms beside it: states (B, T, D) of all target positions.
 
     `inputs` (B, T) is what the decoder read. `trace` holds what it wrote of itself: nothing where none was asked for.
     """
 
-    model: Stepwise
+    model: Learning
     batch: Batch
     inputs: Tensor
     memory: Memory
-    logits: Tensor
+    states: Tensor
     trace: dict[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """(B, T, V); large, so made for those who ask."""
+        return F.linear(self.states, self.model.output)
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -60,7 +66,7 @@ class Pass:
 
 
 def forward(
-    model: Stepwise,
+    model: Learning,
     batch: Batch,
     trace: dict[str, Tensor] | None = None,
     read: Callable[[Memory], Tensor] | None = None,
@@ -68,11 +74,11 @@ def forward(
     """All target positions at once. The decoder reads the right answer shifted by one, or what `read` gives (B, T)."""
     memory = model.encode(batch.source, batch.source_mask)  # never traced: no term reads it, and it stays fused
     inputs = batch.inputs if read is None else read(memory)
-    logits, _ = model.advance(inputs, model.start(memory), trace, batch.target_mask)
-    return Pass(model, batch, inputs, memory, logits, {} if trace is None else trace)
+    states, _ = model.states(inputs, model.start(memory), trace, batch.target_mask)
+    return Pass(model, batch, inputs, memory, states, {} if trace is None else trace)
 
 
-def teacher_force(model: Stepwise, batch: Batch) -> Tensor:
+def teacher_force(model: Learning, batch: Batch) -> Tensor:
     """The logits (B, T, V) of `forward`."""
     return forward(model, batch).logits
 

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
-from transduce.model.contract import Memory, Stepwise
+from transduce.model.contract import Learning, Memory
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import BARE, Loss, Objective, Pass, Tools, forward
 from transduce.objectives.inputs import InputsChoice, TeacherForcing
+from transduce.objectives.projected import projected_losses
 from transduce.objectives.terms import Term, Terms
 from transduce.objectives.weighted import check_weight
 
@@ -65,11 +66,16 @@ class CrossEntropy(Smoothed):
     def build(self, tools: Tools = BARE) -> Objective:
         read, terms = self.inputs.build(tools), Terms(self.terms, tools)
 
-        def objective(model: Stepwise, batch: Batch, step: int) -> Loss:
+        def objective(model: Learning, batch: Batch, step: int) -> Loss:
             def inputs(memory: Memory) -> Tensor:
                 return read(model, batch, memory, step)
 
-            return self.loss_of(forward(model, batch, terms.trace(step), inputs), terms, step)
+            passed = forward(model, batch, terms.trace(step), inputs)
+            if self.terms:  # they read logits, so that these are there
+                return self.loss_of(passed, terms, step)
+            states, gold, mask = passed.states.flatten(0, 1), batch.gold.flatten(), batch.target_mask.flatten()
+            smoothed, nll = projected_losses(states, model.output, gold, mask, self.label_smoothing)
+            return Loss(self.weight * smoothed, mask.sum(), {"nll": nll.detach()})
 
         return objective
 

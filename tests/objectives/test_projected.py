@@ -1,0 +1,67 @@
+"""The projected loss against plain log-softmax: sums, gradients, stretches of any size, masks, half precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from transduce.objectives import projected
+from transduce.objectives.cross_entropy import smoothed_loss
+from transduce.objectives.projected import projected_losses
+
+N, D, V = 23, 8, 31
+
+
+def drawn(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(N, D, generator=generator, dtype=dtype).requires_grad_()
+    weight = torch.randn(V, D, generator=generator, dtype=dtype).requires_grad_()
+    gold = torch.randint(V, (N,), generator=generator)
+    return states, weight, gold, torch.rand(N, generator=generator) < 0.7
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("rows", [1, 5, 23, 1000])
+def test_sums_and_gradients_are_those_of_log_softmax(
+    rows: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projected, "CACHED", rows * V)
+    states, weight, gold, mask = drawn()
+    sums = projected_losses(states, weight, gold, mask, smoothing)
+    found = torch.autograd.grad(3 * sums[0], (states, weight))
+    loss = smoothed_loss((states @ weight.T).log_softmax(-1), gold, mask, smoothing)
+    expected = torch.autograd.grad(3 * loss.total, (states, weight))
+    torch.testing.assert_close(sums[0], loss.total)
+    torch.testing.assert_close(sums[1], loss.metrics["nll"])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_nothing_masked_out_leaves_a_trace() -> None:
+    states, weight, gold, mask = drawn()
+    (gradient,) = torch.autograd.grad(projected_losses(states, weight, gold, mask, 0.1)[0], states)
+    assert not gradient[~mask].any()
+    assert gradient[mask].any(-1).all()
+
+
+def test_without_gradients_none_are_made() -> None:
+    states, weight, gold, mask = drawn()
+    with torch.no_grad():
+        sums = projected_losses(states, weight, gold, mask, 0.1)
+    assert not sums.requires_grad
+    torch.testing.assert_close(sums, projected_losses(states, weight, gold, mask, 0.1).detach())
+
+
+def test_half_precision_sums_in_single() -> None:
+    states, weight, gold, mask = drawn(torch.float32)
+    whole = projected_losses(states, weight, gold, mask, 0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = projected_losses(states, weight, gold, mask, 0.1)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, whole, rtol=0.02, atol=0)
+    for one, other in zip(
+        torch.autograd.grad(half[0], (states, weight)), torch.autograd.grad(whole[0], (states, weight)), strict=True
+    ):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.05)
