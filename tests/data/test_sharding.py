@@ -181,6 +181,15 @@ def test_shards_that_wait_for_each_other(
     assert content(merge_shards(config, 3).folder) == alone
 
 
+def test_parts_of_machines_without_a_common_folder(config: Prepare, alone: dict[str, bytes], tmp_path: Path) -> None:
+    for number in (1, 2):
+        prepare_shard(replace(config, output=str(tmp_path / f"machine{number}" / "corpus")), Shard(number, 2))
+    parts = [tmp_path / f"machine{number}" / ".corpus.parts" for number in (1, 2)]
+    shutil.copytree(parts[1], parts[0], dirs_exist_ok=True)
+    merged = merge_shards(replace(config, output=str(tmp_path / "machine1" / "corpus")), 2)
+    assert content(merged.folder) == alone
+
+
 def test_shares_are_even_and_cover_every_line_once(config: Prepare) -> None:
     corpora = index_splits(config.splits)
     for shards in (1, 2, 5, 1000):

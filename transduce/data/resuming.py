@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,25 +86,23 @@ def say(text: str) -> None:
 def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
     """The work folder beside `output`, made if need be: of this process alone, or of one shard among others."""
     folder = output.with_name(f".{output.name}.parts")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        locks = [lock_folder(folder, shared=shard is not None)]
-        if shard is not None:
-            locks.append(_lock_file(folder / f"shard-{shard.number}.lock", wait=False))
-    except OSError as error:
-        raise RunError(f"{output}: cannot be written: {error.strerror}") from None
-    try:
-        yield WorkFolder(folder)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise RunError(
-            f"{output}: no space left on the disk; make room, then give the same command again: what is finished is "
-            f"kept in {folder}"
-        ) from None
-    finally:
-        for lock in locks:
-            os.close(lock)
+    with ExitStack() as locks:
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            locks.callback(os.close, lock_folder(folder, shared=shard is not None))
+            if shard is not None:
+                locks.callback(os.close, _lock_file(folder / f"shard-{shard.number}.lock", wait=False))
+        except OSError as error:
+            raise RunError(f"{output}: cannot be written: {error.strerror}") from None
+        try:
+            yield WorkFolder(folder)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise RunError(
+                f"{output}: no space left on the disk; make room, then give the same command again: what is finished "
+                f"is kept in {folder}"
+            ) from None
 
 
 def _lock_file(path: Path, wait: bool) -> int:

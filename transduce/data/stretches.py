@@ -15,6 +15,7 @@ from transduce.data.inventory import FileIndex
 from transduce.data.reading import PairedFiles, index_text, read_ranges
 from transduce.data.text import Chunk, ParallelText
 from transduce.errors import ConfigError, DataError
+from transduce.progress import Progress
 
 LONGEST = 100_000  # lines of a stretch
 EACH = 4  # stretches of a shard at least, where there are lines enough
@@ -86,7 +87,11 @@ def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[Contents]:
     for texts in splits.values():
         for text in texts:
             text.files(), text.alignment_files()
-    found = [Contents(split, text, tuple(index_text(text))) for split, texts in splits.items() for text in texts]
+    found = []
+    with Progress("Counting", None, "lines") as progress:
+        for split, text in ((split, text) for split, texts in splits.items() for text in texts):
+            found.append(Contents(split, text, tuple(index_text(text))))
+            progress.advance(found[-1].lines)
     for contents in found:
         if contents.split != "train" and contents.lines == 0:
             raise DataError(f"{contents.split}, {contents.text.label}: no lines; leave this corpus out")
