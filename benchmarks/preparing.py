@@ -39,7 +39,8 @@ STEPS = {  # what each figure is, and whether it grows with the corpus
     "counting": "lines counted, files hashed",
     "doctor": "single pairs checked",
     "joining": "repeats and overlap found",
-    "tokenizer": "trained on 100,000 lines",
+    "drawing": "lines to train the tokenizer on",
+    "tokenizer": "seconds in all, on 100,000 lines",
     "tokenizing": "",
     "writing": "corpus assembled, hashed",
     "opening": "manifest, lengths",
@@ -93,8 +94,8 @@ def measure(pairs: int, workers: int, folder: Path) -> dict[str, dict[str, float
     watch.time("joining", lambda: join(work, examination))
     examination = open_joined(work, examination)
     settings = SentencePiece(sentences=100_000)
-    lines = [draw_lines(examination, "source", settings), draw_lines(examination, "target", settings)]
-    trained = watch.time("tokenizer", lambda: settings.train(*lines))
+    drawn = watch.time("drawing", lambda: draw_lines(examination, settings))
+    trained = watch.time("tokenizer", lambda: settings.train(drawn["source"], drawn["target"]))
     trained.tokenizers.save(folder / "tokenizer")
     tokenizing = Tokenizing(work, trained.tokenizers, folder / "tokenizer", 256, workers)
     everything = {stretch.number for stretch in stretches}
@@ -149,8 +150,9 @@ def table(results: dict[float, dict[str, dict[str, float]]]) -> str:
         per = [results[size]["seconds"][step] / (1 if step in FIXED else size) for size in sizes]
         name = f"{step} ({what})" if what else step
         lines.append(f"| {name} | " + " | ".join(f"{value:.3g}" for value in per) + f" | {per[-1] / per[0]:.2f} |")
-    peaks = [max(results[size]["peak"].values()) for size in sizes]
-    lines.append("| peak memory of the parent, MiB in all | " + " | ".join(f"{peak:.0f}" for peak in peaks) + " | |")
+    for what, step in (("prepared", "writing"), ("planned", "planning")):
+        peaks = " | ".join(f"{results[size]['peak'][step]:.0f}" for size in sizes)
+        lines.append(f"| peak memory of the parent until all is {what}, MiB | {peaks} | |")
     return "\n".join(lines)
 
 

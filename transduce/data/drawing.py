@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,15 +11,17 @@ from transduce.data.tokenizing import text_chunks
 from transduce.data.vocabulary import SentencePiece
 
 
-def draw_lines(examination: Examination, side: Side, settings: SentencePiece) -> Iterator[str]:
-    """Those whose mixed position is small enough."""
+def draw_lines(examination: Examination, settings: SentencePiece) -> dict[Side, list[str]]:
+    """Of each side those lines whose mixed position is small enough."""
     lines = examination.splits["train"].count * (2 if settings.shared else 1)
     share = min(1.0, settings.sentences / max(lines, 1))
+    drawn: dict[Side, list[str]] = {side: [] for side in SIDES}
     for chunk in text_chunks(examination, examination.splits["train"]):
-        chosen = np.flatnonzero(_mixed(np.array(chunk.positions, np.uint64), SIDES.index(side)) < share)
-        texts = chunk.source if side == "source" else chunk.target
-        for index in chosen.tolist():
-            yield texts[index].decode()
+        positions = np.array(chunk.positions, np.uint64)
+        for number, (side, texts) in enumerate(zip(SIDES, (chunk.source, chunk.target), strict=True)):
+            chosen = np.flatnonzero(_mixed(positions, number) < share)
+            drawn[side] += [texts[index].decode() for index in chosen.tolist()]
+    return drawn
 
 
 def _mixed(positions: npt.NDArray[np.uint64], side: int) -> npt.NDArray[np.float64]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.data.assembling import assemble, final_report
-from transduce.data.corpus import MANIFEST, SIDES, Corpus
+from transduce.data.corpus import MANIFEST, Corpus
 from transduce.data.doctor import Doctor
 from transduce.data.drawing import draw_lines
 from transduce.data.examination import Examination, examine_stretches, open_examined
@@ -226,8 +226,8 @@ def _train(config: Prepare, examination: Examination) -> TrainedTokenizers:
         return TrainedTokenizers(config.tokenizer.load())
     symbols = config.tokenizer.symbols
     settings = replace(config.tokenizer, symbols=(*symbols, *(tag for tag in config.tags if tag not in symbols)))
-    samples = {side: draw_lines(examination, side, settings) for side in SIDES}
-    return settings.train(samples["source"], samples["target"])
+    drawn = draw_lines(examination, settings)
+    return settings.train(drawn["source"], drawn["target"])
 
 
 def _tokenize(
