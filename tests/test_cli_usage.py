@@ -143,7 +143,7 @@ def test_the_flags_are_these_and_no_others() -> None:
     model = "--ensemble --device --trust"
     assert flags == {
         "": "--version --install-completion --show-completion",
-        "prepare": "",
+        "prepare": "--shard --wait --merge",
         "doctor": "",
         "train": "--output -o",
         "translate": "--input -i --output -o --to --beam --n-best --prefix --include --exclude --search --json"

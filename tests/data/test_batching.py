@@ -40,6 +40,38 @@ def make_plan(
 pair_lengths = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), max_size=150)
 
 
+def plain_plan(lengths: list[tuple[int, int]], tokens: int, step: int, epoch: int) -> list[tuple[list[int], list[int]]]:
+    """The same plan in plain Python: (pairs, shape) of each batch. Runs resume by it, so it may never change."""
+    generator = np.random.default_rng([5, epoch])
+    pairs = generator.permutation(np.arange(len(lengths))).tolist()
+    edges = bucket_edges(max((max(pair) for pair in lengths), default=0) + 1, step).tolist()
+    shape_of = {pair: tuple(next(e for e in edges if e > length) for length in lengths[pair]) for pair in pairs}
+    batches, left = [], []
+    for shape in sorted(set(shape_of.values())):
+        group, rows = [pair for pair in pairs if shape_of[pair] == shape], max(1, tokens // max(shape))
+        full = len(group) // rows * rows
+        batches += [(group[at : at + rows], [*shape]) for at in range(0, full, rows)]
+        left += group[full:]
+    joined: list[int] = []
+    for pair in sorted(left, key=lambda pair: shape_of[pair][::-1]):
+        widest = max(max(shape_of[member]) for member in [*joined, pair])
+        if joined and (len(joined) + 1) * widest > tokens:
+            batches.append((joined, [max(shape_of[m][side] for m in joined) for side in (0, 1)]))
+            joined = []
+        joined = [*joined, pair]
+    if joined:
+        batches.append((joined, [max(shape_of[m][side] for m in joined) for side in (0, 1)]))
+    return [batches[number] for number in generator.permutation(len(batches))]
+
+
+@settings(deadline=None)
+@given(pair_lengths, st.integers(1, 400), st.sampled_from([1, 4, 8]), st.integers(0, 3))
+def test_the_plan_against_plain_python(lengths: list[tuple[int, int]], tokens: int, step: int, epoch: int) -> None:
+    plan = make_plan(lengths, tokens, step, epoch=epoch)
+    found = [(plan.batch(number).tolist(), plan.shapes[number].tolist()) for number in range(len(plan))]
+    assert found == plain_plan(lengths, tokens, step, epoch)
+
+
 @settings(deadline=None)
 @given(pair_lengths, st.integers(1, 400), st.sampled_from([1, 4, 8]), st.integers(0, 3))
 def test_every_pair_once_in_its_rectangle_and_within_budget(

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from transduce.data.alignment import place_of_parting
 from transduce.data.lines import LINE_BYTES, read_lines
-from transduce.data.text import CHUNK_LINES, ParallelText
+from transduce.data.reading import CHUNK_LINES, index_text, read_ranges
+from transduce.data.text import Chunk, ParallelText
 from transduce.errors import ConfigError, DataError
 
 PACK = {
@@ -35,13 +36,18 @@ def write(path: Path, content: bytes) -> str:
     return str(path)
 
 
+def chunks_of(text: ParallelText) -> list[Chunk]:
+    whole = (read_ranges(text, files, [(0, files.source.lines)]) for files in index_text(text))
+    return [chunk for chunks in whole for chunk in chunks]
+
+
 def pairs_of(text: ParallelText) -> list[tuple[bytes, bytes]]:
-    raw = [chunk.pairs() for chunk in text.read_chunks()]
+    raw = [chunk.pairs() for chunk in chunks_of(text)]
     return [pair for part in raw for pair in zip(part.source, part.target, strict=True)]
 
 
 def repairs_of(text: ParallelText) -> dict[str, int]:
-    raw = [chunk.pairs().repairs for chunk in text.read_chunks()]
+    raw = [chunk.pairs().repairs for chunk in chunks_of(text)]
     return {name: sum(part[name] for part in raw) for name in raw[0]}
 
 
@@ -103,7 +109,7 @@ def test_byte_order_mark_elsewhere_is_text(tmp_path: Path) -> None:
 def test_chunks_know_their_lines(tmp_path: Path) -> None:
     count = 2 * CHUNK_LINES + 7
     text = two_files(tmp_path, b"s\n" * count, b"t\n" * count)
-    assert [chunk.first_line for chunk in text.read_chunks()] == [1, CHUNK_LINES + 1, 2 * CHUNK_LINES + 1]
+    assert [chunk.first_line for chunk in chunks_of(text)] == [1, CHUNK_LINES + 1, 2 * CHUNK_LINES + 1]
     assert len(pairs_of(text)) == count
 
 
@@ -250,7 +256,7 @@ def test_the_place_of_a_missing_line_is_told(tmp_path: Path, missing: int) -> No
     del target[missing]
     text = two_files(tmp_path, b"\n".join(source) + b"\n", b"\n".join(target) + b"\n")
     with pytest.raises(DataError, match=r"has 6,000 lines but .*text\.de has 5,999") as caught:
-        list(text.read_chunks())
+        chunks_of(text)
     told = int(str(caught.value).split("about line ")[1].split(":")[0])
     assert abs(told - (missing + 1)) <= 10
 
@@ -259,7 +265,7 @@ def test_a_missing_end_is_told(tmp_path: Path) -> None:
     source, target = sentences(500)
     text = two_files(tmp_path, b"\n".join(source[:400]), b"\n".join(target))
     with pytest.raises(DataError, match=r"has 400 lines but .* has 500.*the end of .*text\.en seems to be missing"):
-        list(text.read_chunks())
+        chunks_of(text)
 
 
 def test_long_files_are_counted_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,12 +273,12 @@ def test_long_files_are_counted_to_the_end(tmp_path: Path, monkeypatch: pytest.M
     source, target = sentences(500)
     text = two_files(tmp_path, b"\n".join(source[:400]), b"\n".join(target))
     with pytest.raises(DataError, match=r"has 400 lines but .* has 500.*the first 50 lines"):
-        list(text.read_chunks())
+        chunks_of(text)
 
 
 def test_unrelated_or_few_lines_cannot_be_told(tmp_path: Path) -> None:
     text = two_files(tmp_path, b"a\nb\n", b"c\n")
     with pytest.raises(DataError, match=r"has 2 lines but .* has 1.*cannot be told from the line lengths"):
-        list(text.read_chunks())
+        chunks_of(text)
     random = np.random.default_rng(2)
     assert place_of_parting(random.uniform(5, 200, 4000), random.uniform(5, 200, 4000)) is None

@@ -11,22 +11,40 @@ from rich.console import Console
 
 from transduce import config as configs
 from transduce.cli.arguments import Device, Trust, Words, split_words
-from transduce.errors import DataError
+from transduce.errors import ConfigError, DataError
 
 
-def prepare(words: Words = None) -> None:
+def prepare(
+    words: Words = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Do only share I of N (from 1), beside processes that do the others.")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="With --shard: wait for the others, which run now.")] = False,
+    merge: Annotated[int, typer.Option(metavar="N", help="Join N shards to the corpus.")] = 0,
+) -> None:
     """Read parallel text, examine it, train a tokenizer, and write a corpus that training maps into memory.
+
+    If it is killed, the same command goes on where it was. Shards do the same work on several machines (docs/data.md).
 
     Examples:
 
         transduce prepare output=data/mine train.source=a.en train.target=a.de valid.source=b.en valid.target=b.de
 
         transduce prepare configs/multi30k-en-de.prepare.toml tokenizer.vocabulary=10000
-    """
-    from transduce.data.prepare import Prepare
-    from transduce.data.prepare import prepare as run
 
-    corpus = run(configs.load(Prepare, *split_words(words)))
+        transduce prepare mine.toml --shard 2/8 --wait
+    """
+    from transduce.data.prepare import Prepare, merge_shards, prepare_shard
+    from transduce.data.prepare import prepare as run
+    from transduce.data.stretches import Shard
+
+    if bool(shard) and bool(merge):
+        raise ConfigError(f"--shard {shard} and --merge {merge}: expected one of them; merge when all shards are done")
+    config = configs.load(Prepare, *split_words(words))
+    if shard:
+        print(prepare_shard(config, Shard.parse(shard), wait))
+        return
+    corpus = merge_shards(config, merge) if merge else run(config)
     print((corpus.folder / "report.txt").read_text(encoding="utf-8"), end="")
     for name in corpus.splits:
         print(f"{corpus.folder}: {name} {len(corpus.split(name)):,} pairs")

@@ -70,46 +70,48 @@ def plan_epoch(
     """Cut an epoch into batches of at most `tokens` padded tokens a side, in an order shuffled by (seed, epoch)."""
     generator = np.random.default_rng([seed, epoch])
     pairs = generator.permutation(draw(spans, generator))
-    lengths = np.stack((source_lengths[pairs], target_lengths[pairs]), axis=1).astype(np.int64) + 1  # with eos
-    edges = bucket_edges(int(lengths.max(initial=1)), step)
-    buckets = np.searchsorted(edges, lengths)  # (N, 2): which edge each side is padded to
-    cells = buckets[:, 0] * len(edges) + buckets[:, 1]
-    order = np.argsort(cells, kind="stable")  # grouped by shape, shuffled within
+    edges = bucket_edges(max(int(lengths.max(initial=0)) for lengths in (source_lengths, target_lengths)) + 1, step)
+    table = np.searchsorted(edges, np.arange(edges[-1]) + 1)  # by length without eos: which edge it is padded to
+    cells = table[source_lengths] * len(edges) + table[target_lengths]
+    # Grouped by shape, shuffled within; 16 bits are sorted in linear time.
+    cells = cells.astype(np.min_scalar_type(len(edges) ** 2))[pairs]
+    order = np.argsort(cells, kind="stable")
+    pairs, cells = pairs[order], cells[order]
 
-    batches: list[tuple[Integers, Integers]] = []
-    left: list[Integers] = []
-    for group in np.split(order, np.flatnonzero(np.diff(cells[order])) + 1):
-        if len(group) == 0:
-            continue
-        shape = edges[buckets[group[0]]]
-        rows = max(1, tokens // int(shape.max()))
-        full = len(group) // rows * rows
-        batches += [(part, shape) for part in group[:full].reshape(-1, rows)]
-        left.append(group[full:])
-    batches += _join_leftovers(np.concatenate(left) if left else order, buckets, edges, tokens)
-    shuffled = [batches[i] for i in generator.permutation(len(batches))]
-    sizes = [len(members) for members, _ in shuffled]
-    return Plan(
-        pairs=pairs[np.concatenate([members for members, _ in shuffled])] if shuffled else pairs,
-        starts=np.cumsum([0, *sizes], dtype=np.int64),
-        shapes=np.array([shape for _, shape in shuffled], dtype=np.int64).reshape(-1, 2),
-    )
+    found, firsts, counts = np.unique(cells, return_index=True, return_counts=True)
+    buckets = np.stack(np.divmod(found.astype(np.int64), len(edges)), axis=1)  # (cells, 2)
+    rows = np.maximum(1, tokens // edges[buckets].max(axis=1, initial=1))
+    batches = counts // rows
+    rest = counts - batches * rows
+    fills = np.arange(len(pairs)) < np.repeat(firsts + batches * rows, counts)  # a batch of its own shape
+    left = _join_leftovers(pairs[~fills], np.repeat(buckets, rest, axis=0), edges, tokens)
+    pairs = np.concatenate([pairs[fills], left.pairs])
+    sizes = np.concatenate([np.repeat(rows, batches), np.diff(left.starts)])
+    shapes = np.concatenate([np.repeat(edges[buckets], batches, axis=0), left.shapes])
+
+    mixed = generator.permutation(len(sizes))
+    begins, starts = np.cumsum(sizes) - sizes, np.concatenate([[0], np.cumsum(sizes[mixed])])
+    places = np.repeat(begins[mixed] - starts[:-1], sizes[mixed]) + np.arange(len(pairs))
+    return Plan(pairs[places], starts, shapes[mixed])
 
 
-def _join_leftovers(left: Integers, buckets: Integers, edges: Integers, tokens: int) -> list[tuple[Integers, Integers]]:
+def _join_leftovers(left: Integers, buckets: Integers, edges: Integers, tokens: int) -> Plan:
     """Pairs that filled no batch of their own shape, joined with their nearest in length."""
-    left = left[np.lexsort((buckets[left, 0], buckets[left, 1]))]
-    batches: list[tuple[Integers, Integers]] = []
-    begin, bucket = 0, np.zeros(2, dtype=np.int64)
-    for end, pair in enumerate(left):
-        wider = np.maximum(bucket, buckets[pair])
-        if end > begin and (end - begin + 1) * edges[wider].max() > tokens:
-            batches.append((left[begin:end], edges[bucket]))
-            begin, wider = end, buckets[pair]
-        bucket = wider
-    if begin < len(left):
-        batches.append((left[begin:], edges[bucket]))
-    return batches
+    order = np.lexsort((buckets[:, 0], buckets[:, 1]))
+    left, buckets = left[order], buckets[order]
+    starts, shapes = [0], []
+    wide, lengths = (0, 0), edges.tolist()
+    for end, bucket in enumerate(buckets.tolist()):
+        wider = max(wide[0], bucket[0]), max(wide[1], bucket[1])
+        if end > starts[-1] and (end - starts[-1] + 1) * lengths[max(wider)] > tokens:
+            starts.append(end)
+            shapes.append(wide)
+            wider = bucket
+        wide = wider
+    if len(left):
+        starts.append(len(left))
+        shapes.append(wide)
+    return Plan(left, np.array(starts, np.int64), edges[np.array(shapes, np.int64).reshape(-1, 2)])
 
 
 @dataclass(frozen=True)

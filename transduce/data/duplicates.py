@@ -26,13 +26,13 @@ def hash_text(text: str) -> int:
 
 
 class HashStore:
-    """Hashes with the position of the text each belongs to."""
+    """Hashes with the position of the text each belongs to; few of them need no files."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
         self._folder = folder
         self._waiting: list[npt.NDArray[np.void]] = []
         self._waiting_count = 0
+        self._is_sorted = False  # whether what is waiting is one sorted array
         self.count = 0
 
     def add(self, hashes: Hashes) -> None:
@@ -42,40 +42,55 @@ class HashStore:
         records["position"] = np.arange(self.count, self.count + len(hashes), dtype=np.uint64)
         self.count += len(hashes)
         self._waiting.append(records)
+        self._is_sorted = False
         self._waiting_count += len(records)
         if self._waiting_count >= _HELD_BACK:
             self._spread()
 
     def _spread(self) -> None:
-        if not self._waiting:
-            return
-        records = np.concatenate(self._waiting)
-        part = (records["hash"] >> np.uint64(56)).astype(np.int64)
-        order = np.argsort(part, kind="stable")  # within a part, positions keep rising
-        bounds = np.searchsorted(part[order], np.arange(_PARTS + 1))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        records = self._held()
+        bounds = _bounds(records)
         for index in range(_PARTS):
-            chosen = records[order[bounds[index] : bounds[index + 1]]]
+            chosen = records[bounds[index] : bounds[index + 1]]
             if len(chosen):
                 with open(self._folder / str(index), "ab") as file:
                     file.write(chosen.tobytes())
-        self._waiting, self._waiting_count = [], 0
+        self._waiting, self._waiting_count, self._is_sorted = [], 0, False
+
+    def _held(self) -> npt.NDArray[np.void]:
+        """What is in memory, sorted by hash and within a hash by position."""
+        if not self._is_sorted:
+            records = np.concatenate([np.empty(0, RECORD), *self._waiting])
+            self._waiting, self._is_sorted = [records[np.argsort(records["hash"], kind="stable")]], True
+        return self._waiting[0]
 
     def parts(self) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
         """Each part that has records, sorted by hash and within a hash by position."""
-        self._spread()
+        held = self._held()
+        bounds = _bounds(held)
         for index in range(_PARTS):
-            records = self.part(index)
+            records = self._part(index, held[bounds[index] : bounds[index + 1]])
             if len(records):
                 yield index, records
 
     def part(self, index: int) -> npt.NDArray[np.void]:
         """One part, sorted; empty if there is nothing in it."""
-        self._spread()
+        held = self._held()
+        return self._part(index, held[slice(*_bounds(held)[index : index + 2])])
+
+    def _part(self, index: int, held: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         path = self._folder / str(index)
         if not path.exists():
-            return np.empty(0, RECORD)
-        records = np.fromfile(path, RECORD)
+            return held
+        records = np.concatenate([np.fromfile(path, RECORD), held])
         return records[np.argsort(records["hash"], kind="stable")]
+
+
+def _bounds(records: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Where each part begins among sorted records."""
+    edges = np.arange(_PARTS, dtype=np.uint64) << np.uint64(56)
+    return np.append(np.searchsorted(records["hash"], edges), len(records))
 
 
 def repeats(

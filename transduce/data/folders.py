@@ -22,20 +22,19 @@ def whole_folder(output: Path, mark: str, overwrite: bool) -> Iterator[Path]:
     that want the same place are kept apart by a lock; what a killed one left is removed.
     """
     output = output.absolute()
-    work, old = (output.with_name(f".{output.name}.{word}") for word in ("preparing", "replaced"))
+    work, old = output.with_name(f".{output.name}.preparing"), _replaced(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(work)
     except OSError as error:
         raise RunError(f"{output}: cannot be written: {error.strerror}") from None
     try:
-        if old.exists() and not output.exists():
-            os.replace(old, output)  # killed between the two renames at the end
+        mend_replaced(output)
         shutil.rmtree(old, ignore_errors=True)
         check_free(output, mark, overwrite)
         _empty(work)
         yield work
-        _sync(work)
+        sync_tree(work)
         if output.exists() and any(output.iterdir()):
             os.replace(output, old)
         os.replace(work, output)
@@ -50,16 +49,30 @@ def whole_folder(output: Path, mark: str, overwrite: bool) -> Iterator[Path]:
         os.close(lock)
 
 
-def lock_folder(work: Path) -> int:
-    """Make the folder, if need be, and hold it for this process until the descriptor given is closed."""
+def lock_folder(work: Path, shared: bool = False) -> int:
+    """Make the folder, if need be, and hold it for this process until the descriptor given is closed.
+
+    `shared`: together with others that hold it so, such as the shards of one preparation.
+    """
     work.mkdir(exist_ok=True)
     lock = os.open(work, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
         raise RunError(f"{work}: another process is at work on this folder; wait for it to end") from None
     return lock
+
+
+def mend_replaced(output: Path) -> None:
+    """Put back what a process had moved aside that was killed between the two renames at the end of `whole_folder`."""
+    old = _replaced(output)
+    if old.exists() and not output.exists():
+        os.replace(old, output)
+
+
+def _replaced(output: Path) -> Path:
+    return output.with_name(f".{output.name}.replaced")
 
 
 def check_free(output: Path, mark: str, overwrite: bool) -> None:
@@ -81,7 +94,8 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _sync(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
+    """Wait until the disk has everything in a folder."""
     for path in folder.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:

@@ -66,8 +66,19 @@ class _ZstdFile(io.RawIOBase):
         return count
 
 
+DAMAGES = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+
+
+def damaged(path: str, line: int, error: Exception) -> DataError:
+    """The error for one of `DAMAGES`."""
+    return DataError(
+        f"{path}:{line}: the compressed file is cut short or damaged ({error}); "
+        "copy or download it again, then compare its size"
+    )
+
+
 @contextmanager
-def _open_unpacked(path: str) -> Iterator[io.BufferedIOBase]:
+def open_unpacked(path: str) -> Iterator[io.BufferedIOBase]:
     with open(path, "rb") as file:
         match Path(path).suffix.lower():
             case ".gz":
@@ -90,24 +101,26 @@ def check_file(path: str) -> None:
         raise DataError(f"{path}: is a folder; expected a file (a glob such as {path.rstrip('/')}/* names its files)")
 
 
-def read_lines(path: str) -> Iterator[bytes]:
-    """Yield each line without its "\\n"; a byte order mark is left in place, for the caller to remove and count."""
+def read_lines(path: str, line: int = 0, start: int = 0) -> Iterator[bytes]:
+    """Yield each line without its "\\n"; a byte order mark is left in place, for the caller to remove and count.
+
+    Of a plain file, line number `line` (from 0) may come first, if it begins at the byte `start`.
+    """
     check_file(path)
-    number = 0
+    number = line
     try:
-        with _open_unpacked(path) as file:
-            while line := file.readline(LINE_BYTES + 2):
+        with open_unpacked(path) as file:
+            if start:
+                file.seek(start)
+            while content := file.readline(LINE_BYTES + 2):
                 number += 1
-                if not line.endswith(b"\n") and len(line) == LINE_BYTES + 2:
+                if not content.endswith(b"\n") and len(content) == LINE_BYTES + 2:
                     _skip_rest_of_line(file)
-                    yield line[:-1]
+                    yield content[:-1]
                 else:
-                    yield line.removesuffix(b"\n")
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise DataError(
-            f"{path}:{number + 1}: the compressed file is cut short or damaged ({error}); "
-            "copy or download it again, then compare its size"
-        ) from None
+                    yield content.removesuffix(b"\n")
+    except DAMAGES as error:
+        raise damaged(path, number + 1, error) from None
     except OSError as error:
         raise DataError(f"{path}:{number + 1}: cannot be read: {error.strerror or error}") from None
 

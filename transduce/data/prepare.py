@@ -1,44 +1,39 @@
 """`prepare`: from the user's parallel text to a folder of tokens that training maps into memory.
 
 The doctor examines every corpus, the tokenizer is trained on what stays (or given), all splits are tokenized. The
-result depends on text and settings alone, never on the number of workers.
+result depends on text and settings alone, never on the number of workers or shards, nor on how often it was killed:
+what is finished is kept in parts (resuming.py), and the same command goes on.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from transduce.data.corpus import (
-    ALIGNMENT,
-    FORMAT,
-    MANIFEST,
-    REPORT,
-    SIDES,
-    TOKENIZER,
-    VERSION,
-    Corpus,
-    Side,
-    Span,
-    file_facts,
-)
+from transduce.data.assembling import assemble, final_report
+from transduce.data.corpus import MANIFEST, Corpus
 from transduce.data.doctor import Doctor
-from transduce.data.examination import Examination, examine_splits
-from transduce.data.folders import whole_folder
+from transduce.data.drawing import draw_lines
+from transduce.data.examination import Examination, examine_stretches, open_examined
+from transduce.data.folders import check_free, mend_replaced, whole_folder
+from transduce.data.joining import join, open_joined
+from transduce.data.parts import Part, PartWriter, WorkFolder
 from transduce.data.report import Report
+from transduce.data.resuming import PLAN, Plan, begin, discard, hold_work, is_done, mark_done, one_at_a_time, say
+from transduce.data.stretches import Shard, Stretch, cut, index_splits
 from transduce.data.text import ParallelText
 from transduce.data.tokenizer import Tokenizers
-from transduce.data.tokenizing import Tokenizing, add_unknown_characters, text_chunks, token_dtypes
+from transduce.data.tokenizing import Tokenizing, add_unknown_characters
 from transduce.data.vocabulary import GivenTokenizer, SentencePiece, TrainedTokenizers
-from transduce.errors import ConfigError, DataError
+from transduce.errors import ConfigError, DataError, RunError
+
+SECONDS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1.0, 60.0  # while a shard waits for others
 
 
 @dataclass(frozen=True)
@@ -72,39 +67,191 @@ class Prepare:
         """Each tag once, in the order of the corpora."""
         return list(dict.fromkeys(text.tag for texts in self.splits.values() for text in texts if text.tag))
 
+    def settings(self) -> dict[str, Any]:
+        """What the result depends on besides the files, as JSON has it."""
+        facts = {k: v for k, v in asdict(self).items() if k not in ("output", "workers", "overwrite")}
+        kind = type(self.tokenizer).__name__
+        digest = self.tokenizer.load().digest() if isinstance(self.tokenizer, GivenTokenizer) else ""
+        facts = {**facts, "tokenizer": {"kind": kind, **facts["tokenizer"], "digest": digest}}
+        return dict(json.loads(json.dumps(facts)))
+
 
 def examine(config: Prepare) -> Report:
     """The doctor alone: nothing is written or trained; with a given tokenizer unknown characters are counted too."""
     given = config.tokenizer.load() if isinstance(config.tokenizer, GivenTokenizer) else None
     with tempfile.TemporaryDirectory(prefix="transduce-doctor-") as folder:
-        examination = examine_splits(config.splits, config.doctor, Path(folder), config.workers, given is not None)
+        work, corpora = WorkFolder(Path(folder)), index_splits(config.splits)
+        stretches = cut(corpora, 1)
+        examine_stretches(work, corpora, stretches, config.doctor, config.workers, keep_text=given is not None)
+        examination = open_examined(work, corpora, stretches, config.doctor)
+        join(work, examination)
+        examination = open_joined(work, examination)
         if given is not None:
             add_unknown_characters(examination, given)
         return examination.report()
 
 
 def prepare(config: Prepare) -> Corpus:
-    """Write the corpus; refused if one is there already and `overwrite` is not set."""
+    """Write the corpus; refused if one is there already and `overwrite` is not set. Goes on where it was killed."""
+    with _at_work(config, None, 1) as plan:
+        if plan is None:
+            return Corpus.open(config.output)
+        _examine(config, plan, plan.stretches)
+        return _finish(config, plan)
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """How far a shard is: what is done of it, and which other shards it found behind."""
+
+    shard: Shard
+    examined: bool
+    tokenized: bool
+    behind: tuple[int, ...]  # not examined yet, or once that is done, not tokenized yet
+
+    def __str__(self) -> str:
+        what = "tokenized" if self.tokenized else "examined"
+        others = f"; {_named(self.behind, self.shard.count)} not {what} yet" if self.behind else ""
+        if not self.tokenized:
+            then = "; then give this command again to tokenize this share, or merge"
+        else:
+            then = f"; now: transduce prepare ... --merge {self.shard.count}" if not self.behind else ""
+        return f"shard {self.shard}: {what}{others}{then}"
+
+
+def prepare_shard(config: Prepare, shard: Shard, wait: bool = False) -> ShardReport:
+    """Do what can be done of one share: examine it, and tokenize it once all shards are examined.
+
+    The first that finds all examined compares them and trains the tokenizer. `wait` for the others if they run now;
+    else call again, or leave the rest to `merge_shards`.
+    """
+    with _at_work(config, shard, shard.count) as plan:
+        if plan is None:
+            return ShardReport(shard, True, True, ())
+        _examine(config, plan, plan.share(shard))
+        _wait(plan, wait)
+        if behind := plan.behind(plan.work.examined):
+            return ShardReport(shard, True, False, tuple(behind))
+        examination = _joined(config, plan)
+        _tokenize(config, plan, examination, _tokenizers(config, plan, examination), plan.share(shard))
+        return ShardReport(shard, True, True, tuple(plan.behind(plan.work.tokenized)))
+
+
+def merge_shards(config: Prepare, shards: int) -> Corpus:
+    """Join examined shards to the corpus that `prepare` alone would write; does what they have left undone."""
+    with _at_work(config, None, Shard(shards, shards).count) as plan:
+        if plan is None:
+            return Corpus.open(config.output)
+        plan.unfinished(plan.work.examined, plan.stretches)  # removes what is damaged
+        if behind := plan.behind(plan.work.examined):
+            raise RunError(
+                f"{config.output}: {_named(behind, shards)} not examined yet: run prepare with "
+                f"--shard {behind[0]}/{shards} first"
+            )
+        return _finish(config, plan)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _at_work(config: Prepare, shard: Shard | None, shards: int) -> Iterator[Plan | None]:
+    """The plan, held by this process; None where the corpus was finished by a process that was killed right then."""
     _check_tags(config)
-    output = Path(config.output)
-    with whole_folder(output, MANIFEST, config.overwrite) as work:
-        scratch = work / "scratch"
-        scratch.mkdir()
-        examination = examine_splits(config.splits, config.doctor, scratch, config.workers, keep_text=True)
-        _refuse(examination)
-        trained = _tokenizers(config, examination)
-        trained.tokenizers.save(work / TOKENIZER)
-        tokenizing = Tokenizing(trained.tokenizers, work / TOKENIZER, config.longest, config.workers)
-        spans = {split: tokenizing.write_split(examination, split, work) for split in examination.scratches}
-        report = examination.report(trained.notes)
-        _check_not_empty(report)
-        for split in spans.keys() - {"train"}:
-            for side in SIDES:
-                os.replace(scratch / f"{split}.{side}.txt", work / f"{split}.{side}.txt")
-        shutil.rmtree(scratch)
-        (work / REPORT).write_text(report.as_text(), encoding="utf-8", newline="\n")
-        _write_manifest(work, spans, trained.tokenizers, report)
-    return Corpus.open(output)
+    output = Path(config.output).absolute()
+    with hold_work(output, shard) as work:
+        mend_replaced(output)
+        if is_done(work, output / MANIFEST):
+            say(f"{output}: nothing to do: it is complete")
+            discard(work)
+            yield None
+            return
+        try:
+            check_free(output, MANIFEST, config.overwrite)
+            plan = begin(work, config.splits, config.settings(), shards)
+        finally:
+            if shard is None and not (work.folder / PLAN).exists():
+                discard(work)
+        try:
+            yield plan
+        except DataError:
+            if shards == 1:  # the text must be mended, and is another then
+                discard(work)
+            raise
+
+
+def _examine(config: Prepare, plan: Plan, stretches: list[Stretch]) -> None:
+    left = plan.unfinished(plan.work.examined, stretches)
+    examine_stretches(plan.work, plan.corpora, left, config.doctor, config.workers)
+
+
+def _wait(plan: Plan, wait: bool) -> None:
+    next_word = time.monotonic()
+    while wait and (behind := plan.behind(plan.work.examined)):
+        if time.monotonic() >= next_word:
+            say(f"{plan.work.folder}: waiting: {_named(behind, plan.shards)} not examined yet")
+            next_word = time.monotonic() + SECONDS_BETWEEN_WORDS
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _named(shards: Sequence[int], count: int) -> str:
+    one = len(shards) == 1
+    return f"shard{'' if one else 's'} {', '.join(map(str, shards))} of {count} {'is' if one else 'are'}"
+
+
+def _joined(config: Prepare, plan: Plan) -> Examination:
+    examination = open_examined(plan.work, plan.corpora, plan.stretches, config.doctor)
+    with one_at_a_time(plan.work):
+        if plan.lacks(plan.work.joined):
+            plan.check_inputs()
+            join(plan.work, examination)
+    examination = open_joined(plan.work, examination)
+    _refuse(examination)
+    return examination
+
+
+def _tokenizers(config: Prepare, plan: Plan, examination: Examination) -> TrainedTokenizers:
+    path = plan.work.tokenizer
+    with one_at_a_time(plan.work):
+        if plan.lacks(path):
+            trained = _train(config, examination)
+            writer = PartWriter(path)
+            trained.tokenizers.save(writer.folder)
+            writer.finish({"notes": trained.notes})
+    return TrainedTokenizers(Tokenizers.load(path), tuple(Part(path).facts["notes"]))
+
+
+def _train(config: Prepare, examination: Examination) -> TrainedTokenizers:
+    if isinstance(config.tokenizer, GivenTokenizer):
+        return TrainedTokenizers(config.tokenizer.load())
+    symbols = config.tokenizer.symbols
+    settings = replace(config.tokenizer, symbols=(*symbols, *(tag for tag in config.tags if tag not in symbols)))
+    drawn = draw_lines(examination, settings)
+    return settings.train(drawn["source"], drawn["target"])
+
+
+def _tokenize(
+    config: Prepare, plan: Plan, examination: Examination, trained: TrainedTokenizers, stretches: list[Stretch]
+) -> None:
+    left = plan.unfinished(plan.work.tokenized, stretches)
+    tokenizing = Tokenizing(plan.work, trained.tokenizers, plan.work.tokenizer, config.longest, config.workers)
+    tokenizing.write_parts(examination, {stretch.number for stretch in left})
+
+
+def _finish(config: Prepare, plan: Plan) -> Corpus:
+    """All that comes after examining, then the corpus; the parts go."""
+    work, output = plan.work, Path(config.output).absolute()
+    examination = _joined(config, plan)
+    trained = _tokenizers(config, plan, examination)
+    _tokenize(config, plan, examination, trained, plan.stretches)
+    report = final_report(work, examination, trained)
+    _check_not_empty(report)
+    plan.check_inputs()
+    with whole_folder(output, MANIFEST, config.overwrite) as folder:
+        assemble(folder, work, examination, trained.tokenizers, report)
+        mark_done(work, folder / MANIFEST)
+    discard(work)
+    return Corpus.open(config.output)
 
 
 def _check_tags(config: Prepare) -> None:
@@ -133,73 +280,3 @@ def _check_not_empty(report: Report) -> None:
         read = sum(corpus.pairs for corpus in train)
         dropped = ", ".join(f"{check} {count:,}" for check, count in report.dropped().items()) or "none by the doctor"
         raise DataError(f"No training pair is left of {read:,} read; dropped: {dropped}")
-
-
-def _tokenizers(config: Prepare, examination: Examination) -> TrainedTokenizers:
-    if isinstance(config.tokenizer, GivenTokenizer):
-        return TrainedTokenizers(config.tokenizer.load())
-    symbols = config.tokenizer.symbols
-    settings = replace(config.tokenizer, symbols=(*symbols, *(tag for tag in config.tags if tag not in symbols)))
-    samples = {side: _sample(examination, side, settings) for side in SIDES}
-    return settings.train(samples["source"], samples["target"])
-
-
-def _sample(examination: Examination, side: Side, settings: SentencePiece) -> Iterator[str]:
-    """An even sample of the training lines that stay: those whose mixed position is small enough."""
-    sections = [section for section in examination.sections if section.split == "train"]
-    lines = sum(section.stayed for section in sections) * (2 if settings.shared else 1)
-    share = min(1.0, settings.sentences / max(lines, 1))
-    for chunk in text_chunks(examination, examination.scratches["train"], sections, 0):
-        chosen = np.flatnonzero(_mixed(np.array(chunk.positions, np.uint64), SIDES.index(side)) < share)
-        texts = chunk.source if side == "source" else chunk.target
-        for index in chosen.tolist():
-            yield texts[index].decode()
-
-
-def _mixed(positions: npt.NDArray[np.uint64], side: int) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each position that looks random and is always the same (splitmix64)."""
-    mixed = (positions * np.uint64(2) + np.uint64(side + 1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
-
-
-def _write_manifest(work: Path, spans: dict[str, list[Span]], tokenizers: Tokenizers, report: Report) -> None:
-    dtypes = token_dtypes(tokenizers)
-    splits = {
-        split: {
-            "pairs": parts[-1].stop,
-            **{
-                f"{side}_tokens": (work / f"{split}.{side}.tokens").stat().st_size // np.dtype(dtypes[side]).itemsize
-                for side in SIDES
-            },
-            **_count_links(work / f"{split}.{ALIGNMENT}"),
-            "spans": [asdict(span) for span in parts],
-        }
-        for split, parts in spans.items()
-    }
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "splits": splits,
-        "dtypes": dtypes,
-        "tokenizer": {
-            "digest": tokenizers.digest(),
-            "shared": tokenizers.shared,
-            "source_size": tokenizers.source.size,
-            "target_size": tokenizers.target.size,
-        },
-        "files": file_facts(work),
-        "report": report.as_dict(),
-    }
-    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-    (work / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
-
-
-def _count_links(stem: Path) -> dict[str, int]:
-    """Pairs with links and links in all; nothing where no corpus of the split has alignments."""
-    path = Path(f"{stem}.offsets")
-    if not path.exists():
-        return {}
-    offsets = np.memmap(path, "<u8", "r")
-    return {"aligned": int(np.count_nonzero(offsets[1:] != offsets[:-1])), "links": int(offsets[-1])}

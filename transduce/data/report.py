@@ -14,6 +14,13 @@ from rich.text import Text
 
 Outcome = Literal["kept", "cleaned", "dropped", "refused", "warning"]
 PLACES = 3
+# The order in which a corpus's findings are told, whatever was found first.
+_ORDER = (
+    *("byte_order_mark", "carriage_return", "line_break", "control", "invalid_utf8", "empty", "too_long", "ratio"),
+    *("copied", "aligned", "overlap_with_valid", "source_overlap_with_valid", "overlap_with_test"),
+    *("source_overlap_with_test", "duplicates", "swapped", "too_many_tokens", "alignment_lost"),
+    *("unknown_characters_in_source", "unknown_characters_in_target"),
+)
 EXCERPT = 60
 
 
@@ -67,11 +74,24 @@ class Tally:
 
     def findings(self) -> tuple[Finding, ...]:
         """All that was counted at least once."""
+        ordered = sorted(self.counts, key=lambda key: (_ORDER.index(key[0]), key[1]))
         return tuple(
-            Finding(check, outcome, count, tuple(self.places[check, outcome]), self.notes.get((check, outcome), ""))
-            for (check, outcome), count in self.counts.items()
-            if count
+            Finding(*key, self.counts[key], tuple(self.places[key]), self.notes.get(key, ""))
+            for key in ordered
+            if self.counts[key]
         )
+
+    def as_list(self) -> list[list[Any]]:
+        """For JSON."""
+        return [[*key, count, self.places[key], self.notes.get(key, "")] for key, count in self.counts.items()]
+
+    @classmethod
+    def from_list(cls, found: list[list[Any]]) -> Tally:
+        """What `as_list` gave."""
+        tally = cls()
+        for check, outcome, count, places, note in found:
+            tally.add(check, outcome, count, places, note)
+        return tally
 
 
 def excerpt(text: str | bytes, at: int = 0) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 CLEARLY = 0.1  # by which the crossed likeness must exceed the straight one
 FEWEST_TEXTS = 20
 SAMPLE = 1000  # texts of each corpus that are enough to judge
+_SPREAD, _AT_ONCE = 20_000, 2_000  # from the first lines of each file, a twentieth of so many at a time
+_LONGEST = 500  # characters of a text that are looked at
 
 
 @dataclass
@@ -24,13 +27,21 @@ class Profile:
     target: Counter[str] = field(default_factory=Counter)
     texts: int = 0
 
-    def add(self, source: Sequence[str], target: Sequence[str]) -> None:
+    def add(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Count the trigrams of some pairs, as long as they are wanted."""
-        wanted = min(SAMPLE - self.texts, SAMPLE // 10)  # from ten places of the corpus at least, if it is long
-        for left, right in zip(source[:wanted], target[:wanted], strict=True):
+        for left, right in islice(pairs, SAMPLE - self.texts):
             _count(self.source, left)
             _count(self.target, right)
             self.texts += 1
+
+
+def sample(source: Sequence[str], target: Sequence[str], lines: Sequence[int]) -> list[tuple[str, str]]:
+    """The pairs that a profile looks at, by the numbers of their lines: from ten places of each file."""
+    return [
+        (left[:_LONGEST], right[:_LONGEST])
+        for left, right, line in zip(source, target, lines, strict=True)
+        if line <= _SPREAD and (line - 1) % _AT_ONCE < SAMPLE // 10
+    ]
 
 
 def crossed_likeness(profile: Profile, others: Sequence[Profile]) -> tuple[float, float] | None:
@@ -54,7 +65,7 @@ def look_swapped(profile: Profile, others: Sequence[Profile]) -> bool:
 
 
 def _count(counts: Counter[str], text: str) -> None:
-    padded = f" {text[:500].lower()} "
+    padded = f" {text.lower()} "
     counts.update(padded[start : start + 3] for start in range(len(padded) - 2))
 
 

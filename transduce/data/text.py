@@ -1,6 +1,6 @@
 """Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
 
-`ParallelText` names one corpus; `read_chunks` streams it as `Chunk`s of raw bytes that know their file and line.
+`ParallelText` names one corpus; reading.py streams it as `Chunk`s of raw bytes that know their file and line.
 What reading repairs, and counts: a byte order mark at the start of a file, "\\r" at the end of a line, and a line break
 inside a JSON or Parquet text (it becomes a space, for a text is one line everywhere else).
 """
@@ -10,18 +10,13 @@ from __future__ import annotations
 import glob
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from transduce.data.alignment import describe_mismatch
-from transduce.data.lines import BYTE_ORDER_MARK, COMPRESSIONS, LINE_BYTES, check_file, read_lines
+from transduce.data.lines import BYTE_ORDER_MARK, COMPRESSIONS, LINE_BYTES, check_file
 from transduce.errors import ConfigError, DataError
 
-CHUNK_LINES = 2000
-CHUNK_BYTES = 4 << 20  # a chunk ends early when its lines are long
 Format = Literal["lines", "tsv", "jsonl", "parquet"]
 _FORMATS: dict[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
@@ -98,20 +93,6 @@ class ParallelText:
             )
         return found
 
-    def read_chunks(self) -> Iterator[Chunk]:
-        """Stream the whole corpus, file after file."""
-        links = self.alignment_files()
-        for number, (source_file, target_file) in enumerate(self.files()):
-            chunks = self._read_file(source_file, target_file)
-            yield from _with_links(chunks, links[number]) if links else chunks
-
-    def _read_file(self, source_file: str, target_file: str) -> Iterator[Chunk]:
-        if not self.path:
-            return _read_two_files(source_file, target_file)
-        if file_format(source_file) == "parquet":
-            return _read_parquet(source_file, self.sides)
-        return _read_one_file(source_file, self.sides)
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -185,57 +166,6 @@ def _matches(pattern: str) -> list[str]:
     return found
 
 
-def _take_lines(lines: Iterator[bytes], count: int) -> list[bytes]:
-    taken, size = [], 0
-    for line in islice(lines, count):
-        taken.append(line)
-        size += len(line)
-        if size >= CHUNK_BYTES:
-            break
-    return taken
-
-
-def _read_two_files(source_file: str, target_file: str) -> Iterator[Chunk]:
-    source, target = read_lines(source_file), read_lines(target_file)
-    done = 0
-    while True:
-        left = _take_lines(source, CHUNK_LINES)
-        right = list(islice(target, len(left) or 1))
-        if len(left) != len(right):
-            raise DataError(describe_mismatch(source_file, target_file))
-        if not left:
-            return
-        yield Chunk((source_file, target_file), done + 1, "lines", left, right)
-        done += len(left)
-
-
-def _with_links(chunks: Iterator[Chunk], path: str) -> Iterator[Chunk]:
-    lines = read_lines(path)
-    done = 0
-    for chunk in chunks:
-        links = list(islice(lines, len(chunk.source)))
-        if len(links) < len(chunk.source):
-            raise DataError(
-                f"{path}: has only {done + len(links):,} lines, {chunk.files[0]} has more: links need a line for each "
-                "pair, an empty one where there are none"
-            )
-        yield replace(chunk, links_file=path, links=links)
-        done += len(links)
-    if next(lines, None) is not None:
-        raise DataError(
-            f"{path}: has more than the {done:,} lines of the text it belongs to: links need a line for each pair, "
-            "so a pair was left out of the text, or this is another text's alignment"
-        )
-
-
-def _read_one_file(path: str, columns: tuple[str, str]) -> Iterator[Chunk]:
-    lines = read_lines(path)
-    done = 0
-    while taken := _take_lines(lines, CHUNK_LINES):
-        yield Chunk((path, path), done + 1, file_format(path), taken, [], columns)
-        done += len(taken)
-
-
 def _take_tsv(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes, bytes]:
     if not line or len(line) > LINE_BYTES:
         return line, line  # an empty pair, or one that the doctor finds too long
@@ -271,37 +201,3 @@ def _json_text(record: dict[str, object], column: str, place: str) -> bytes:
     if not isinstance(value, str):
         raise DataError(f"{place}: field {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string")
     return value.encode("utf-8", "surrogatepass")  # a lone surrogate thus becomes invalid UTF-8, which the doctor finds
-
-
-def _read_parquet(path: str, columns: tuple[str, str]) -> Iterator[Chunk]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install transduce[parquet]") from None
-    check_file(path)
-    done = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for column in columns:
-                if column not in file.schema_arrow.names:
-                    raise DataError(f"{path}: no column {column!r}; there are {sorted(file.schema_arrow.names)}")
-            for batch in file.iter_batches(CHUNK_LINES, columns=list(columns)):
-                left, right = (
-                    _parquet_texts(batch.column(column).to_pylist(), column, path, done) for column in columns
-                )
-                yield Chunk((path, path), done + 1, "parquet", left, right)
-                done += len(left)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}:{done + 1}: not a readable Parquet file ({error})") from None
-
-
-def _parquet_texts(values: list[object], column: str, path: str, done: int) -> list[bytes]:
-    texts = []
-    for number, value in enumerate(values, done + 1):
-        if not isinstance(value, str):
-            raise DataError(
-                f"{path}:{number}: column {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string"
-            )
-        texts.append(value.encode("utf-8", "surrogatepass")[: LINE_BYTES + 1])
-    return texts

@@ -1,29 +1,30 @@
-"""Text to memory-mapped token files: in worker processes, in order, the same bytes whatever their number."""
+"""Text to tokens, stretch by stretch: in worker processes, in order, the same bytes whatever their number."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from transduce.data.corpus import ALIGNMENT, SIDES, Side, Span
-from transduce.data.examination import Examination, Scratch, Section
+from transduce.data.corpus import ALIGNMENT, SIDES, Side
+from transduce.data.examination import LINE, Examination, ExaminedSplit
 from transduce.data.lines import read_lines
 from transduce.data.links import PlacedLinks, place_links
-from transduce.data.report import PLACES, Tally, excerpt
-from transduce.data.text import CHUNK_LINES
+from transduce.data.parts import PartWriter, WorkFolder, gather
+from transduce.data.reading import CHUNK_LINES
+from transduce.data.report import Tally, excerpt
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.data.workers import ordered_map
 from transduce.progress import Progress
 
 SAMPLE_CHARACTERS = 20
+LENGTH = "<u4"
 
 
 @dataclass(frozen=True)
@@ -44,51 +45,47 @@ def _load(path: str, digest: str) -> Tokenizers:
 
 @dataclass(frozen=True)
 class TextChunk:
-    """Consecutive pairs of the scratch folder, those that were marked to leave already taken out."""
+    """Consecutive pairs of a stretch, those that were marked to leave already taken out."""
 
+    stretch: int
     section: int
-    positions: list[int]
+    positions: list[int]  # among the pairs of the split that the checks of single pairs left
+    file: str
+    lines: list[int]
     source: list[bytes]
     target: list[bytes]
     tag: str
     longest: int  # 0: no limit
     links: list[bytes]  # a line a pair, or none where no corpus of the split has alignments
 
+    def place(self, index: int, text: str) -> str:
+        """What a report says of a pair."""
+        return f"{self.file}:{self.lines[index]}: {excerpt(text)}"
+
 
 @dataclass(frozen=True)
 class UnknownCharacters:
     """Characters that no piece of the tokenizer spells."""
 
-    count: int
-    total: int
-    sample: str
+    count: int = 0
+    total: int = 0
+    sample: str = ""
+
+    def __add__(self, more: UnknownCharacters) -> UnknownCharacters:
+        sample = self.sample + "".join(c for c in more.sample if c not in self.sample)
+        return UnknownCharacters(self.count + more.count, self.total + more.total, sample[:SAMPLE_CHARACTERS])
 
 
 @dataclass(frozen=True)
 class TokenChunk:
     """Tokens of the pairs that stay, end to end, with the length of each."""
 
-    section: int
     tokens: dict[Side, bytes]
     lengths: dict[Side, npt.NDArray[np.uint64]]
-    too_long: list[tuple[int, str]]  # position and excerpt of pairs with too many tokens
     unknown: dict[Side, UnknownCharacters]
     read: int
     placed: PlacedLinks
-    unplaced: list[tuple[int, str]]  # position and excerpt of pairs that lost their links
-
-    def report(self, tally: Tally, scratch: Scratch) -> None:
-        """Count what was dropped."""
-        if self.too_long:
-            tally.add("too_many_tokens", "dropped", len(self.too_long), _places(self.too_long, scratch))
-        if self.unplaced:
-            note = "in pieces they have other words than in the text; the pairs stay, without their links"
-            places = _places(self.unplaced, scratch)
-            tally.add("alignment_lost", "cleaned", len(self.unplaced), places, note)
-
-
-def _places(found: list[tuple[int, str]], scratch: Scratch) -> list[str]:
-    return [f"{scratch.place(position)}: {text}" for position, text in found[:PLACES]]
+    tally: Tally
 
 
 def unknown_of_both(tokenizers: Tokenizers, source: list[str], target: list[str]) -> dict[Side, UnknownCharacters]:
@@ -101,37 +98,38 @@ def _unknown(tokenizer: Tokenizer, texts: list[str]) -> UnknownCharacters:
     unknown = tokenizer.unknown_of(set(joined))
     if not unknown:
         return UnknownCharacters(0, len(joined), "")
-    counts = Counter(joined)
-    sample = "".join(sorted(unknown)[:SAMPLE_CHARACTERS])
-    return UnknownCharacters(sum(counts[character] for character in unknown), len(joined), sample)
+    counts = {character: count for character, count in Counter(joined).items() if character in unknown}
+    return UnknownCharacters(sum(counts.values()), len(joined), "".join(counts)[:SAMPLE_CHARACTERS])  # the first ones
 
 
-def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side, str]) -> TokenChunk:
+def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side, str]) -> tuple[int, TokenChunk]:
     """What a worker does."""
     tokenizers = folder.load()
     source = [line.decode() for line in chunk.source]
     target = [line.decode() for line in chunk.target]
     tag = [tokenizers.source.token(chunk.tag)] if chunk.tag else []
-    pairs, too_long, stayed = [], [], []
+    pairs, stayed, tally = [], [], Tally()
     encoded = zip(tokenizers.source.encode(source), tokenizers.target.encode(target), strict=True)
     for index, (left, right) in enumerate(encoded):
         if chunk.longest and max(len(tag) + len(left), len(right)) > chunk.longest:
-            too_long.append((chunk.positions[index], excerpt((source[index], target[index])[len(right) > len(left)])))
+            longer = (source[index], target[index])[len(right) > len(left)]
+            tally.add("too_many_tokens", "dropped", 1, [chunk.place(index, longer)])
         else:
             pairs.append((tag + left, right))
             stayed.append(index)
     lines = [chunk.links[index] for index in stayed] if chunk.links else [b""] * len(stayed)
     placed = place_links(lines, pairs, bool(tag), tokenizers)
+    for index in (stayed[i] for i in placed.unplaced):
+        note = "in pieces they have other words than in the text; the pairs stay, without their links"
+        tally.add("alignment_lost", "cleaned", 1, [chunk.place(index, source[index])], note)
     sides = {side: [pair[number] for pair in pairs] for number, side in enumerate(SIDES)}
-    return TokenChunk(
-        chunk.section,
+    return chunk.stretch, TokenChunk(
         {side: np.array([t for tokens in sides[side] for t in tokens], dtypes[side]).tobytes() for side in SIDES},
         {side: np.array([len(tokens) for tokens in sides[side]], np.uint64) for side in SIDES},
-        too_long,
         unknown_of_both(tokenizers, source, target),
         len(chunk.positions),
         placed,
-        [(chunk.positions[stayed[i]], excerpt(source[stayed[i]])) for i in placed.unplaced],
+        tally,
     )
 
 
@@ -141,134 +139,114 @@ def token_dtypes(tokenizers: Tokenizers) -> dict[Side, str]:
     return {side: "uint16" if size <= 1 << 16 else "uint32" for side, size in sizes.items()}
 
 
-class _Writer:
-    """Items end to end in one file (the tokens of a side, or links), and where each sentence's begin in another."""
+class _TokenizedPart:
+    """The part of one stretch: tokens of each side and links, with the length of each sentence."""
 
-    def __init__(self, path: Path, items: str = "tokens") -> None:
-        self._items, self._offsets = Path(f"{path}.{items}").open("wb"), Path(f"{path}.offsets").open("wb")  # noqa: SIM115
-        self._offsets.write(np.zeros(1, "<u8").tobytes())
-        self._end = 0
+    def __init__(self, number: int, work: WorkFolder, aligned: bool, progress: Progress) -> None:
+        self.number, self.aligned, self.progress = number, aligned, progress
+        self.writer = PartWriter(work.tokenized(number))
+        self.pairs = 0
+        self.tally = Tally()
+        self.unknown: dict[Side, UnknownCharacters] = {side: UnknownCharacters() for side in SIDES}
 
-    def __enter__(self) -> _Writer:
-        return self
+    def add(self, result: TokenChunk) -> None:
+        for side in SIDES:
+            self.writer.add(f"{side}.tokens", result.tokens[side])
+            self.writer.add(f"{side}.lengths", result.lengths[side].astype(LENGTH).tobytes())
+            self.unknown[side] += result.unknown[side]
+        if self.aligned:
+            self.writer.add(f"{ALIGNMENT}.links", result.placed.links)
+            self.writer.add(f"{ALIGNMENT}.lengths", result.placed.lengths.astype(LENGTH).tobytes())
+        self.pairs += len(result.lengths["source"])
+        self.tally.merge(result.tally)
+        self.progress.advance(result.read)
 
-    def __exit__(self, *error: object) -> None:
-        self._items.close()
-        self._offsets.close()
-
-    def add(self, items: bytes, lengths: npt.NDArray[np.uint64]) -> None:
-        ends = np.uint64(self._end) + np.cumsum(lengths, dtype=np.uint64)
-        self._items.write(items)
-        self._offsets.write(ends.astype("<u8").tobytes())
-        self._end = int(ends[-1]) if len(ends) else self._end
+    def finish(self) -> None:
+        unknown = {side: asdict(rate) for side, rate in self.unknown.items()}
+        self.writer.finish({"pairs": self.pairs, "tally": self.tally.as_list(), "unknown": unknown})
 
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """How the splits of a corpus become token files."""
+    """How stretches become tokens."""
 
+    work: WorkFolder
     tokenizers: Tokenizers
     folder: Path  # where they are saved
     longest: int  # tokens on either side of a training pair
     workers: int
 
-    def write_split(self, examination: Examination, split: str, output: Path) -> list[Span]:
-        """Write the token files of a split; what is found is added to the tallies of its sections."""
-        scratch = examination.scratches[split]
-        sections = [section for section in examination.sections if section.split == split]
-        stays = [0] * len(sections)
-        rates = [_Rates() for _ in sections]
-        with (
-            ExitStack() as files,
-            Progress(f"Tokenizing {split}", sum(section.stayed for section in sections), "pairs") as progress,
-        ):
-            writers = {side: files.enter_context(_Writer(output / f"{split}.{side}")) for side in SIDES}
-            path = output / f"{split}.{ALIGNMENT}"
-            links = files.enter_context(_Writer(path, "links")) if scratch.aligned else None
-            for result in self._tokenize(examination, scratch, sections):
-                for side in SIDES:
-                    writers[side].add(result.tokens[side], result.lengths[side])
-                if links is not None:
-                    links.add(result.placed.links, result.placed.lengths)
-                stays[result.section] += len(result.lengths["source"])
-                rates[result.section].add(result.unknown)
-                result.report(sections[result.section].tally, scratch)
-                progress.advance(result.read)
-        for section, rate in zip(sections, rates, strict=True):
-            rate.report(section.tally, self.tokenizers)
-        bounds = np.cumsum([0, *stays]).tolist()
-        return [
-            Span(section.text.label, start, stop, section.text.weight, section.text.tag)
-            for section, (start, stop) in zip(sections, pairwise(bounds), strict=True)
-        ]
-
-    def _tokenize(self, examination: Examination, scratch: Scratch, sections: list[Section]) -> Iterator[TokenChunk]:
+    def write_parts(self, examination: Examination, wanted: Set[int]) -> None:
+        """Tokenize the pairs of some stretches that stay; they become a part of each."""
         folder = TokenizerFolder(str(self.folder), self.tokenizers.digest())
         work = partial(tokenize_chunk, folder=folder, dtypes=token_dtypes(self.tokenizers))
-        longest = self.longest if scratch.split == "train" else 0
-        return ordered_map(work, text_chunks(examination, scratch, sections, longest), self.workers)
+        chunks = (
+            chunk
+            for split in examination.splits.values()
+            for chunk in text_chunks(examination, split, self.longest if split.name == "train" else 0, wanted)
+        )
+        stretches = {s.stretch.number: s for split in examination.splits.values() for s in split.stretches}
+        aligned = {s.stretch.number for split in examination.splits.values() for s in split.stretches if split.aligned}
+        with Progress("Tokenizing", sum(stretches[number].stayed for number in wanted), "pairs") as progress:
+            results = ordered_map(work, chunks, self.workers)
+            gather(results, lambda number: _TokenizedPart(number, self.work, number in aligned, progress))
+
+
+def text_chunks(
+    examination: Examination, split: ExaminedSplit, longest: int = 0, wanted: Set[int] | None = None
+) -> Iterator[TextChunk]:
+    """The pairs of a split that stay, in order, at least one chunk a stretch; of the `wanted` stretches, or of all."""
+    for stretch in split.stretches:
+        if wanted is not None and stretch.stretch.number not in wanted:
+            continue
+        section = examination.sections[stretch.stretch.section]
+        path = stretch.part.path
+        source, target = (read_lines(str(path / f"{side}.txt")) for side in SIDES)
+        links = read_lines(str(path / "alignment.txt")) if split.aligned else iter(())
+        lines = stretch.part.array("lines", LINE)
+        for at in range(0, max(stretch.stayed, 1), CHUNK_LINES):
+            count = min(CHUNK_LINES, stretch.stayed - at)
+            left, right, linked = (list(islice(texts, count)) for texts in (source, target, links))
+            first = stretch.start + at
+            stays = np.ones(count, np.bool_)
+            if split.name == "train":
+                stays = ~examination.leaves(examination.marks[first : first + count])
+            chosen = np.flatnonzero(stays)
+            yield TextChunk(
+                stretch.stretch.number,
+                stretch.stretch.section,
+                (chosen + first).tolist(),
+                stretch.file,
+                lines[chosen + at].tolist(),
+                [left[index] for index in chosen.tolist()],
+                [right[index] for index in chosen.tolist()],
+                section.text.tag,
+                longest,
+                [linked[index] for index in chosen.tolist()] if linked else [],
+            )
+
+
+# -- characters without a piece ----------------------------------------------------------------------------------------
 
 
 def add_unknown_characters(examination: Examination, tokenizers: Tokenizers) -> None:
     """Count the characters that a given tokenizer has no piece for, without tokenizing."""
-    for split, scratch in examination.scratches.items():
-        sections = [section for section in examination.sections if section.split == split]
-        rates = [_Rates() for _ in sections]
-        for chunk in text_chunks(examination, scratch, sections, 0):
+    sums = [{side: UnknownCharacters() for side in SIDES} for _ in examination.sections]
+    for split in examination.splits.values():
+        for chunk in text_chunks(examination, split):
             source, target = ([line.decode() for line in lines] for lines in (chunk.source, chunk.target))
-            rates[chunk.section].add(unknown_of_both(tokenizers, source, target))
-        for section, rate in zip(sections, rates, strict=True):
-            rate.report(section.tally, tokenizers)
+            for side, unknown in unknown_of_both(tokenizers, source, target).items():
+                sums[chunk.section][side] += unknown
+    for section, unknown_characters in zip(examination.sections, sums, strict=True):
+        report_unknown(section.tally, unknown_characters, tokenizers)
 
 
-class _Rates:
-    """Unknown characters of both sides of one corpus, added up."""
-
-    def __init__(self) -> None:
-        self.sums: dict[Side, UnknownCharacters] = {side: UnknownCharacters(0, 0, "") for side in SIDES}
-
-    def add(self, more: dict[Side, UnknownCharacters]) -> None:
-        for side, unknown in more.items():
-            known = self.sums[side]
-            sample = known.sample + "".join(c for c in unknown.sample if c not in known.sample)
-            self.sums[side] = UnknownCharacters(
-                known.count + unknown.count, known.total + unknown.total, sample[:SAMPLE_CHARACTERS]
-            )
-
-    def report(self, tally: Tally, tokenizers: Tokenizers) -> None:
-        for side, unknown in self.sums.items():
-            tokenizer = tokenizers.source if side == "source" else tokenizers.target
-            if unknown.count:
-                fate = "written as bytes" if tokenizer.byte_fallback else "written as the unknown token"
-                rate = f"{unknown.count / unknown.total:.4%} of the characters"
-                note = f"{rate}, {fate}; such as {excerpt(unknown.sample)}"
-                tally.add(f"unknown_characters_in_{side}", "kept", unknown.count, note=note)
-
-
-def text_chunks(
-    examination: Examination, scratch: Scratch, sections: list[Section], longest: int
-) -> Iterator[TextChunk]:
-    """The pairs of a split that stay, in order."""
-    source, target = read_lines(str(scratch.text("source"))), read_lines(str(scratch.text("target")))
-    links = read_lines(str(scratch.text("alignment"))) if scratch.aligned else iter(())
-    start = 0
-    for number, section in enumerate(sections):
-        end = start + section.stayed
-        while start < end:
-            stop = min(start + CHUNK_LINES, end)
-            left, right = list(islice(source, stop - start)), list(islice(target, stop - start))
-            linked = list(islice(links, stop - start))
-            stays = np.ones(stop - start, np.bool_)
-            if scratch.split == "train":
-                stays = ~examination.leaves(examination.marks[start:stop])
-            chosen = np.flatnonzero(stays).tolist()
-            yield TextChunk(
-                number,
-                [start + index for index in chosen],
-                [left[index] for index in chosen],
-                [right[index] for index in chosen],
-                section.text.tag,
-                longest,
-                [linked[index] for index in chosen] if linked else [],
-            )
-            start = stop
+def report_unknown(tally: Tally, found: dict[Side, UnknownCharacters], tokenizers: Tokenizers) -> None:
+    """Add the rates of one corpus to its findings."""
+    for side, unknown in found.items():
+        tokenizer = tokenizers.source if side == "source" else tokenizers.target
+        if unknown.count:
+            fate = "written as bytes" if tokenizer.byte_fallback else "written as the unknown token"
+            rate = f"{unknown.count / unknown.total:.4%} of the characters"
+            note = f"{rate}, {fate}; such as {excerpt(unknown.sample)}"
+            tally.add(f"unknown_characters_in_{side}", "kept", unknown.count, note=note)
