@@ -43,8 +43,9 @@ from transduce.training.memory import explained_shortage, peak_memory
 from transduce.training.optimizer import Schedule, update
 from transduce.training.passes import Eager, Graphed
 from transduce.training.run_folder import begin, export, open_teacher, take_weights
-from transduce.training.session import Place, Session
+from transduce.training.session import Session
 from transduce.training.signals import StopRequest
+from transduce.training.sums import Sums
 from transduce.training.validate import Measured, validate
 
 _ENDS = ("finished", "patience", "minutes")
@@ -106,7 +107,7 @@ class _Run:
         self.notes = self._resume(found)
         self.module = Step(self.session.model, config.objective.build(self._tools()))
         self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
-        self.sums = _Sums(self.session.place, self.session.device)
+        self.sums = Sums(self.session.place, self.session.device)
 
     def _resume(self, found: Found | None) -> tuple[str, ...]:
         """Go to where the newest good checkpoint was; gives what had to be passed over to find it."""
@@ -352,44 +353,6 @@ class _Run:
             f" in {len(set(map(tuple, plan.shapes.tolist())))} shapes, on {self.session.device}"
             + ("" if self.validates else f"; not validated, for the corpus has no split '{self.config.data.valid}'")
         )
-
-
-class _Sums:
-    """Sums on the device between two reports; nothing waits for it until a report or a save asks."""
-
-    def __init__(self, place: Place, device: torch.device) -> None:
-        self.place, self.device = place, device
-        self.tensors = {
-            name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in place.sums.items()
-        }
-
-    def add(self, name: str, value: Tensor) -> None:
-        value = value.double()
-        value = value.where(value.isfinite(), torch.zeros_like(value))
-        self.tensors[name] = self.tensors[name] + value if name in self.tensors else value
-
-    def skip(self, skipped: Tensor) -> None:
-        self.add("skipped", skipped)
-        before = self.tensors.get("in_a_row", torch.zeros((), dtype=torch.float64, device=self.device))
-        self.tensors["in_a_row"] = (before + 1) * skipped.double()
-
-    def count(self) -> int:
-        """Target tokens since the last report."""
-        return int(self.tensors["count"].item()) if "count" in self.tensors else 0
-
-    def store(self) -> None:
-        """Put the sums into the place, for a checkpoint."""
-        self.place.sums = {name: tensor.item() for name, tensor in self.tensors.items()}
-
-    def take(self) -> dict[str, float]:
-        """The sums so far, and start anew; `since` is the training time when they were begun."""
-        started = time.monotonic()
-        self.store()
-        self.place.seconds += time.monotonic() - started  # a GPU was still at the steps it had been handed
-        taken = {"since": 0.0, **self.place.sums}
-        self.tensors = {name: self.tensors[name] for name in ("in_a_row",) if name in self.tensors}
-        self.tensors["since"] = torch.tensor(self.place.seconds, dtype=torch.float64, device=self.device)
-        return taken
 
 
 def _seed(seed: int, step: int, micro: int) -> None:
