@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "errors": "",
     "numbers": "",
     "progress": "",
+    "launch": "",
     "config": "errors",
     "durable": "errors",
     "data": "errors progress durable",
@@ -36,7 +37,8 @@ MAY_IMPORT = {
     " search.constraints",
     "plot": "errors progress",
     "experiment": "errors data model search objectives training.settings",
-    "training": "errors progress durable config data model search objectives evaluation engines translator experiment",
+    "training": "errors progress durable config data model search objectives evaluation engines translator experiment"
+    " launch",
     "loading": "errors translator search.ensemble search.fit engines training.run_folder",
     "teaching": "errors durable config data evaluation search loading training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
@@ -45,7 +47,7 @@ MAY_IMPORT = {
     " training translator",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors config data evaluation experiment loading output plot comparison demo distillation training",
-    "__main__": "errors cli",
+    "__main__": "errors launch cli",
 }
 NO_TORCH = (
     "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit alignment"

@@ -7,9 +7,21 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. What a user can put right is printed without a traceback; the exit code is then 2."""
+    """Run the command line and end."""
+    from transduce.launch import leave
+
+    try:
+        _run()
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else 0)
+        raise
+
+
+def _run() -> None:
+    """The command line. What a user can put right is printed without a traceback; the exit code is then 2."""
     from transduce.cli import app
     from transduce.errors import UserError
+    from transduce.launch import first_to_tell
 
     try:
         try:
@@ -17,15 +29,21 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # here, where an error can still be told in words
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if first_to_tell():
+            print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # whoever read our output has gone, as with `| head`
         _discard_output()
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
-        print(f"error: {error.filename or 'writing the output'}: {error.strerror or error}", file=sys.stderr)
+        if first_to_tell():
+            print(f"error: {error.filename or 'writing the output'}: {error.strerror or error}", file=sys.stderr)
         _discard_output()
         sys.exit(2)
+    except Exception:
+        if not first_to_tell():
+            sys.exit(1)
+        raise
 
 
 def _discard_output() -> None:

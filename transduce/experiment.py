@@ -64,6 +64,11 @@ class Config:
         check_fit(self.objective, decoder, "objective", typing.get_args(ObjectiveChoice))
         check_fit(self.search, decoder)
         check_fit(self.validation.search, decoder, "validation.search")
+        if self.training.parallel == "fsdp" and isinstance(self.objective, SequenceLevel):
+            raise ConfigError(
+                "training.parallel: with fsdp all processes use each block as often, and translations that are drawn"
+                " differ in length; set training.parallel=ddp"
+            )
         if isinstance(self.objective, (Smoothed, SequenceLevel)):  # not a class of the user's own
             try:
                 self.objective.check(self.model)

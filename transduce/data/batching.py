@@ -137,6 +137,11 @@ class Batches:
 
     def stream(self, epoch: int, position: int) -> Iterator[tuple[int, int, Batch]]:
         """(epoch, position, batch) from the given place on, for ever."""
+        for plan, number, place in self.places(epoch, position):
+            yield number, place, self.make(plan, number, place)
+
+    def places(self, epoch: int, position: int) -> Iterator[tuple[Plan, int, int]]:
+        """The same without their batches, each with the plan that `make` finds it in."""
         while True:
             plan = self.plan(epoch)
             if len(plan) == 0:
@@ -148,11 +153,14 @@ class Batches:
                     " give it more text, or a larger weight"
                 )
             for number in range(position, len(plan)):
-                yield epoch, number, self.make(plan, epoch, number)
+                yield plan, epoch, number
             epoch, position = epoch + 1, 0
 
-    def make(self, plan: Plan, epoch: int, number: int) -> Batch:
+    def make(self, plan: Plan, epoch: int, number: int, rows: slice = slice(None)) -> Batch:
+        """Batch `number` of an epoch, or some rows of it, which are what they are in the whole."""
         members = plan.batch(number)
+        if self.sampling == 0:
+            members = members[rows]
         pairs = [self.split.pair(int(i)) for i in members]
         sources: list[Tokens] = [source for source, _ in pairs]
         targets: list[Tokens] = [target for _, target in pairs]
@@ -163,6 +171,7 @@ class Batches:
             targets = [*self.tokenizers.target.sample(targets, self.sampling, seed + 1)]
             source_length = self._rounded(sources)
             target_length = self._rounded(targets)
+            members, sources, targets = members[rows], sources[rows], targets[rows]  # all are cut alike before
         source_symbols, target_symbols = self.tokenizers.source.symbols, self.tokenizers.target.symbols
         batch = collate(sources, targets, source_symbols, target_symbols, source_length, target_length)
         if not self.split.aligned:

@@ -6,10 +6,11 @@ Each takes x (B, T, D) and a mask (B, T), True at real tokens (None: all are), w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as processes
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
@@ -37,6 +38,7 @@ class BatchNormOverTokens(nn.Module):
 
     In training the batch's own statistics are used and followed by running ones, which serve afterwards: one token
     alone has no variance. A batch's later words thus touch its earlier ones in training, which no other norm does.
+    Where several processes have rows of one batch, the statistics are those of all its rows.
     """
 
     running_mean: Tensor
@@ -61,15 +63,39 @@ class BatchNormOverTokens(nn.Module):
     def _statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         x = x.to(self.running_mean.dtype)  # sums over a batch want more than 16 bits
         real = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
-        count = real.sum().clamp(min=1)
+        count = over_processes(real.sum()).clamp(min=1)
         real = real.unsqueeze(-1)  # (B, T, 1)
-        mean = (x * real).sum((0, 1)) / count
-        variance = ((x - mean).square() * real).sum((0, 1)) / count
+        mean = over_processes((x * real).sum((0, 1))) / count
+        variance = over_processes(((x - mean).square() * real).sum((0, 1))) / count
         with torch.no_grad():
             unbiased = variance * count / (count - 1).clamp(min=1)  # what torch.nn.BatchNorm1d keeps
             self.running_mean.lerp_(mean, self.momentum)
             self.running_variance.lerp_(unbiased, self.momentum)
         return mean, variance
+
+
+def over_processes(part: Tensor) -> Tensor:
+    """The sum over the processes that train together, with gradient; of one process, its own part."""
+    if not processes.is_available() or not processes.is_initialized():
+        return part
+    whole: Tensor = _Summed.apply(part)  # type: ignore[no-untyped-call]
+    return whole
+
+
+class _Summed(torch.autograd.Function):
+    """What a process adds reaches the loss of each, so that its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(context: Any, part: Tensor) -> Tensor:
+        whole = part.clone()
+        processes.all_reduce(whole)
+        return whole
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        whole = gradient.contiguous().clone()
+        processes.all_reduce(whole)
+        return whole
 
 
 @dataclass(frozen=True)

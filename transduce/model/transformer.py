@@ -21,7 +21,7 @@ from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
 from transduce.model.positions import Positions, PositionScheme, Sinusoidal
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
-from transduce.model.whole import StepwiseDecoder
+from transduce.model.whole import Block, StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
 
 
@@ -96,7 +96,7 @@ class Places:
         return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count))
 
 
-class EncoderBlock(nn.Module):
+class EncoderBlock(Block):
     """Figure 1, left."""
 
     def __init__(self, config: Stack, d_model: int, dropout: float) -> None:
@@ -168,8 +168,10 @@ class SourceView:
     mask: Tensor  # (B, 1, 1, S)
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(Block):
     """Figure 1, right; not `causal`, each place sees those after it too."""
+
+    entrances = ("remember_source",)
 
     def __init__(self, config: Stack, d_model: int, dropout: float, causal: bool = True) -> None:
         super().__init__()
@@ -181,9 +183,10 @@ class DecoderBlock(nn.Module):
         self.around_cross = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
-    def remember_source(self, memory: Tensor) -> Remembered:
+    def remember_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's output (B, S, D), projected once a sentence."""
-        return Remembered(*self.cross.remember(memory))
+        remembered: tuple[Tensor, Tensor] = self.cross.remember(memory)
+        return remembered
 
     def forward(
         self,
@@ -242,7 +245,7 @@ class DecoderStack(nn.Module):
     def start(self, memory: Memory) -> State:
         """Keys and values of what each layer will look at, projected once a sentence."""
         looked_at = self.wiring(memory.layers)
-        layers = tuple(layer.remember_source(x) for layer, x in zip(self.blocks(), looked_at, strict=True))
+        layers = tuple(Remembered(*layer.remember_source(x)) for layer, x in zip(self.blocks(), looked_at, strict=True))
         return State(fixed=SourceView(layers, memory.mask[:, None, None, :]), grown=None, length=0)
 
     def forward(

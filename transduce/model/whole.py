@@ -53,6 +53,15 @@ class Parts:
     decoder: nn.Module
 
 
+class Block(nn.Module):
+    """A layer of a stack, large enough to be held in pieces by several processes and put together while it works.
+
+    `entrances` are the methods besides `forward` by which a stack uses its weights.
+    """
+
+    entrances: ClassVar[tuple[str, ...]] = ()
+
+
 class EncoderDecoder(nn.Module):
     """What loading, saving, training and scoring know of any model."""
 
@@ -82,6 +91,10 @@ class EncoderDecoder(nn.Module):
     def tables(self) -> list[nn.Parameter]:
         """Matrices whose rows are looked up rather than multiplied; some optimizers treat them apart."""
         return [module.weight for module in self.modules() if isinstance(module, Embedding)]
+
+    def blocks(self) -> list[Block]:
+        """The layers that several processes may hold in pieces; a stack that has none is held whole."""
+        return [module for module in self.modules() if isinstance(module, Block)]
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter and saved buffer by name, a shared one once, by its first name: what a checkpoint holds."""

@@ -26,6 +26,10 @@ class Loss:
     count: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
+    def uncounted(self) -> Loss:
+        """Nothing, with the gradients of nothing."""
+        return Loss(self.total * 0, self.count * 0, {name: value * 0 for name, value in self.metrics.items()})
+
 
 class Objective(Protocol):
     """Owns the forward pass: the loop never sees logits. `step` is the number of updates made so far.

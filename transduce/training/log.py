@@ -107,6 +107,26 @@ class RunLog:
         return seconds_as_text((time.monotonic() - self._started) / done * (self.steps - step))
 
 
+class Unheard(RunLog):
+    """The log of a process that has nothing to say: another one of its group says it for all."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self._live = self._board = None
+
+    def say(self, text: str) -> None:
+        pass
+
+    def record(self, kind: str, step: int, values: dict[str, float]) -> None:
+        pass
+
+    def train(self, step: int, values: dict[str, float]) -> None:
+        pass
+
+    def valid(self, step: int, values: dict[str, float], best: bool) -> None:
+        pass
+
+
 def _lines_until(path: Path, step: int) -> list[str]:
     """Whole lines of an earlier log up to a step; a half-written last line and later steps are left out."""
     if not path.exists():

@@ -6,47 +6,46 @@ from any checkpoint goes on to the same bits as one that was never stopped (on t
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.data.prefetch import prefetched
+from transduce.data.share import Portion, Share
 from transduce.durable import disk_errors
-from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
 from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
-from transduce.objectives.cross_entropy import Smoothed
 from transduce.training.average import average
 from transduce.training.card import Facts
 from transduce.training.checkpoint import (
     Found,
-    clean_leftovers,
-    newest_good,
     prune,
     read_checkpoint,
     save_checkpoint,
     step_folders,
 )
+from transduce.training.distributed import Group
 from transduce.training.lock import RunLock
-from transduce.training.log import RunLog
+from transduce.training.log import RunLog, Unheard
 from transduce.training.memory import explained_shortage, peak_memory
 from transduce.training.optimizer import Schedule, update
-from transduce.training.passes import Eager, Graphed
-from transduce.training.run_folder import begin, export, open_teacher, take_weights
+from transduce.training.passes import choose
+from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
 from transduce.training.signals import StopRequest
 from transduce.training.sums import Sums
-from transduce.training.validate import Measured, validate
+from transduce.training.validate import Measured, validate, wearing
 
 _ENDS = ("finished", "patience", "minutes")
 _METRIC = "metrics."  # before the names of the objective's own sums, to keep them apart from the loop's
@@ -64,13 +63,16 @@ class Outcome:
 
 
 def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
-    """Train in a run folder, or go on with the run that is there."""
-    corpus = Corpus.open(corpus_folder(config))
+    """Train in a run folder, or go on with the run that is there. Processes started by torchrun do it together."""
     folder = Path(folder)
-    with disk_errors(folder, "making the run folder", needed=4096):
-        folder.mkdir(parents=True, exist_ok=True)
-    with RunLock(folder), StopRequest() as stop:
-        return _Run(config, folder, corpus).go(stop)
+    with Group(config.training.device) as group:
+        corpus = Corpus.open(corpus_folder(config))
+        if group.first:
+            with disk_errors(folder, "making the run folder", needed=4096):
+                folder.mkdir(parents=True, exist_ok=True)
+        held = RunLock(folder) if group.first else nullcontext()
+        with held, StopRequest(speaks=group.first, aborts=group.size == 1) as stop:
+            return _Run(config, folder, corpus, group).go(stop)
 
 
 def corpus_folder(config: Config) -> str:
@@ -85,88 +87,88 @@ def corpus_folder(config: Config) -> str:
 class _Run:
     """One call of `train`: everything that is set up once, and the steps between."""
 
-    def __init__(self, config: Config, folder: Path, corpus: Corpus) -> None:
-        self.config, self.folder, self.corpus = config, folder, corpus
+    def __init__(self, config: Config, folder: Path, corpus: Corpus, group: Group) -> None:
+        self.config, self.folder, self.corpus, self.group = config, folder, corpus, group
         self.tokenizers = corpus.tokenizers
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
-        clean_leftovers(folder)
         split = corpus.split(config.data.train)
         self.validates = config.data.valid in corpus.splits
         data = config.data
         self.batches = Batches(split, self.tokenizers, data.tokens, data.bucket, config.seed, data.sampling)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
-        found = newest_good(folder)
-        if config.training.start_from and found is None:
-            take_weights(model, Path(config.training.start_from), self.tokenizers)
-        begin(folder, config, self.tokenizers)
-        self.session = Session(config, model, pick_device(config.training.device))
+        found = make_ready(folder, config, self.tokenizers, model) if group.first else None
+        group.spread(model.weights().values())
+        model = model.to(group.device)
+        in_pieces = group.size > 1 and config.training.parallel == "fsdp"
+        self.validated = copy.deepcopy(model) if in_pieces and group.first else model  # a whole one
+        self.module = Step(model, config.objective.build(self._tools()))
+        self.passes = choose(self.module, model, config, group, lambda text: self.log.say(text))
+        self.session = Session(config, model, group.device)
         self.session.place.corpus = corpus.digest
         self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
         self.notes = self._resume(found)
-        self.module = Step(self.session.model, config.objective.build(self._tools()))
+        counting = len(model.weights()) > len(list(model.parameters()))  # what batches were like, as BatchNorm does
+        self.share = Share(group.rank, group.size, config.training.accumulate, entire=not counting)
         self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
-        self.sums = Sums(self.session.place, self.session.device)
+        self.sums = Sums(self.session.place, group)
+        self.log = self._log()
 
-    def _resume(self, found: Found | None) -> tuple[str, ...]:
+    def _resume(self, found: Found | None) -> list[str]:
         """Go to where the newest good checkpoint was; gives what had to be passed over to find it."""
-        if found is None:
-            return ()
-        self.session.restore(read_checkpoint(found.path), str(found.path))
+        path, notes = self.group.told((str(found.path), list(found.notes)) if found else ("", []))
+        if not path:
+            return notes
+        self.session.restore(self.group.snapshot(read_checkpoint(Path(path)) if self.group.first else None), path)
         if self.session.place.corpus != self.corpus.digest:
             raise RunError(
                 f"{self.folder}: was trained on another corpus than {self.corpus.folder} holds now; give data.folder"
                 " the one it began with, or choose another folder for the new run"
             )
-        return found.notes
+        return notes
 
     def _tools(self) -> Tools:
         target = self.tokenizers.target
 
         def teacher(folder: str) -> Stepwise:
-            return open_teacher(Path(folder), self.tokenizers).to(self.session.device)
+            return open_teacher(Path(folder), self.tokenizers).to(self.group.device)
 
         return Tools(target.symbols, target.decode, teacher, target.size)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def go(self, stop: StopRequest) -> Outcome:
-        training, place = self.config.training, self.session.place
-        with RunLog(
-            self.folder, training.steps, place.step, training.tensorboard, self.config.validation.metric
-        ) as log:
+        place = self.session.place
+        with self.log as log:
             for note in self.notes:
                 log.say(note)
             reason = self._end()
-            if reason and log.finished:
+            if reason and self.group.told(log.finished):
                 log.say(
                     f"{self.folder}: nothing to do: it ended at step {place.step:,} ({reason}); raise training.steps,"
                     " training.minutes or validation.patience to go on"
                 )
                 return Outcome(self.folder, place.step, reason, place.validation)
             log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
-            self.passes = self._passes(log)
-            with prefetched(self._stream()) as ready, explained_shortage(self.config, place):
+            with prefetched(self._stream(), ahead=4 * self.group.size) as ready, explained_shortage(self.config, place):
                 while not reason:
                     reason = self._step(ready, log, stop)
             if reason in _ENDS:
                 self._finish(log, reason)
         return Outcome(self.folder, place.step, reason, place.validation)
 
-    def _stream(self) -> Iterator[tuple[int, int, Batch]]:
+    def _stream(self) -> Iterator[Portion]:
         """Batches from where the run stands, ready for the device: what the thread that makes them does."""
         place, pins = self.session.place, self.session.device.type == "cuda"
-        for epoch, position, batch in self.batches.stream(place.epoch, place.position):
-            yield epoch, position, batch.pinned() if pins else batch
+        for portion in self.share.portions(self.batches, place.epoch, place.position):
+            yield portion.pinned() if pins else portion
 
-    def _passes(self, log: RunLog) -> Eager:
-        """How micro-batches are run: replayed as graphs where there is a GPU and every step is like the last."""
-        config, device, bf16 = self.config, self.session.device, self.config.training.precision == "bf16"
-        steady = isinstance(config.objective, Smoothed) and config.objective.steady
-        if device.type == "cuda" and config.training.graphs and steady:
-            return Graphed(self.module, device, bf16, log.say)
-        return Eager(self.module, device, bf16)
+    def _log(self) -> RunLog:
+        training, step = self.config.training, self.session.place.step
+        if not self.group.first:
+            return Unheard()
+        return RunLog(self.folder, training.steps, step, training.tensorboard, self.config.validation.metric)
 
     def _end(self) -> str:
         """Why no further step is to be made, if that is so."""
@@ -177,7 +179,7 @@ class _Run:
             return "patience"
         return "minutes" if training.minutes and place.seconds > 60 * training.minutes else ""
 
-    def _step(self, ready: Iterator[tuple[int, int, Batch]], log: RunLog, stop: StopRequest) -> str:
+    def _step(self, ready: Iterator[Portion], log: RunLog, stop: StopRequest) -> str:
         """One update and what is due after it; gives the reason to stop, if there is one."""
         training, place = self.config.training, self.session.place
         started = time.monotonic()
@@ -187,9 +189,11 @@ class _Run:
         if place.step % training.report_every == 0:
             self._report(log)
         log.advance(place.step)
+        if training.minutes:
+            place.seconds = self.group.highest(place.seconds)  # one clock, so that all end at the same step
         if self.validates and (place.step % self.config.validation.every == 0 or self._end()):
             self._validate(log)
-        asked = stop.signal  # looked at once: a signal that comes while saving is for the next step
+        asked = self.group.asked(stop.signal)  # looked at once: a signal that comes while saving is for the next step
         reason = asked.name if asked else self._end()
         if reason or self._planned(place.step):
             self._save()
@@ -202,22 +206,24 @@ class _Run:
         validated = self.validates and step % self.config.validation.every == 0
         return validated or step % self.config.training.save_every == 0
 
-    def _update(self, batches: list[tuple[int, int, Batch]]) -> None:
+    def _update(self, portions: list[Portion]) -> None:
         """Back-propagate the sums of all micro-batches, then divide once by the sum of their counts."""
         session, place = self.session, self.session.place
         self.module.train()
         session.optimizer.zero_grad(set_to_none=self.passes.drops_gradients)
         count = torch.zeros((), device=session.device)
-        for number, (epoch, position, batch) in enumerate(batches):
-            _seed(self.config.seed, place.step, number)
-            loss = self.passes(batch, place.step)
+        own = [(portion, portion.batch) for portion in portions if portion.batch is not None]
+        for portion, batch in own:
+            _seed(self.config.seed, place.step, portion.number, portion.piece)
+            loss = self.passes(batch, place.step, portion is own[-1][0], portion.counted)
             count += loss.count
             finite = loss.total.isfinite()  # else the micro-batch is in no sum, and reports stay means
             metrics = {f"{_METRIC}{name}": value for name, value in loss.metrics.items()}
             for name, value in {"loss": loss.total, "count": loss.count, **metrics}.items():
                 self.sums.add(name, value * finite)
-            place.epoch, place.position = epoch, position + 1
-        norm, skipped = update(session.optimizer, self.rate(place.step + 1), count, self.config.training.clip)
+        place.epoch, place.position = portions[-1].epoch, portions[-1].position + 1
+        count, rate = self.group.sum(count), self.rate(place.step + 1)
+        norm, skipped = update(session.optimizer, rate, count, self.config.training.clip)
         session.move_average()
         self.sums.add("norm", norm)
         self.sums.add("steps", torch.ones((), device=session.device))
@@ -257,7 +263,10 @@ class _Run:
 
     def _validate(self, log: RunLog) -> None:
         place, validation = self.session.place, self.config.validation
-        measured = self._measure(self.session.offered_weights())
+        self.sums.store()
+        offered = self.session.offered_weights()
+        measured = self._measure(offered) if self.group.first else Measured({}, "", [])
+        measured = measured.told(self.group)  # the others wait for it
         value = measured.values[validation.metric]
         best = place.best_step < 0 or validation.better(value, place.scores[str(place.best_step)])
         place.scores[str(place.step)] = value
@@ -267,24 +276,22 @@ class _Run:
             log.say(f"    {sample.source}\n      -> {sample.translation}\n      =  {sample.reference}")
         if best:
             place.best_step, place.validation, place.signature = place.step, measured.values, measured.signature
-            self._export(self.session.offered_weights(), f"best by validation {validation.metric}, step {place.step:,}")
+            if self.group.first:
+                self._export(offered, f"best by validation {validation.metric}, step {place.step:,}")
 
     def _measure(self, weights: dict[str, Tensor]) -> Measured:
-        """Validate these weights, then put the model's own back."""
-        model = self.session.model
-        own = {name: tensor.clone() for name, tensor in model.weights().items()}
-        model.load_weights(weights)
-        try:
-            return validate(model, self.corpus, self.config, self.session.device)
-        finally:
-            model.load_weights(own)
+        """Validate these weights."""
+        with wearing(self.validated, weights):
+            return validate(self.validated, self.corpus, self.config, self.session.device)
 
     def _save(self) -> None:
         """Save, and only then delete what is no longer wanted."""
         training = self.config.training
         self.sums.store()
-        save_checkpoint(self.folder, self.session.snapshot())
-        prune(self.folder, {*self._last(training.keep_last), *self._best(training.keep_best)})
+        snapshot = self.session.snapshot()
+        if self.group.first:
+            save_checkpoint(self.folder, snapshot)
+            prune(self.folder, {*self._last(training.keep_last), *self._best(training.keep_best)})
 
     def _last(self, count: int) -> list[int]:
         """The last so many of the steps kept; one that only a signal saved does not count once training went on."""
@@ -297,8 +304,12 @@ class _Run:
     def _finish(self, log: RunLog, reason: str) -> None:
         """Average if asked, and leave the best weights in the folder."""
         training, place = self.config.training, self.session.place
+        self.sums.store()
+        offered = self.session.offered_weights()
+        if not self.group.first:
+            return
         if place.best_step < 0:
-            self._export(self.session.offered_weights(), f"last, step {place.step:,}")
+            self._export(offered, f"last, step {place.step:,}")
         averaged = self._average(log) if training.average > 1 else {}
         memory = {"memory": peak_memory(self.session.device)}
         log.record("finished", place.step, {**place.validation, **averaged, **memory})
@@ -337,7 +348,7 @@ class _Run:
             step=place.step,
             epoch=place.epoch,
             seconds=place.seconds,
-            target_tokens=place.target_tokens + self.sums.count(),
+            target_tokens=place.target_tokens + int(place.sums.get("count", 0)),
             weights=name,
             validation=place.validation,
             signature=place.signature,
@@ -351,10 +362,11 @@ class _Run:
         return (
             f"{self.folder}: {count:,} parameters, {len(self.batches.split):,} pairs, {len(plan):,} batches an epoch"
             f" in {len(set(map(tuple, plan.shapes.tolist())))} shapes, on {self.session.device}"
+            + (f", {self.group.size} processes ({self.config.training.parallel})" if self.group.size > 1 else "")
             + ("" if self.validates else f"; not validated, for the corpus has no split '{self.config.data.valid}'")
         )
 
 
-def _seed(seed: int, step: int, micro: int) -> None:
-    """Dropout and the like of one micro-batch follow from these three numbers alone."""
-    torch.manual_seed(((seed * 1_000_003 + step) * 1_009 + micro) % (1 << 63))
+def _seed(seed: int, step: int, micro: int, piece: int) -> None:
+    """Dropout and the like of one piece of a micro-batch follow from these four numbers alone."""
+    torch.manual_seed((((seed * 1_000_003 + step) * 1_009 + micro) + piece * 0x9E3779B97F4A7C15) % (1 << 63))

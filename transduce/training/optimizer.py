@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transduce.errors import ConfigError
 from transduce.training.muon import MuonWithAdam
+from transduce.training.pieces import whole
 
 Schedule = Callable[[int], float]
 
@@ -181,7 +182,7 @@ def update(optimizer: torch.optim.Optimizer, rate: float, count: Tensor, clip: f
     """
     groups = optimizer.param_groups
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients) / count
+    norm = whole(torch.nn.utils.get_total_norm(gradients)) / count
     divisor = count * (norm / clip).clamp(min=1.0) if clip > 0 else count
     skipped = (~torch.isfinite(norm)).float()
     for group in groups:

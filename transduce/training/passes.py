@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 
 from transduce.data.batch import Batch
+from transduce.experiment import Config
+from transduce.model.whole import EncoderDecoder
 from transduce.objectives.base import Loss, Step
+from transduce.objectives.cross_entropy import Smoothed
+from transduce.training.distributed import Group
 
 MOST_GRAPHS = 128  # shapes; a corpus has a few dozen that come again and again
 Shape = tuple[tuple[int, ...], ...]
@@ -29,15 +33,22 @@ class Eager:
     def __init__(self, module: Step, device: torch.device, bf16: bool) -> None:
         self.module, self.device, self.bf16 = module, device, bf16
 
-    def __call__(self, batch: Batch, step: int) -> Loss:
-        return self.run(batch.to(self.device), step)
+    def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
+        """`last` before the update; not `counted`, it adds nothing (data/share.py). Both are for several processes."""
+        return self.run(batch.to(self.device), step, counted)
 
-    def run(self, batch: Batch, step: int) -> Loss:
+    def run(self, batch: Batch, step: int, counted: bool = True) -> Loss:
         """The same for a batch that is on the device."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            loss: Loss = self.module(batch, step)
+            loss = self.loss(batch, step)
+        loss = loss if counted else loss.uncounted()
         loss.total.backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
+
+    def loss(self, batch: Batch, step: int) -> Loss:
+        """The forward pass."""
+        found: Loss = self.module(batch, step)
+        return found
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class Graphed(Eager):
         self.pool = torch.cuda.graph_pool_handle()
         self.failed = False
 
-    def __call__(self, batch: Batch, step: int) -> Loss:
+    def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
         shape = tuple(tuple(tensor.shape) for tensor in batch.tensors())
         if shape in self.recorded:
             return self._replay(self.recorded[shape], batch)
@@ -98,3 +109,23 @@ class Graphed(Eager):
             self.say(f"training.graphs: this model's step cannot be recorded ({reason}); going on without")
             return
         self.recorded[shape] = Recorded(graph, held, loss, tuple(self.module.buffers()))
+
+
+def choose(module: Step, model: EncoderDecoder, config: Config, group: Group, say: Callable[[str], None]) -> Eager:
+    """How micro-batches are run: by several processes; replayed as graphs where every step is like the last; plainly.
+
+    What several processes exchange within a pass is not recorded.
+    """
+    device, bf16 = group.device, config.training.precision == "bf16"
+    if group.size > 1:
+        from transduce.training.parallel import Copies, Pieces  # slow to import, and of no use to one process
+
+        if config.training.parallel == "fsdp":
+            return Pieces(module, model, device, bf16)
+        # Our own objectives use all of a model but the heads whose terms they lack or are done with.
+        foreign = not type(config.objective).__module__.startswith("transduce.")
+        return Copies(module, device, bf16, sparing=bool(config.model.heads) or foreign)
+    steady = isinstance(config.objective, Smoothed) and config.objective.steady
+    if device.type == "cuda" and config.training.graphs and steady:
+        return Graphed(module, device, bf16, say)
+    return Eager(module, device, bf16)

@@ -21,6 +21,7 @@ from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder, Seq2Seq
 from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
+from transduce.training.checkpoint import Found, clean_leftovers, newest_good
 from transduce.training.weights import check_shapes, load_weights, save_weights
 
 CONFIG, TOKENIZER, MODEL, CARD = "config.toml", "tokenizer", "model.safetensors", "README.md"
@@ -33,10 +34,20 @@ _FREE = (
     "data.folder",
     *("validation.every", "validation.patience", "validation.samples"),  # with the rest, scores could not be compared
     *("training.steps", "training.minutes", "training.device", "training.threads", "training.graphs"),
-    "training.tensorboard",
+    *("training.parallel", "training.tensorboard"),
     *("training.report_every", "training.save_every", "training.keep_last", "training.keep_best"),
     *("training.average", "training.average_of"),
 )
+
+
+def make_ready(folder: Path, config: Config, tokenizers: Tokenizers, model: EncoderDecoder) -> Found | None:
+    """Begin or continue a run; gives the checkpoint to go on from. A new model gets the weights it is to start from."""
+    clean_leftovers(folder)
+    found = newest_good(folder)
+    if config.training.start_from and found is None:
+        take_weights(model, Path(config.training.start_from), tokenizers)
+    begin(folder, config, tokenizers)
+    return found
 
 
 def begin(folder: Path, config: Config, tokenizers: Tokenizers) -> None:

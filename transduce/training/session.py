@@ -1,6 +1,7 @@
 """A model in training with all that must survive a crash: weights, optimizer, moving average, place in the data.
 
-`snapshot` and `restore` are exact: a session restored from a snapshot goes on to the same bits.
+`snapshot` and `restore` are exact: a session restored from a snapshot goes on to the same bits. A snapshot holds whole
+tensors, whoever of how many processes holds which piece of them: all must ask for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder
 from transduce.training.checkpoint import Snapshot
+from transduce.training.pieces import alike, whole
 from transduce.training.weights import check_shapes
 
 
@@ -51,7 +53,7 @@ class Session:
 
     def __init__(self, config: Config, model: EncoderDecoder, device: torch.device) -> None:
         self.config = config
-        self.model = model.to(device)
+        self.model = model
         self.device = device
         self.optimizer = config.training.optimizer.build(model.parameters(), model.tables())
         self.average = (
@@ -67,22 +69,23 @@ class Session:
 
     def offered_weights(self) -> dict[str, Tensor]:
         """What is validated and exported: the moving average if there is one."""
-        return self.average if self.average is not None else self.model.weights()
+        return wholes(self.average if self.average is not None else self.model.weights())
 
     def snapshot(self) -> Snapshot:
-        tensors = {"model": dict(self.model.weights()), "optimizer": self._optimizer_tensors()}
+        tensors = {"model": wholes(self.model.weights()), "optimizer": wholes(self._optimizer_tensors())}
         if self.average is not None:
-            tensors["average"] = self.average
+            tensors["average"] = wholes(self.average)
         return Snapshot(self.place.step, tensors, asdict(self.place))
 
     def restore(self, snapshot: Snapshot, where: str) -> None:
         expected = {name: tuple(tensor.shape) for name, tensor in self.model.weights().items()}
         check_shapes(snapshot.tensors["model"], expected, where)
-        self.model.load_weights(snapshot.tensors["model"])
+        own = self.model.weights()
+        self.model.load_weights({name: alike(tensor, own[name]) for name, tensor in snapshot.tensors["model"].items()})
         self._restore_optimizer(snapshot.tensors["optimizer"])
         if self.average is not None:
             for name, tensor in snapshot.tensors.get("average", snapshot.tensors["model"]).items():
-                self.average[name].copy_(tensor)
+                self.average[name].copy_(alike(tensor, own[name]))
         self.place = Place(**snapshot.state)
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
@@ -98,4 +101,8 @@ class Session:
         for key, tensor in tensors.items():
             name, _, moment = key.rpartition("/")
             state: dict[str, Any] = self.optimizer.state[parameters[name]]
-            state[moment] = tensor.to(self.device)
+            state[moment] = alike(tensor, parameters[name])
+
+
+def wholes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: whole(tensor) for name, tensor in tensors.items()}

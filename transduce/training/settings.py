@@ -10,7 +10,7 @@ from transduce.search.beam import Beam
 from transduce.search.ctc import CTCCollapse
 from transduce.search.refine import MaskPredict
 from transduce.search.stepwise import Greedy, Sample
-from transduce.training.optimizer import Adam, LearningRate, Optimizer, Paper
+from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
 
 Metric = Literal["bleu", "chrf", "loss"]
 
@@ -40,6 +40,7 @@ class Training:
     average_of: Literal["last", "best"] = "last"
     device: str = "auto"
     graphs: bool = True  # on a GPU, replay the launches of a step where the objective lets that be
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: whole, or in pieces
     threads: int = 0  # CPU threads; 0 = torch's own choice
     tensorboard: bool = False
 
@@ -52,6 +53,11 @@ class Training:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0 <= self.ema < 1:
             raise ConfigError(f"ema: expected a number from 0 up to 1, got {self.ema}")
+        if self.parallel == "fsdp" and isinstance(self.optimizer, Muon):
+            raise ConfigError(
+                "parallel: with fsdp each process holds a part of every matrix, and Muon needs whole ones;"
+                " set training.parallel=ddp, or training.optimizer=adam_w"
+            )
         kept = self.keep_last if self.average_of == "last" else self.keep_best
         if self.average > kept:
             raise ConfigError(

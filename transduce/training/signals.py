@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C ask for a stop at the next step; a second one aborts at once."""
+"""SIGTERM and Ctrl-C ask for a stop at the next step; a second one aborts at once.
+
+In a group of processes it does not: a cluster sends its signals to them and to their launcher, which sends them on.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from typing import Any
 class StopRequest:
     """`with StopRequest() as stop: ... if stop.signal: save and leave`. Only the main thread can catch signals."""
 
-    def __init__(self, promise: str = "saving after this step") -> None:
+    def __init__(self, promise: str = "saving after this step", speaks: bool = True, aborts: bool = True) -> None:
         self.promise = promise  # what is told to whoever asked
+        self.speaks, self.aborts = speaks, aborts
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -24,10 +28,12 @@ class StopRequest:
         return self
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._restore()  # so that the next one does what it always did
-        self.signal = signal.Signals(number)
+        if self.aborts:
+            self._restore()  # so that the next one does what it always did
+        again, self.signal = self.signal is not None, signal.Signals(number)
         # Not print: where the signal interrupts a print to the same stream, Python raises instead of printing.
-        os.write(2, f"\n{self.signal.name}: {self.promise}; once more aborts\n".encode())
+        if self.speaks and not again:
+            os.write(2, f"\n{self.signal.name}: {self.promise}{'; once more aborts' * self.aborts}\n".encode())
 
     def _restore(self) -> None:
         for number, before in self._before.items():

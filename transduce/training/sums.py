@@ -1,4 +1,7 @@
-"""What is added up between two reports: losses, counts and metrics, as sums on the device."""
+"""What is added up between two reports: losses, counts and metrics, as sums on the device.
+
+Of several processes each adds up its own; what a report or a checkpoint is told are the sums over all.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,22 @@ import time
 import torch
 from torch import Tensor
 
+from transduce.training.distributed import Group
 from transduce.training.session import Place
+
+_COMMON = frozenset(("norm", "steps", "skipped", "in_a_row", "since"))  # the same in every process
 
 
 class Sums:
     """Sums on the device between two reports; nothing waits for it until a report or a save asks."""
 
-    def __init__(self, place: Place, device: torch.device) -> None:
-        self.place, self.device = place, device
+    def __init__(self, place: Place, group: Group) -> None:
+        self.place, self.device, self.group = place, group.device, group
         self.tensors = {
-            name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in place.sums.items()
+            name: torch.tensor(
+                value if group.first or name in _COMMON else 0.0, dtype=torch.float64, device=self.device
+            )
+            for name, value in place.sums.items()
         }
 
     def add(self, name: str, value: Tensor) -> None:
@@ -29,13 +38,13 @@ class Sums:
         before = self.tensors.get("in_a_row", torch.zeros((), dtype=torch.float64, device=self.device))
         self.tensors["in_a_row"] = (before + 1) * skipped.double()
 
-    def count(self) -> int:
-        """Target tokens since the last report."""
-        return int(self.tensors["count"].item()) if "count" in self.tensors else 0
-
     def store(self) -> None:
         """Put the sums into the place, for a checkpoint."""
-        self.place.sums = {name: tensor.item() for name, tensor in self.tensors.items()}
+        own = [name for name in self.tensors if name not in _COMMON]
+        total = dict(self.tensors)
+        if own:
+            total |= zip(own, self.group.sum(torch.stack([self.tensors[name] for name in own])), strict=True)
+        self.place.sums = {name: tensor.item() for name, tensor in total.items()}
 
     def take(self) -> dict[str, float]:
         """The sums so far, and start anew; `since` is the training time when they were begun."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from transduce.data.batch import collate
 from transduce.data.corpus import Corpus
@@ -16,6 +19,7 @@ from transduce.evaluation.metrics import bleu, chrf
 from transduce.experiment import Config
 from transduce.model.contract import evaluating
 from transduce.model.whole import EncoderDecoder
+from transduce.training.distributed import Group
 from transduce.translator import Translator
 
 WORST = 100.0  # for a target that a model has no way to write: one too long for its frames
@@ -37,6 +41,22 @@ class Measured:
     values: dict[str, float]
     signature: str
     samples: list[Example]
+
+    def told(self, group: Group) -> Measured:
+        """What the first process of a group has measured; the others give what they have not."""
+        values, signature, samples = group.told((self.values, self.signature, [asdict(one) for one in self.samples]))
+        return Measured(values, signature, [Example(**one) for one in samples])
+
+
+@contextmanager
+def wearing(model: EncoderDecoder, weights: dict[str, Tensor]) -> Iterator[None]:
+    """The model has these weights for a while, then its own again."""
+    own = {name: tensor.clone() for name, tensor in model.weights().items()}
+    model.load_weights(weights)
+    try:
+        yield
+    finally:
+        model.load_weights(own)
 
 
 def validate(model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device) -> Measured:

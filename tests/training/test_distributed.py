@@ -1,0 +1,211 @@
+"""Several processes make the steps that one makes: 1 against 2 against 4, copies against pieces, resumed by any number.
+
+All without dropout unless draws are the same by design. What differs is the order of additions: losses agree to 1e-5 of
+themselves, weights after 12 steps to 1e-4 (Adam's epsilon is 1e-3 here, lest it blow rounding up to whole updates).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import ranks
+import toys
+
+from transduce.training.checkpoint import step_folders
+
+pytestmark = pytest.mark.slow  # each process opens torch's transports
+
+SAME = ("model.dropout=0", "training.steps=12", "validation.every=6")
+STEADY = "training.optimizer.epsilon=1e-3"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pairs = toys.reversals(70)
+    return toys.corpus(tmp_path_factory.mktemp("toy"), pairs[:60], pairs[60:], "bpe", 30)
+
+
+def expect_same(folder: Path, other: Path) -> None:
+    """The same curve, validations, place and weights."""
+    for kind, names in {"train": ("loss", "nll", "gradient_norm"), "valid": ("loss", "perplexity")}.items():
+        found, wanted = toys.reports(folder, kind), toys.reports(other, kind)
+        assert [line["step"] for line in found] == [line["step"] for line in wanted]
+        for name in names:
+            expected = [line[name] for line in wanted]
+            assert [line[name] for line in found] == pytest.approx(
+                expected, rel=1e-5 if name != "gradient_norm" else 1e-4
+            )
+    mine, theirs = toys.final(folder), toys.final(other)
+    for key in ("step", "epoch", "position", "target_tokens", "best_step", "stale"):
+        assert mine.state[key] == theirs.state[key]
+    assert mine.tensors.keys() == theirs.tensors.keys()
+    for stem, tensors in theirs.tensors.items():
+        assert mine.tensors[stem].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert mine.tensors[stem][name].shape == tensor.shape
+            assert (mine.tensors[stem][name] - tensor).abs().max() < 1e-4, f"{stem}: {name}"
+
+
+def together(size: int, corpus: Path, folder: Path, *settings: str) -> None:
+    ended = ranks.train(size, corpus, folder, *settings)
+    assert ended.codes == [0] * size, ended.said
+    assert ended.said[1:] == [""] * (size - 1)
+    assert "Warning" not in ended.said[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "settings"),
+    [
+        (2, ("training.ema=0.9", "training.clip=0.5", "training.optimizer.kind=adam_w")),
+        (4, ()),
+        (2, ("training.accumulate=2", "model.dropout=0.2")),  # a whole micro-batch each: even dropout is the same
+        (2, ("training.accumulate=3", "training.optimizer.kind=muon", "training.optimizer.momentum=0.5")),
+        (4, ("data.tokens=8", "data.bucket=2")),  # one pair a batch: three of the four have none
+        (2, ("model.encoder.norm=batch_norm", "model.decoder.norm=batch_norm", "training.accumulate=2")),
+        (3, ("data.sampling=0.3", "objective=r_drop")),
+        (2, ("model.heads=['ctc','length']", "objective.terms=[{kind='ctc',until=4}]")),
+    ],
+    ids=["two", "four", "accumulated", "rows", "few rows", "batch norm", "sampling", "heads"],
+)
+def test_copies_do_as_one(corpus: Path, tmp_path: Path, size: int, settings: tuple[str, ...]) -> None:
+    toys.run(corpus, tmp_path / "one", *SAME, *settings, STEADY)
+    together(size, corpus, tmp_path / "many", *SAME, *settings, STEADY)
+    expect_same(tmp_path / "many", tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("size", "settings"),
+    [
+        (2, ("training.ema=0.9", "training.clip=0.5", "training.accumulate=2")),
+        (3, ("model.decoder.layers=2", "training.accumulate=2", "objective.inputs=scheduled_sampling")),
+        (2, ("model.encoder.kind=recurrent", "model.decoder.kind=recurrent")),  # no blocks: the root alone
+    ],
+    ids=["average", "rows", "recurrent"],
+)
+def test_pieces_do_as_one(corpus: Path, tmp_path: Path, size: int, settings: tuple[str, ...]) -> None:
+    toys.run(corpus, tmp_path / "one", *SAME, *settings, STEADY)
+    together(size, corpus, tmp_path / "many", *SAME, *settings, STEADY, "training.parallel=fsdp")
+    expect_same(tmp_path / "many", tmp_path / "one")
+
+
+def test_any_number_goes_on_with_what_any_number_saved(corpus: Path, tmp_path: Path) -> None:
+    settings = (*SAME, STEADY, "training.ema=0.9", "validation.every=3", "training.report_every=2")
+    toys.run(corpus, tmp_path / "whole", *settings)
+    run = tmp_path / "run"
+    together(4, corpus, run, *settings, "training.steps=3")
+    together(2, corpus, run, *settings, "training.steps=6", "training.parallel=fsdp")
+    together(2, corpus, run, *settings, "training.steps=9")
+    toys.run(corpus, run, *settings)
+    expect_same(run, tmp_path / "whole")
+    assert step_folders(run).keys() == step_folders(tmp_path / "whole").keys()
+
+
+def test_only_the_first_touches_the_run_folder(corpus: Path, tmp_path: Path) -> None:
+    """Not even to read: the others are told another folder, which is not there and need not be."""
+    outputs = [tmp_path / "run", tmp_path / "nowhere", tmp_path / "nowhere"]
+    for steps in (4, 8):
+        settings = (f"training.steps={steps}", "training.average=2", "training.save_every=2")
+        ended = ranks.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
+        assert ended.codes == [0, 0, 0], ended.said
+    assert f"{tmp_path / 'run'}: going on from step 4" in ended.said[0]
+    assert ended.said[1:] == ["", ""]
+    assert not (tmp_path / "nowhere").exists()
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert [line["step"] for line in toys.reports(tmp_path / "run")] == list(range(1, 9))
+    again = ranks.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
+    assert again.codes == [0, 0, 0]
+    assert "nothing to do: it ended at step 8 (finished)" in again.said[0]
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------
+
+OBJECTIVE = """
+import os, signal
+from dataclasses import dataclass, replace
+from transduce.errors import DataError
+from transduce.objectives.cross_entropy import CrossEntropy
+
+@dataclass(frozen=True)
+class Faulty(CrossEntropy):
+    fault: str = "nan"
+
+    def build(self, tools):
+        loss = super().build()
+        def faulty(model, batch, step):
+            found = loss(model, batch, step)
+            if step != 3 or os.environ.get("RANK") != "1":
+                return found
+            if self.fault == "nan":
+                return replace(found, total=found.total * float("nan"))
+            if self.fault == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "asked":
+                os.kill(os.getpid(), signal.SIGTERM)
+                return found
+            if self.fault == "error":
+                raise DataError("one process alone has found this")
+            raise ArithmeticError("a mistake of ours")
+        return faulty
+"""
+
+
+@pytest.fixture
+def faulty(corpus: Path, tmp_path: Path) -> Path:
+    (tmp_path / "faulty.py").write_text(OBJECTIVE)
+    return tmp_path
+
+
+def suffer(corpus: Path, place: Path, fault: str, *settings: str) -> ranks.Ended:
+    objective = ("objective=faulty:Faulty", f"objective.fault='{fault}'", "training.steps=8", *settings)
+    return ranks.train(2, corpus, place / "run", *objective, path=str(place))
+
+
+def test_a_gradient_that_is_not_finite_in_one_is_skipped_by_all(corpus: Path, faulty: Path) -> None:
+    ended = suffer(corpus, faulty, "nan")
+    assert ended.codes == [0, 0], ended.said
+    assert [line["skipped"] for line in toys.reports(faulty / "run")] == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert all(line["loss"] > 1 for line in toys.reports(faulty / "run"))
+
+
+def test_a_signal_to_one_stops_all(corpus: Path, faulty: Path) -> None:
+    ended = suffer(corpus, faulty, "asked")
+    assert ended.codes == [143, 143]
+    assert "SIGTERM: saved step 4 in " in ended.said[0]
+    assert "SIGTERM" not in ended.said[1]
+    assert list(step_folders(faulty / "run")) == [4]
+
+
+@pytest.mark.parametrize(
+    ("fault", "codes", "words"),
+    [
+        ("error", [2, 2], "error: one process alone has found this\n"),
+        ("mistake", [2, 1], "ArithmeticError: a mistake of ours\n"),
+        (
+            "killed",
+            [2, -9],
+            "error: another process of the group has ended or cannot be reached, and none can go on without it. The"
+            " last checkpoint is sound: the same command goes on from it, as does torchrun itself with"
+            " --max-restarts\n",
+        ),
+    ],
+)
+def test_the_group_ends_with_one_message(corpus: Path, faulty: Path, fault: str, codes: list[int], words: str) -> None:
+    ended = suffer(corpus, faulty, fault)
+    assert ended.codes == codes, ended.said
+    said = "".join(ended.said)
+    assert said.count(words) == 1
+    assert said.count("error: ") == (fault != "mistake")
+    assert said.count("Traceback") == (fault == "mistake")
+    assert not step_folders(faulty / "run")
+
+
+def test_what_all_find_wrong_is_said_once(corpus: Path, tmp_path: Path) -> None:
+    ended = ranks.train(3, tmp_path / "missing", tmp_path / "run")
+    assert ended.codes == [2, 2, 2]
+    assert "".join(ended.said).count("error: ") == 1
+    (tmp_path / "file").write_text("not a folder")
+    ended = ranks.train(2, corpus, tmp_path / "run", outputs=[tmp_path / "file" / "run"] * 2)  # only the first finds it
+    assert ended.codes == [2, 2]
+    assert "".join(ended.said).count("error: ") == 1
+    assert "making the run folder failed: Not a directory" in ended.said[0]

@@ -1,0 +1,63 @@
+"""Which of how many processes this one is: what torchrun tells its children through the environment.
+
+Imports torch only when something went wrong in a group, to find out who is the one to say so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`rank` of `size` processes in all, `local_rank` of `local_size` on this machine; 0 of 1 without torchrun."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Launch:
+        """Alone where any of the four is missing: a cluster may set some of them for purposes of its own."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if not all(environment.get(name) for name in names):
+            return cls()
+        return cls(*(int(environment[name]) for name in names[:4]))
+
+
+def leave(code: int) -> None:
+    """End this process now if it is one of several.
+
+    Threads of the transport may still want Python, and Python, ending, would take them down with an abort.
+    """
+    if Launch.of(os.environ).size > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def first_to_tell() -> bool:
+    """Whether this process is the first of its group to report an error: what follows in others is its echo.
+
+    The place they meet is torchrun's own store, which outlives them; without it each speaks for itself.
+    """
+    if Launch.of(os.environ).size == 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return True
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    try:
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            timeout=timedelta(seconds=10),
+            wait_for_workers=False,
+        )
+        life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return bool(store.add(f"transduce/told/{life}", 1) == 1)
+    except RuntimeError:
+        return True

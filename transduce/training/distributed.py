@@ -1,0 +1,157 @@
+"""Several processes that train one model together: who they are, what they add up, who writes.
+
+torchrun starts them; gloo carries what lies on CPUs, NCCL what lies on GPUs. Rank 0 alone touches the run folder and
+the console: what it reads or decides the others are told. For a group of one all of this is nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch import distributed as processes
+
+from transduce.engines.torch_engine import pick_device
+from transduce.errors import ConfigError, RunError
+from transduce.launch import Launch
+from transduce.training.checkpoint import Snapshot
+
+T = TypeVar("T")
+# The others wait so long for rank 0 to validate, average or save. A process that dies is noticed at once, not by this.
+PATIENCE = timedelta(hours=12)
+# What the others see of a process that has died: an error of the transport, in the words of gloo, NCCL or the store.
+_LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|[Bb]roken pipe|TCPStore|timed out|ProcessGroup")
+
+
+class Group:
+    """`with Group(device_name) as group:`: this process, its device, and the others if torchrun started several."""
+
+    def __init__(self, device: str) -> None:
+        self.launch = Launch.of(os.environ)
+        self.rank, self.size = self.launch.rank, self.launch.size
+        self.first = self.rank == 0  # the one that reads, writes and speaks
+        self.device = _own_device(device, self.launch)
+
+    def __enter__(self) -> Group:
+        if self.size > 1:
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)
+            backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+            with _explained_loss():
+                processes.init_process_group(backend, timeout=PATIENCE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.size == 1:
+            return
+        if error is None:
+            with _explained_loss():
+                self.told(None)  # all leave together: who waits for none may end while another still needs it
+            processes.destroy_process_group()
+        elif isinstance(error, RuntimeError) and _LOST.search(str(error)):
+            raise _lost() from error
+
+    # -- sums over all, and words of the first -------------------------------------------------------------------------
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, on the device."""
+        if self.size == 1:
+            return tensor
+        total = tensor.clone()
+        processes.all_reduce(total)
+        return total
+
+    def highest(self, number: float) -> float:
+        """The largest of all processes' numbers; hosts wait for each other, devices for none."""
+        if self.size == 1:
+            return number
+        found = torch.tensor(number, dtype=torch.float64)
+        processes.all_reduce(found, processes.ReduceOp.MAX)
+        return found.item()
+
+    def asked(self, found: signal.Signals | None) -> signal.Signals | None:
+        """The signal that this process or any other has got: one that is asked to stop is all asked."""
+        number = int(self.highest(found or 0))
+        return signal.Signals(number) if number else None
+
+    def told(self, value: T) -> T:
+        """What rank 0 has, plain JSON, for all: the others give anything of the kind."""
+        if self.size == 1:
+            return value
+        written = json.dumps(value).encode() if self.first else b""
+        length = torch.tensor(len(written))
+        processes.broadcast(length, 0)
+        text = torch.frombuffer(bytearray(written or bytes(int(length))), dtype=torch.uint8)
+        processes.broadcast(text, 0)
+        return value if self.first else json.loads(bytes(text.numpy()))
+
+    def spread(self, tensors: Iterable[Tensor]) -> None:
+        """Write what rank 0 has in these tensors into everyone's."""
+        if self.size > 1:
+            for tensor in tensors:
+                processes.broadcast(tensor, 0)
+
+    def snapshot(self, read: Snapshot | None) -> Snapshot:
+        """The checkpoint that rank 0 has read, for all: the others need not see the run folder."""
+        if self.size == 1:
+            return cast("Snapshot", read)
+        tensors = read.tensors if read is not None else {}
+        shapes = [
+            (stem, name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
+            for stem, group in tensors.items()
+            for name, tensor in group.items()
+        ]
+        step, state = self.told((read.step, read.state) if read is not None else (0, {}))
+        copied: dict[str, dict[str, Tensor]] = {}
+        for stem, name, kind, shape in self.told(shapes):
+            tensor = tensors[stem][name].contiguous() if read else torch.empty(shape, dtype=getattr(torch, kind))
+            processes.broadcast(tensor, 0)
+            copied.setdefault(stem, {})[name] = tensor
+        return Snapshot(step, copied, state)
+
+
+def _own_device(name: str, launch: Launch) -> torch.device:
+    """The device of one process of several on a machine: GPUs go one to each."""
+    device = pick_device(name)
+    if launch.size == 1 or device.type != "cuda":
+        return device
+    if ":" in name:
+        raise ConfigError(
+            f"training.device: '{name}' is one GPU, and each of the {launch.size} processes takes its own;"
+            " set training.device=cuda or auto"
+        )
+    if launch.local_size > torch.cuda.device_count():
+        raise ConfigError(
+            f"training.device: {launch.local_size} processes on this machine, and it has {torch.cuda.device_count()}"
+            " GPUs; start as many with --nproc-per-node, or set training.device=cpu"
+        )
+    return torch.device("cuda", launch.local_rank)
+
+
+@contextmanager
+def _explained_loss() -> Iterator[None]:
+    """Say in words that another process has gone, where the transport says it in its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _LOST.search(str(error)):
+            raise
+        raise _lost() from error
+
+
+def _lost() -> RunError:
+    return RunError(
+        "another process of the group has ended or cannot be reached, and none can go on without it. The last"
+        " checkpoint is sound: the same command goes on from it, as does torchrun itself with --max-restarts"
+    )

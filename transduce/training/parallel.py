@@ -1,0 +1,90 @@
+"""A step spread over processes: whole copies of the model (DDP) or each block in pieces (FSDP2, `fully_shard`).
+
+What is wrapped is `Step`, so that every gradient is seen, whatever an objective calls on the model. Gradients are
+summed, not averaged: losses are sums, and the loop divides once by the count of all.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as processes
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.nn.parallel import DistributedDataParallel
+
+from transduce.data.batch import Batch
+from transduce.model.whole import EncoderDecoder
+from transduce.objectives.base import Loss, Step
+from transduce.training.passes import Eager
+
+_Parts = tuple[Tensor, Tensor, dict[str, Tensor]]
+
+
+class Copies(Eager):
+    """DDP: each process holds the whole model; gradients are summed while the backward pass goes on."""
+
+    def __init__(self, step: Step, device: torch.device, bf16: bool, sparing: bool) -> None:
+        """`sparing`: some weights may get no gradient in a step; otherwise torch need not look for them."""
+        super().__init__(step, device, bf16)
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # by a word older torch has not
+        self.wrapped = DistributedDataParallel(
+            _Flat(step), find_unused_parameters=sparing, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+        self.wrapped.register_comm_hook(None, lambda _, bucket: _summed(bucket.buffer()))  # theirs divides as well
+
+    def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
+        """Gradients of all micro-batches are summed with the last."""
+        with nullcontext() if last else self.wrapped.no_sync():
+            return super().__call__(batch, step, last, counted)
+
+    def loss(self, batch: Batch, step: int) -> Loss:
+        return Loss(*self.wrapped(batch, step))
+
+
+class Pieces(Eager):
+    """FSDP2: each process holds its part of every tensor; a block is put together while it is used.
+
+    Gradients are summed after every micro-batch, into the process's part: more traffic, and no whole gradient is kept.
+    """
+
+    def __init__(self, step: Step, model: EncoderDecoder, device: torch.device, bf16: bool) -> None:
+        super().__init__(step, device, bf16)
+        # Keys and values of the source are views; nothing changes them in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        mesh = init_device_mesh(device.type, (processes.get_world_size(),))
+        for block in model.blocks():
+            fully_shard(block, mesh=mesh)
+            for name in block.entrances:
+                register_fsdp_forward_method(block, name)
+        self.wrapped = _Flat(step)
+        fully_shard(self.wrapped, mesh=mesh)
+        for module in self.wrapped.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo knows no other way not to divide
+
+    def loss(self, batch: Batch, step: int) -> Loss:
+        return Loss(*self.wrapped(batch, step))
+
+
+class _Flat(nn.Module):
+    """A step whose loss comes as a plain tuple: wrappers look for tensors in tuples and dicts."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, batch: Batch, number: int) -> _Parts:
+        loss: Loss = self.step(batch, number)
+        return loss.total, loss.count, loss.metrics
+
+
+def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    """The sum over all processes, while other work goes on."""
+    work = processes.all_reduce(gradients, async_op=True)
+    return cast("torch.futures.Future[Tensor]", work.get_future().then(lambda done: done.value()[0]))
