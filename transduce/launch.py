@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+LIFE = "TRANSDUCE_LIFE"  # what a group calls itself once it has met: it is another one after every restart
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -57,7 +59,7 @@ def first_to_tell() -> bool:
             timeout=timedelta(seconds=10),
             wait_for_workers=False,
         )
-        life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        life = os.environ.get(LIFE) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return bool(store.add(f"transduce/told/{life}", 1) == 1)
     except RuntimeError:
         return True

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import processes
 import pytest
-import ranks
 import toys
 
 from transduce.training.checkpoint import step_folders
@@ -48,7 +48,7 @@ def expect_same(folder: Path, other: Path) -> None:
 
 
 def together(size: int, corpus: Path, folder: Path, *settings: str) -> None:
-    ended = ranks.train(size, corpus, folder, *settings)
+    ended = processes.train(size, corpus, folder, *settings)
     assert ended.codes == [0] * size, ended.said
     assert ended.said[1:] == [""] * (size - 1)
     assert "Warning" not in ended.said[0]
@@ -106,14 +106,14 @@ def test_only_the_first_touches_the_run_folder(corpus: Path, tmp_path: Path) -> 
     outputs = [tmp_path / "run", tmp_path / "nowhere", tmp_path / "nowhere"]
     for steps in (4, 8):
         settings = (f"training.steps={steps}", "training.average=2", "training.save_every=2")
-        ended = ranks.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
+        ended = processes.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
         assert ended.codes == [0, 0, 0], ended.said
     assert f"{tmp_path / 'run'}: going on from step 4" in ended.said[0]
     assert ended.said[1:] == ["", ""]
     assert not (tmp_path / "nowhere").exists()
     assert (tmp_path / "run" / "model.safetensors").is_file()
     assert [line["step"] for line in toys.reports(tmp_path / "run")] == list(range(1, 9))
-    again = ranks.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
+    again = processes.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
     assert again.codes == [0, 0, 0]
     assert "nothing to do: it ended at step 8 (finished)" in again.said[0]
 
@@ -156,9 +156,9 @@ def faulty(corpus: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def suffer(corpus: Path, place: Path, fault: str, *settings: str) -> ranks.Ended:
+def suffer(corpus: Path, place: Path, fault: str, *settings: str) -> processes.Ended:
     objective = ("objective=faulty:Faulty", f"objective.fault='{fault}'", "training.steps=8", *settings)
-    return ranks.train(2, corpus, place / "run", *objective, path=str(place))
+    return processes.train(2, corpus, place / "run", *objective, path=str(place))
 
 
 def test_a_gradient_that_is_not_finite_in_one_is_skipped_by_all(corpus: Path, faulty: Path) -> None:
@@ -201,11 +201,13 @@ def test_the_group_ends_with_one_message(corpus: Path, faulty: Path, fault: str,
 
 
 def test_what_all_find_wrong_is_said_once(corpus: Path, tmp_path: Path) -> None:
-    ended = ranks.train(3, tmp_path / "missing", tmp_path / "run")
+    ended = processes.train(3, tmp_path / "missing", tmp_path / "run")
     assert ended.codes == [2, 2, 2]
     assert "".join(ended.said).count("error: ") == 1
     (tmp_path / "file").write_text("not a folder")
-    ended = ranks.train(2, corpus, tmp_path / "run", outputs=[tmp_path / "file" / "run"] * 2)  # only the first finds it
+    ended = processes.train(
+        2, corpus, tmp_path / "run", outputs=[tmp_path / "file" / "run"] * 2
+    )  # only the first finds it
     assert ended.codes == [2, 2]
     assert "".join(ended.said).count("error: ") == 1
     assert "making the run folder failed: Not a directory" in ended.said[0]

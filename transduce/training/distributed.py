@@ -22,12 +22,14 @@ from torch import distributed as processes
 
 from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
-from transduce.launch import Launch
+from transduce.launch import LIFE, Launch
 from transduce.training.checkpoint import Snapshot
+from transduce.training.meeting import meet
 
 T = TypeVar("T")
 # The others wait so long for rank 0 to validate, average or save. A process that dies is noticed at once, not by this.
 PATIENCE = timedelta(hours=12)
+JOINING = timedelta(minutes=30)
 # What the others see of a process that has died: an error of the transport, in the words of gloo, NCCL or the store.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|[Bb]roken pipe|TCPStore|timed out|ProcessGroup")
 
@@ -47,7 +49,13 @@ class Group:
                 torch.cuda.set_device(self.device)
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             with _explained_loss():
-                processes.init_process_group(backend, timeout=PATIENCE)
+                self.store, _, _ = next(processes.rendezvous("env://", timeout=JOINING))  # type: ignore[attr-defined]
+                life = meet(self.store, self.rank, self.size, JOINING)
+                os.environ[LIFE] = life
+                store = processes.PrefixStore(life, self.store)  # type: ignore[attr-defined]
+                processes.init_process_group(
+                    backend, store=store, rank=self.rank, world_size=self.size, timeout=PATIENCE
+                )
         return self
 
     def __exit__(

@@ -1,0 +1,171 @@
+"""Does a group survive the death of a member? torchrun and gloo ranks, one of them killed by SIGKILL, again and again.
+
+    python benchmarks/ranks.py --kills 10 --sizes 2 4 --seed 1
+
+Each group is `torchrun --max-restarts ... -m transduce train`. A random rank is killed, half of the times at a random
+moment of the group's life, half as soon as it trains; torchrun starts the group again, which goes on from the last
+checkpoint. The end is compared with that of a group nobody disturbed. Finds processes in /proc: Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import toys
+from crashes import ending, make_corpus
+
+from transduce.progress import Progress, seconds_as_text
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = (
+    "training.steps=150 training.report_every=1 training.save_every=7 training.ema=0.9 training.keep_last=3"
+    " training.threads=1 validation.every=50 training.average=2"
+).split()
+LONGEST = 600  # seconds that a group may take from one kill to the next, or to its end
+
+
+@dataclass
+class Survival:
+    """How the groups of one size fared; `training`: kills of a rank that had made steps in this life."""
+
+    size: int
+    kills: int = 0
+    training: int = 0
+    groups: int = 0
+    ended: int = 0
+    identical: int = 0
+    restarts: float = 0.0  # seconds from a kill to the next step, summed over kills in training
+
+
+class TorchGroup:
+    """One run of torchrun with `size` ranks."""
+
+    def __init__(self, size: int, corpus: Path, folder: Path, restarts: int, *overrides: str) -> None:
+        self.size, self.folder = size, folder
+        self.mark = f"{folder}-{os.getpid()}"
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={size}", f"--max-restarts={restarts}"]
+        settings = [*toys.TINY, *SETTINGS, *overrides, f"data.folder={corpus}", "--output", str(folder)]
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TRANSDUCE_GROUP": self.mark}
+        with Path(f"{folder}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *launcher, "-m", "transduce", "train", "tiny", *settings],
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def ranks(self) -> dict[int, int]:
+        """Process ids of the ranks that live, by rank."""
+        found: dict[int, int] = {}
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                told = dict(part.split(b"=", 1) for part in path.read_bytes().split(b"\0") if b"=" in part)
+            except OSError:
+                continue  # it has ended, or is another's
+            if told.get(b"TRANSDUCE_GROUP") == self.mark.encode() and b"RANK" in told:
+                found[int(told[b"RANK"])] = int(path.parent.name)
+        return found
+
+    def step(self) -> int:
+        """The last step in the log."""
+        try:
+            return max((line["step"] for line in toys.reports(self.folder)), default=0)
+        except (OSError, ValueError):
+            return 0
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> int:
+        return self.process.wait(LONGEST)
+
+
+def strike(group: TorchGroup, chance: random.Random, before: dict[int, int]) -> tuple[dict[int, int], bool] | None:
+    """Kill a rank of the group's next life; gives the ranks there were, and whether they trained. None: all is over."""
+    started, aimed, wait = time.monotonic(), chance.random() < 0.5, chance.uniform(0, 8)
+    alive, first = group.ranks(), -1
+    while group.alive():
+        if time.monotonic() - started > LONGEST:
+            raise TimeoutError(f"the group does not come back; see {group.folder}.log")
+        alive = group.ranks()
+        if len(alive) == group.size and not set(alive.values()) & set(before.values()):
+            first = group.step() if first < 0 else first
+            trained = group.step() > first
+            if trained if aimed else time.monotonic() - started > wait:
+                os.kill(alive[chance.randrange(group.size)], signal.SIGKILL)
+                return alive, trained
+        time.sleep(0.01)
+    return None
+
+
+def kill_ranks(folder: Path, size: int, kills: int, seed: int) -> Survival:
+    """Kill ranks of groups of one size, `kills` times in all, and compare the ends."""
+    chance, tally = random.Random(seed + size), Survival(size)
+    folder.mkdir(parents=True)
+    corpus = make_corpus(folder)
+    calm = TorchGroup(size, corpus, folder / "calm", restarts=0)
+    if calm.end():
+        raise RuntimeError(Path(f"{calm.folder}.log").read_text())
+    wanted = ending(calm.folder)
+    with Progress(f"Killing one of {size}", kills, "kills") as progress:
+        while tally.kills < kills:
+            tally.groups += 1
+            group = TorchGroup(size, corpus, folder / f"killed-{tally.groups}", restarts=kills)
+            before: dict[int, int] = {}
+            while tally.kills < kills and (struck := strike(group, chance, before)):
+                before, trained = struck
+                tally.kills += 1
+                tally.training += trained
+                if trained:
+                    tally.restarts += back(group)
+                progress.advance()
+            code = group.end()
+            tally.ended += code == 0
+            tally.identical += code == 0 and ending(group.folder) == wanted
+    return tally
+
+
+def back(group: TorchGroup) -> float:
+    """Seconds until the group has made another step, or ended."""
+    started, now = time.monotonic(), (group.folder / "metrics.jsonl").stat().st_mtime_ns
+    while group.alive() and time.monotonic() - started < LONGEST:
+        if (group.folder / "metrics.jsonl").stat().st_mtime_ns != now and group.step():
+            break
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kill ranks of training groups; count the groups that come back.")
+    parser.add_argument("--kills", type=int, default=10, help="for each size")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="transduce-ranks-") as folder:
+        for size in options.sizes:
+            tally = kill_ranks(Path(folder) / str(size), size, options.kills, options.seed)
+            print(
+                f"{size} ranks: one killed {tally.kills} times in {tally.groups} groups, {tally.training} of them while"
+                f" they trained; groups that came to their end: {tally.ended}, bit-identical to an undisturbed one:"
+                f" {tally.identical} of {tally.groups}; {tally.restarts / max(1, tally.training):.1f} s from a kill to"
+                " the next step"
+            )
+    print(f"seed {options.seed}, {seconds_as_text(time.monotonic() - started)}")
+
+
+if __name__ == "__main__":
+    main()
