@@ -11,6 +11,7 @@ from pathlib import Path
 import processes
 import pytest
 import toys
+from snapshots import same
 
 from transduce.training.checkpoint import step_folders
 
@@ -99,6 +100,19 @@ def test_any_number_goes_on_with_what_any_number_saved(corpus: Path, tmp_path: P
     toys.run(corpus, run, *settings)
     expect_same(run, tmp_path / "whole")
     assert step_folders(run).keys() == step_folders(tmp_path / "whole").keys()
+
+
+@pytest.mark.parametrize(("size", "kind"), [(4, "ddp"), (3, "fsdp")])
+def test_stopped_and_resumed_is_as_never_stopped_to_the_bit(corpus: Path, tmp_path: Path, size: int, kind: str) -> None:
+    """With three or more, the order of additions must not depend on how long a process has lived."""
+    settings = ("training.ema=0.9", f"training.parallel={kind}", "data.valid=none")
+    together(size, corpus, tmp_path / "whole", *settings, "training.steps=12")
+    for steps in (5, 12):
+        together(size, corpus, tmp_path / "parts", *settings, f"training.steps={steps}")
+    assert same(toys.final(tmp_path / "parts"), toys.final(tmp_path / "whole"))
+    assert [line["loss"] for line in toys.reports(tmp_path / "parts")] == [
+        line["loss"] for line in toys.reports(tmp_path / "whole")
+    ]
 
 
 def test_only_the_first_touches_the_run_folder(corpus: Path, tmp_path: Path) -> None:

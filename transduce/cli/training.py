@@ -29,6 +29,8 @@ def train(
         transduce train tiny data.folder=data/mine --output runs/mine
 
         transduce train configs/multi30k-en-de.toml training.steps=5000 -o runs/multi30k
+
+        torchrun --nproc-per-node 4 -m transduce train base data.folder=data/mine -o runs/mine
     """
     from transduce.experiment import Config
     from transduce.training.loop import train as run

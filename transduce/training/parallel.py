@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch import distributed as processes
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
@@ -35,7 +36,9 @@ class Copies(Eager):
         self.wrapped = DistributedDataParallel(
             _Flat(step), find_unused_parameters=sparing, broadcast_buffers=False, gradient_as_bucket_view=True
         )
-        self.wrapped.register_comm_hook(None, lambda _, bucket: _summed(bucket.buffer()))  # theirs divides as well
+        # torch's own hook divides by the number of processes.
+        hook = _sum_bucket if device.type == "cuda" else _sum_each
+        self.wrapped.register_comm_hook(None, lambda _, bucket: hook(bucket))
 
     def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
         """Gradients of all micro-batches are summed with the last."""
@@ -84,7 +87,17 @@ class _Flat(nn.Module):
         return loss.total, loss.count, loss.metrics
 
 
-def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
-    """The sum over all processes, while other work goes on."""
-    work = processes.all_reduce(gradients, async_op=True)
+def _sum_bucket(bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """The sums over all processes of many gradients at once, while other work goes on."""
+    work = processes.all_reduce(bucket.buffer(), async_op=True)
     return cast("torch.futures.Future[Tensor]", work.get_future().then(lambda done: done.value()[0]))
+
+
+def _sum_each(bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """The same, one gradient at a time, so that a CPU's results are the same to the bit in each life of a run.
+
+    In which order three or more numbers are added depends on their place in what is sent, and DDP rearranges its
+    buckets after the first step: that of a resumed run would be summed in another order than in a run never stopped.
+    """
+    works = [processes.all_reduce(gradient, async_op=True).get_future() for gradient in bucket.gradients()]
+    return cast("torch.futures.Future[Tensor]", torch.futures.collect_all(works).then(lambda done: bucket.buffer()))
