@@ -4,7 +4,7 @@
 
 Synthetic text (pseudo-words by Zipf's law, about 14 a sentence, no two pairs alike), each size in a process of its own
 so that its memory can be told. Linear means: the figures per million pairs stay the same as the size grows; the last
-column divides that of the largest size by that of the smallest.
+column divides that of the largest size by that of the smallest. On a machine that is shared, trust processor seconds.
 """
 
 from __future__ import annotations
@@ -49,17 +49,24 @@ STEPS = {  # what each figure is, and whether it grows with the corpus
 FIXED = ("tokenizer",)
 
 
+def cpu_seconds() -> float:
+    """Of this process and of the workers that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 class Stopwatch:
-    """Seconds and peak memory of each step."""
+    """Seconds, seconds of all processors together, and peak memory of each step."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.cpu: dict[str, float] = {}
         self.peak: dict[str, float] = {}
 
     def time(self, step: str, work: Callable[[], Result]) -> Result:
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), cpu_seconds()
         result = work()
         self.seconds[step] = time.perf_counter() - began
+        self.cpu[step] = cpu_seconds() - cpu
         self.peak[step] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB, of this process alone
         return result
 
@@ -104,7 +111,7 @@ def measure(pairs: int, workers: int, folder: Path) -> dict[str, dict[str, float
     report = final_report(work, examination, trained)
     watch.time("writing", lambda: assemble(folder / "corpus", work, examination, trained.tokenizers, report))
     start_up(folder / "corpus", watch)
-    return {"seconds": watch.seconds, "peak": watch.peak}
+    return {"seconds": watch.seconds, "cpu": watch.cpu, "peak": watch.peak}
 
 
 def start_up(folder: Path, watch: Stopwatch) -> None:
@@ -126,11 +133,11 @@ def planning_alone(pairs: int) -> dict[str, float]:
     random = np.random.default_rng(0)
     source, target = (np.clip(random.lognormal(3.0, 0.6, pairs), 1, 256).astype(np.int32) for _ in range(2))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), cpu_seconds()
     plan = plan_epoch(source, target, [Span("drawn", 0, pairs, 1.0, "")], 4096, 8, seed=1, epoch=0)
-    seconds = time.perf_counter() - began
+    seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return {"seconds": seconds, "MiB": grown, "batches": len(plan)}
+    return {"seconds": seconds, "cpu": cpu, "MiB": grown, "batches": len(plan)}
 
 
 def in_new_process(*words: str) -> dict[str, dict[str, float]]:
@@ -140,16 +147,20 @@ def in_new_process(*words: str) -> dict[str, dict[str, float]]:
 
 
 def table(results: dict[float, dict[str, dict[str, float]]]) -> str:
-    """Seconds per million pairs, a column a size."""
+    """Seconds per million pairs, a column a size: by the clock, and in brackets of all processors together."""
     sizes = [*results]
     lines = [
-        "| seconds per million pairs | " + " | ".join(f"{size:g} M" for size in sizes) + " | last / first |",
+        "| seconds (processor seconds) per million pairs | "
+        + " | ".join(f"{size:g} M" for size in sizes)
+        + " | last / first |",
         "| --- |" + " ---: |" * (len(sizes) + 1),
     ]
     for step, what in STEPS.items():
-        per = [results[size]["seconds"][step] / (1 if step in FIXED else size) for size in sizes]
+        kinds = ("seconds", "cpu")
+        per = [[results[size][kind][step] / (1 if step in FIXED else size) for kind in kinds] for size in sizes]
         name = f"{step} ({what})" if what else step
-        lines.append(f"| {name} | " + " | ".join(f"{value:.3g}" for value in per) + f" | {per[-1] / per[0]:.2f} |")
+        ratio = f"{per[-1][0] / per[0][0]:.2f} ({per[-1][1] / per[0][1]:.2f})"
+        lines.append(f"| {name} | " + " | ".join(f"{wall:.3g} ({cpu:.3g})" for wall, cpu in per) + f" | {ratio} |")
     for what, step in (("prepared", "writing"), ("planned", "planning")):
         peaks = " | ".join(f"{results[size]['peak'][step]:.0f}" for size in sizes)
         lines.append(f"| peak memory of the parent until all is {what}, MiB | {peaks} | |")
@@ -179,7 +190,7 @@ def main() -> None:
     print(table(results))
     plans = {size: in_new_process("--plan-pairs", str(int(size * 1e6))) for size in options.plan}
     for size, plan in plans.items():
-        facts = f"{plan['seconds']:.2f} s, {plan['MiB']:.0f} MiB, {plan['batches']:,} batches"
+        facts = f"{plan['seconds']:.2f} s ({plan['cpu']:.2f}), {plan['MiB']:.0f} MiB, {plan['batches']:,} batches"
         print(f"planning {size:g} M pairs alone: {facts}")
     if options.output:
         options.output.write_text(json.dumps({"prepare": results, "plan": plans}, indent=1) + "\n", encoding="utf-8")

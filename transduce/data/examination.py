@@ -162,6 +162,12 @@ class Examination:
         bits = (OVERLAPS if self.doctor.overlap != "keep" else 0) | (REPEATS if self.doctor.duplicates == "drop" else 0)
         return np.asarray(marks & np.uint8(bits), np.bool_)
 
+    def stays(self, split: ExaminedSplit, stretch: ExaminedStretch) -> npt.NDArray[np.bool_]:
+        """Which pairs of a stretch's part are not marked to leave; of held-out text none is."""
+        if split.name != "train":
+            return np.ones(stretch.stayed, np.bool_)
+        return ~self.leaves(self.marks[stretch.start : stretch.start + stretch.stayed])
+
     def report(self, notes: Sequence[str] = ()) -> Report:
         """The findings as they stand."""
         return Report(

@@ -185,9 +185,15 @@ class Tokenizing:
             for split in examination.splits.values()
             for chunk in text_chunks(examination, split, self.longest if split.name == "train" else 0, wanted)
         )
-        stretches = {s.stretch.number: s for split in examination.splits.values() for s in split.stretches}
-        aligned = {s.stretch.number for split in examination.splits.values() for s in split.stretches if split.aligned}
-        with Progress("Tokenizing", sum(stretches[number].stayed for number in wanted), "pairs") as progress:
+        chosen = [
+            (split, stretch)
+            for split in examination.splits.values()
+            for stretch in split.stretches
+            if stretch.stretch.number in wanted
+        ]
+        aligned = {stretch.stretch.number for split, stretch in chosen if split.aligned}
+        total = sum(int(examination.stays(split, stretch).sum()) for split, stretch in chosen)
+        with Progress("Tokenizing", total, "pairs") as progress:
             results = ordered_map(work, chunks, self.workers)
             gather(results, lambda number: _TokenizedPart(number, self.work, number in aligned, progress))
 
@@ -203,15 +209,12 @@ def text_chunks(
         path = stretch.part.path
         source, target = (read_lines(str(path / f"{side}.txt")) for side in SIDES)
         links = read_lines(str(path / "alignment.txt")) if split.aligned else iter(())
-        lines = stretch.part.array("lines", LINE)
+        lines, stays = stretch.part.array("lines", LINE), examination.stays(split, stretch)
         for at in range(0, max(stretch.stayed, 1), CHUNK_LINES):
             count = min(CHUNK_LINES, stretch.stayed - at)
             left, right, linked = (list(islice(texts, count)) for texts in (source, target, links))
             first = stretch.start + at
-            stays = np.ones(count, np.bool_)
-            if split.name == "train":
-                stays = ~examination.leaves(examination.marks[first : first + count])
-            chosen = np.flatnonzero(stays)
+            chosen = np.flatnonzero(stays[at : at + count])
             yield TextChunk(
                 stretch.stretch.number,
                 stretch.stretch.section,
