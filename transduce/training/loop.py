@@ -35,6 +35,7 @@ from transduce.training.checkpoint import (
     save_checkpoint,
     step_folders,
 )
+from transduce.training.cpu import own_threads, settle
 from transduce.training.distributed import Group
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog, Unheard
@@ -71,7 +72,7 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
             with disk_errors(folder, "making the run folder", needed=4096):
                 folder.mkdir(parents=True, exist_ok=True)
         held = RunLock(folder) if group.first else nullcontext()
-        with held, StopRequest(speaks=group.first, aborts=group.size == 1) as stop:
+        with held, StopRequest(speaks=group.first, aborts=group.size == 1) as stop, own_threads():
             return _Run(config, folder, corpus, group).go(stop)
 
 
@@ -90,8 +91,6 @@ class _Run:
     def __init__(self, config: Config, folder: Path, corpus: Corpus, group: Group) -> None:
         self.config, self.folder, self.corpus, self.group = config, folder, corpus, group
         self.tokenizers = corpus.tokenizers
-        if config.training.threads:
-            torch.set_num_threads(config.training.threads)
         split = corpus.split(config.data.train)
         self.validates = config.data.valid in corpus.splits
         data = config.data
@@ -151,6 +150,7 @@ class _Run:
                 )
                 return Outcome(self.folder, place.step, reason, place.validation)
             log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
+            settle(self.config.training, self.session, self.passes, self.batches, self.group.size == 1, log.say)
             with prefetched(self._stream(), ahead=4 * self.group.size) as ready, explained_shortage(self.config, place):
                 while not reason:
                     reason = self._step(ready, log, stop)

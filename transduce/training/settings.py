@@ -41,7 +41,7 @@ class Training:
     device: str = "auto"
     graphs: bool = True  # on a GPU, replay the launches of a step where the objective lets that be
     parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: whole, or in pieces
-    threads: int = 0  # CPU threads; 0 = torch's own choice
+    threads: int = 0  # CPU threads; 0 = what is fastest, found by trying at the start
     tensorboard: bool = False
 
     def __post_init__(self) -> None:

@@ -1,0 +1,311 @@
+"""How fast we train, beside other toolkits, on the same sentence pairs, in one run.
+
+    python benchmarks/training.py --size base --device cuda --tokens 25000 --output results
+    python benchmarks/training.py --size small --device cpu --equal 32 --tokens 2048 --peers-env ENVIRONMENT
+
+Every contender is a process that holds its model; they take turns, a pass over all pairs each, so that what else the
+machine does falls on all alike. The first pass of each (compiling, choosing kernels) is told apart. Then `transduce
+train` itself runs on the same pairs, and its own report of tokens a second is set against the bare step's.
+Achieved FLOP/s count useful work (workload.py), never padding. A peer that is not installed is left out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from own import our_batches, prepare_corpus, run_loop, settings_of
+from peers import PEERS, TITLES
+from worker import Job
+from workload import SIZES, PaddedBatch, Pairs, fullness, save_batches
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Contender:
+    """A process that answers, or why there is none. `seconds` by setting, e.g. "2 bf16"."""
+
+    name: str
+    process: subprocess.Popen[str] | None
+    missing: str = ""
+    torch: str = ""
+    first: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    cpu: dict[str, list[float]] = field(default_factory=dict)  # seconds of all threads together
+    memory: int = 0
+
+    def ask(self, line: str) -> dict[str, Any]:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return _answer(self.process)
+
+    def make_pass(self, setting: str) -> None:
+        answer = self.ask(setting)
+        if "missing" in answer:  # it died on the way
+            self.missing, self.process = answer["missing"], None
+            return
+        self.memory = answer["memory"]
+        if setting in self.first:
+            self.seconds.setdefault(setting, []).append(answer["seconds"])
+            self.cpu.setdefault(setting, []).append(answer["cpu"])
+        else:
+            self.first[setting] = answer["seconds"]
+
+    def said(self) -> str:
+        return f"{TITLES[self.name]}: left out ({self.missing})"
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.communicate("\n")
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return json.loads(line) if line else {"missing": f"it ended with code {process.wait()}"}
+
+
+def start(name: str, job: Path, interpreters: Sequence[str], log: Path) -> Contender:
+    """The contender in the first environment that has what it needs."""
+    missing = ""
+    for interpreter in interpreters:
+        with log.open("ab") as errors:
+            process = subprocess.Popen(
+                [interpreter, str(HERE / "worker.py"), name, str(job)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+            )
+        answer = _answer(process)
+        if "ready" in answer:
+            return Contender(name, process, torch=answer["torch"])
+        missing = answer["missing"]
+        process.wait()
+    return Contender(name, None, missing)
+
+
+# -- the run and what it shows ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender at its best setting. `ratio` is the median, over rounds, of its speed against the best peer's.
+
+    `cpu_tokens_per_second` counts the time that its threads had a core, from which other work takes less.
+    """
+
+    name: str
+    setting: str
+    tokens_per_second: float
+    best_tokens_per_second: float
+    cpu_tokens_per_second: float
+    tera: float
+    share: float
+    first_tokens_per_second: float
+    memory: int
+    ratio: float
+    full: float
+    torch: str
+
+
+def rows_of(contenders: Sequence[Contender], precision: str, facts: Facts) -> list[Row]:
+    """A row for each contender in one precision, at the threads that served it best; ratios round by round."""
+    best: dict[str, tuple[str, list[float]]] = {}
+    for contender in contenders:
+        settings = {key: seconds for key, seconds in contender.seconds.items() if key.endswith(precision)}
+        if settings:
+            setting = min(settings, key=lambda key: statistics.median(settings[key]))
+            best[contender.name] = setting, settings[setting]
+    peers = {name: seconds for name, (_, seconds) in best.items() if name != "transduce"}
+    fastest = min(peers, key=lambda name: statistics.median(peers[name])) if peers else "transduce"
+    rows = []
+    for contender in contenders:
+        if contender.name not in best:
+            continue
+        setting, seconds = best[contender.name]
+        middle = statistics.median(seconds)
+        work = facts.flops / middle
+        pairs = zip(best[fastest][1], seconds, strict=True)
+        rows.append(
+            Row(
+                name=contender.name,
+                setting=setting,
+                tokens_per_second=facts.target_tokens / middle,
+                best_tokens_per_second=facts.target_tokens / min(seconds),
+                cpu_tokens_per_second=facts.target_tokens / statistics.median(contender.cpu[setting]),
+                tera=work / 1e12,
+                share=work / facts.ceilings[setting],
+                first_tokens_per_second=facts.target_tokens / contender.first[setting],
+                memory=contender.memory,
+                ratio=statistics.median(theirs / own for theirs, own in pairs),
+                full=facts.full["transduce" if contender.name == "transduce" else "peers"],
+                torch=contender.torch,
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the measures rest on."""
+
+    target_tokens: int
+    flops: float
+    ceilings: dict[str, float]  # FLOP/s by setting
+    full: dict[str, float]
+
+
+def table(rows: Sequence[Row], loop: dict[str, tuple[str, float]]) -> str:
+    """Markdown."""
+    lines = [
+        "| | threads, precision | target tokens/s (median; best) | a second of CPU time | TFLOP/s | share of ceiling"
+        " | first pass, tokens/s | peak GB | places full | against the best peer |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        cells = (
+            TITLES[row.name],
+            row.setting.replace(" ", ", "),
+            f"{row.tokens_per_second:,.0f}; {row.best_tokens_per_second:,.0f}",
+            f"{row.cpu_tokens_per_second:,.0f}",
+            f"{row.tera:.3g}",
+            f"{row.share:.0%}",
+            f"{row.first_tokens_per_second:,.0f}",
+            f"{row.memory / 1e9:.1f}",
+            f"{row.full:.1%}",
+            f"{row.ratio:.2f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    for precision, (setting, speed) in loop.items():
+        bare = next(row for row in rows if row.name == "transduce" and row.setting.endswith(precision))
+        lines.append(
+            f"| `transduce train` | {setting.replace(' ', ', ')} | {speed:,.0f} | | | | | | |"
+            f" {speed / bare.tokens_per_second:.2f} of the bare step |"
+        )
+    return "\n".join(lines)
+
+
+def make_jobs(options: argparse.Namespace, pairs: Pairs, folder: Path) -> dict[str, list[PaddedBatch]]:
+    """The batches of us and of the peers, and a file for the processes of each."""
+    sizes = SIZES[options.size]
+    corpus = prepare_corpus(pairs, sizes, folder)
+    ours = our_batches(corpus, options.tokens, options.bucket)
+    batches = {"transduce": ours, "peers": [*pairs.by_length(options.tokens)]}
+    tokens = {name: sum(batch.target_tokens for batch in made) for name, made in batches.items()}
+    assert set(tokens.values()) == {pairs.target_tokens}, f"not the same content: {tokens}, {pairs.target_tokens}"
+    settings = settings_of(sizes, options.tokens, options.bucket) + options.override
+    for name, made in batches.items():
+        save_batches(folder / f"{name}.npz", made)
+        Job(sizes, options.device, str(folder / f"{name}.npz"), tuple(settings)).write(folder / f"{name}.json")
+    return batches
+
+
+def take_turns(options: argparse.Namespace, folder: Path) -> tuple[list[Contender], dict[str, float]]:
+    """All passes of all contenders, and the matmul ceiling in FLOP/s by setting, the best of all rounds."""
+    interpreters = [sys.executable, *([str(Path(options.peers_env) / "bin/python")] if options.peers_env else [])]
+    jobs = {name: folder / f"{'transduce' if name == 'transduce' else 'peers'}.json" for name in TITLES}
+    contenders = [start(name, jobs[name], interpreters, folder / "log") for name in ("transduce", *options.peers)]
+    grid = [f"{threads} {precision}" for precision in options.precision for threads in options.threads]
+    scale = start("ceiling", jobs["marian"], interpreters, folder / "log")
+    ceilings = dict.fromkeys(grid, 0.0)
+    try:
+        for round_number in range(options.rounds + 1):
+            for setting in grid:
+                ceilings[setting] = max(ceilings[setting], scale.ask(setting)["ceiling"])
+                for contender in contenders if round_number % 2 else reversed(contenders):
+                    if not contender.missing:
+                        contender.make_pass(setting)
+    finally:
+        for contender in (*contenders, scale):
+            contender.end()
+    return contenders, ceilings
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All of it; gives what is written as JSON."""
+    sizes, mean = SIZES[options.size], options.equal or options.mean
+    pairs = Pairs.draw(options.pairs, sizes.vocabulary, mean, seed=1, spread=0.0 if options.equal else 0.45)
+    batches, load = make_jobs(options, pairs, folder), os.getloadavg()[0]
+    contenders, ceilings = take_turns(options, folder)
+    present = [contender for contender in contenders if not contender.missing]
+    full = {name: fullness(made) for name, made in batches.items()}
+    facts = Facts(pairs.target_tokens, pairs.flops(sizes), ceilings, full)
+    rows = [row for precision in options.precision for row in rows_of(present, precision, facts)]
+    loop = {}
+    for row in rows if options.loop else ():
+        if row.name == "transduce":
+            job, steps = Job.read(folder / "transduce.json"), len(batches["transduce"])
+            speed = run_loop(folder / "corpus", folder / f"run {row.setting}", job, steps, *row.setting.split())
+            loop[row.setting.split()[1]] = row.setting, speed
+    return {
+        "date": str(date.today()),
+        "command": " ".join(["python", "benchmarks/training.py", *sys.argv[1:]]),
+        "sizes": asdict(sizes),
+        "load": [load, os.getloadavg()[0]],
+        "facts": asdict(facts),
+        "rows": [asdict(row) for row in rows],
+        "rounds": {contender.name: contender.seconds for contender in present},
+        "cpu": {contender.name: contender.cpu for contender in present},
+        "first": {contender.name: contender.first for contender in present},
+        "left_out": [contender.said() for contender in contenders if contender.missing],
+        "loop": loop,
+        "batches": {name: len(made) for name, made in batches.items()},
+    }
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Training speed beside other toolkits, on the same pairs, in one run.")
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tokens", type=int, default=2048, help="at most, padding included, a side of a batch")
+    parser.add_argument("--pairs", type=int, default=256)
+    parser.add_argument("--mean", type=float, default=25.0, help="around which lengths are log-normal")
+    parser.add_argument("--equal", type=int, default=0, help="all sentences of this length instead")
+    parser.add_argument("--bucket", type=int, default=8, help="data.bucket")
+    parser.add_argument("--rounds", type=int, default=5, help="timed passes of each, taken in turns")
+    parser.add_argument("--threads", default="1,2", help="CPU threads to try")
+    parser.add_argument("--precision", default="bf16,fp32")
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--peers-env", default="", help="a virtual environment with peers that this one lacks")
+    parser.add_argument("--no-loop", dest="loop", action="store_false", help="leave out `transduce train`")
+    parser.add_argument("--output", type=Path, help="folder for training.json and training.md")
+    parser.add_argument("override", nargs="*", help="settings of our config, such as training.graphs=false")
+    options = parser.parse_args(words)
+    for name in ("threads", "precision", "peers"):
+        setattr(options, name, [part for part in getattr(options, name).split(",") if part])
+    if options.device != "cpu":
+        options.threads = ["1"]
+    return options
+
+
+def main() -> None:
+    options = arguments()
+    with tempfile.TemporaryDirectory(prefix="transduce-benchmark-") as folder:
+        results = measure(options, Path(folder))
+    shown = table([Row(**row) for row in results["rows"]], results["loop"])
+    print(shown, *results["left_out"], sep="\n")
+    ceilings = ", ".join(f"{setting}: {speed / 1e12:.3g}" for setting, speed in results["facts"]["ceilings"].items())
+    print(f"\nmatmul ceiling, TFLOP/s: {ceilings}; load before and after: {results['load']}; {results['date']}")
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "training.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+        (options.output / "training.md").write_text(f"{shown}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
