@@ -124,7 +124,7 @@ def memory(device: torch.device) -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def ceiling(device: torch.device, bf16: bool, size: int, seconds: float = 1.0) -> float:
+def ceiling(device: torch.device, bf16: bool, size: int, seconds: float = 0.3) -> float:
     """FLOP/s of the best of several square matrix products: what no model can pass."""
     kind = torch.bfloat16 if bf16 else torch.float32
     left, right = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
