@@ -20,7 +20,7 @@ from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import Memory
-from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder, DotAttention, GatedConvolution
+from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder, GatedConvolution, OneHead
 from transduce.model.positions import Sinusoidal, Unordered
 from transduce.model.scores import Additive, ScaledDot
 from transduce.model.seq2seq import Model
@@ -70,7 +70,7 @@ def test_the_encoder_sentence_by_sentence(kernel: int) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", [1, 2, 5])
 def test_the_decoder_sentence_by_sentence(kernel: int) -> None:
-    """h = glu(conv(x)); a = softmax((W h + g) . z); c = sqrt(m) sum a z; x = ((h + c) sqrt(.5) + x) sqrt(.5)."""
+    """h = glu(conv(x)); a = softmax((W h + g) z / sqrt(d)); c = sqrt(m) sum a z; x = ((h + c) r + x) r, r^2 = .5."""
     decoder = randomised(ConvolutionalDecoder(2, kernel, Unordered()).build(D, 0.0, 1))
     source, words, trace = vectors(3), vectors(4, 6), Trace()
     out, _ = decoder(words, decoder.start(Memory((source,), MASK)), trace)
@@ -80,7 +80,7 @@ def test_the_decoder_sentence_by_sentence(kernel: int) -> None:
             attention = layer.attention
             h = gated(layer.convolution, torch.cat((torch.zeros(kernel - 1, D, dtype=torch.float64), x)))
             query = attention.query((h + words[row]) * math.sqrt(0.5))
-            weights = (query @ attention.key(z).T).softmax(-1)
+            weights = (query @ attention.key(z).T / math.sqrt(D)).softmax(-1)
             close(trace[f"decoder.{number}.cross"][row, 0, :, :length], weights)
             c = attention.output(weights @ attention.value(z)) * math.sqrt(length)
             x = ((h + c) * math.sqrt(0.5) + x) * math.sqrt(0.5)
@@ -136,7 +136,7 @@ def test_one_word_alone_in_its_batch() -> None:
             "kernel: expected an odd number, as many places left as right, got 4",
         ),
         (
-            lambda: Model(16, decoder=ConvolutionalDecoder(attention=DotAttention(3))),
+            lambda: Model(16, decoder=ConvolutionalDecoder(attention=OneHead(3))),
             "decoder.attention.heads: 3 heads do not divide d_model = 16; choose a divisor",
         ),
     ],
@@ -155,8 +155,8 @@ def test_from_a_config_file(tmp_path: Path) -> None:
     )
     config = configs.load(Model, path)
     assert config.encoder == ConvolutionalEncoder(kernel=5, positions=Sinusoidal())
-    assert config.decoder == ConvolutionalDecoder(attention=DotAttention(heads=1, score=Additive()))
-    assert config.decoder != ConvolutionalDecoder(attention=DotAttention(score=ScaledDot()))
+    assert config.decoder == ConvolutionalDecoder(attention=OneHead(heads=1, score=Additive()))
+    assert ConvolutionalDecoder().attention == OneHead(heads=1, score=ScaledDot())
     with pytest.raises(ConfigError, match="'rotary' is not one of learned, sinusoidal, unordered"):
         configs.load(Model, path, ["encoder.positions=rotary"])
 

@@ -22,7 +22,6 @@ from transduce.model.attention import Attention, Trace
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.positions import Learned, Sinusoidal, Unordered
-from transduce.model.scores import Dot, Score
 from transduce.model.whole import StepwiseDecoder
 
 AddedPositions = Learned | Sinusoidal | Unordered  # the others are matters of self-attention
@@ -30,11 +29,10 @@ HALF = math.sqrt(0.5)  # a sum of two keeps the variance of one
 
 
 @dataclass(frozen=True)
-class DotAttention(Attention):
-    """One head and an unscaled dot product, as in the paper, unless said otherwise."""
+class OneHead(Attention):
+    """One head, as in the paper; the dot product is scaled: with our vectors, not small, it barely learns unscaled."""
 
     heads: int = 1
-    score: Dot | Score = Dot()
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class ConvolutionalDecoder(StepwiseDecoder, Convolutions):
     """Layers of gated convolution over the words so far, each with its own attention to the encoder's top."""
 
     kind: ClassVar[str] = "convolutional"
-    attention: DotAttention = DotAttention()
+    attention: OneHead = OneHead()
 
     def check_width(self, d_model: int) -> None:
         try:
