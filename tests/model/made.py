@@ -34,6 +34,7 @@ PARTS: dict[str, list[Any]] = {
     "score": choices(Score),
     "weights": choices(Weights),
     "key_heads": [0, 1],
+    "key_width": [0, 4],
     "query_key_norm": [False, True],
     "positions": choices(Positions),
     "norm": choices(Norm),
@@ -47,7 +48,7 @@ PARTS: dict[str, list[Any]] = {
 def covering(parts: Mapping[str, Sequence[Any]], strength: int, seed: int = 1) -> Iterator[dict[str, int]]:
     """Picks, by number, until every combination of `strength` parts has occurred together: a covering array.
 
-    The full product has 64,800 members. Faults come from few parts meeting; all threes do meet here.
+    The full product has 129,600 members. Faults come from few parts meeting; all threes do meet here.
     """
     chooser = random.Random(seed)
     names = list(parts)

@@ -40,7 +40,7 @@ ALL_PARTS: dict[str, list[Any]] = {**PARTS, "length": LENGTHS, "encoder": ENCODE
 def parallel(pick: Mapping[str, int]) -> Model:
     """The model made of the chosen parts."""
     part = {name: ALL_PARTS[name][number] for name, number in pick.items()}
-    attention = Attention(2, *(part[name] for name in ("key_heads", "score", "weights", "query_key_norm")))
+    attention = Attention(2, *(part[name] for name in ("key_heads", "key_width", "score", "weights", "query_key_norm")))
     shared = {name: part[name] for name in ("positions", "norm", "residual", "activation")}
     transformer = isinstance(part["encoder"], TransformerEncoder)
     return Model(

@@ -23,7 +23,7 @@ K = 8
 
 def test_rotary_is_multiplication_by_a_unit_complex_number() -> None:
     heads = torch.randn(1, 2, 5, K, dtype=torch.float64)
-    scheme = Rotary(base=100.0).build(2 * K, 2, causal=True).double()
+    scheme = Rotary(base=100.0).build(2 * K, 2, K, causal=True).double()
     turned = scheme.rotate(heads, start=3)
     for head in range(2):
         for place in range(5):
@@ -35,7 +35,7 @@ def test_rotary_is_multiplication_by_a_unit_complex_number() -> None:
 
 
 def test_rotary_products_depend_on_the_distance_alone_and_keep_their_size() -> None:
-    scheme = Rotary().build(K, 1, causal=True)
+    scheme = Rotary().build(K, 1, K, causal=True)
     query, key = torch.randn(1, 1, 1, K), torch.randn(1, 1, 1, K)
 
     def product(at: int, of: int) -> float:
@@ -56,7 +56,7 @@ def test_slopes_of_alibi_as_printed() -> None:
 
 
 def test_alibi_falls_in_a_line_with_the_distance() -> None:
-    bias = Alibi().build(16, 2, causal=True).bias(3, 5)
+    bias = Alibi().build(16, 2, 8, causal=True).bias(3, 5)
     assert bias is not None
     slopes = alibi_slopes(2)
     for head in range(2):
@@ -82,7 +82,7 @@ def t5_bucket(distance: int, causal: bool, buckets: int, farthest: int) -> int:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_relative_bias_looks_up_the_bucket_of_the_distance(causal: bool) -> None:
-    scheme = RelativeBias(buckets=8, farthest=20).build(16, 2, causal)
+    scheme = RelativeBias(buckets=8, farthest=20).build(16, 2, 8, causal)
     assert isinstance(scheme, RelativeBiasPositions)
     with torch.no_grad():
         scheme.table.copy_(torch.arange(16.0).view(8, 2))
@@ -98,11 +98,11 @@ def test_relative_bias_looks_up_the_bucket_of_the_distance(causal: bool) -> None
 @pytest.mark.parametrize("config", [Rotary(), Alibi(), RelativeBias()])
 def test_what_acts_on_attention_adds_nothing_to_the_embeddings(config: Rotary | Alibi | RelativeBias) -> None:
     x = torch.randn(2, 3, 16)
-    assert config.build(16, 2, causal=False).add(x, 4) is x
+    assert config.build(16, 2, 8, causal=False).add(x, 4) is x
 
 
 def test_without_positions_nothing_happens_anywhere() -> None:
-    scheme = Unordered().build(16, 2, causal=True)
+    scheme = Unordered().build(16, 2, 8, causal=True)
     assert type(scheme) is PositionScheme
     heads = torch.randn(1, 2, 3, 8)
     assert scheme.rotate(heads, 9) is heads

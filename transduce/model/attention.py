@@ -1,7 +1,7 @@
 """Attention as in "Attention Is All You Need", section 3.2: equation 1, and several heads side by side.
 
-Shapes: B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K = D / H. A mask is True where a
-query may look.
+Shapes: B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K the width of a head, which is
+D / H unless `key_width` makes queries and keys narrower or wider than values. A mask is True where a query may look.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Attention:
 
     heads: int = 8
     key_heads: int = 0  # 0 = as many as heads
+    key_width: int = 0  # d_k, of queries and keys in a head (Table 3, row B); 0 = d_model / heads, as d_v always is
     score: Score = ScaledDot()
     weights: Weights = Softmax()
     query_key_norm: bool = False
@@ -41,8 +42,14 @@ class Attention:
             raise ConfigError(f"heads: expected at least 1, got {self.heads}")
         if self.key_heads < 0 or self.heads % (self.key_heads or self.heads):
             raise ConfigError(f"key_heads: expected a divisor of heads = {self.heads}, or 0, got {self.key_heads}")
+        if self.key_width < 0:
+            raise ConfigError(f"key_width: expected at least 1, or 0 for d_model / heads, got {self.key_width}")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
+
+    def widths(self, d_model: int) -> tuple[int, int]:
+        """d_k and d_v: of a head's queries and keys, and of its values."""
+        return self.key_width or d_model // self.heads, d_model // self.heads
 
     def check_width(self, d_model: int) -> None:
         if d_model % self.heads:
@@ -105,15 +112,15 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: Attention, d_model: int) -> None:
         super().__init__()
         config.check_width(d_model)
-        width = d_model // config.heads
+        width, value_width = config.widths(d_model)
         self.groups = config.key_heads or config.heads
         self.repeats = config.heads // self.groups
-        self.width = width
+        self.width, self.value_width = width, value_width
         self.dropout = config.dropout
         # The paper writes W^Q, W^K, W^V, W^O without biases; like the authors' own code and torch.nn we have them.
-        self.query = nn.Linear(d_model, d_model)
+        self.query = nn.Linear(d_model, config.heads * width)
         self.key = nn.Linear(d_model, self.groups * width)
-        self.value = nn.Linear(d_model, self.groups * width)
+        self.value = nn.Linear(d_model, self.groups * value_width)
         self.output = nn.Linear(d_model, d_model)
         self.score = config.score.build(config.heads, width)
         self.to_weights = config.weights.build()
@@ -122,7 +129,8 @@ class MultiHeadAttention(nn.Module):
 
     def remember(self, memory: Tensor, turn: Turn = unturned) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
-        return turn(self.key_norm(self._split(self.key(memory)))), self._split(self.value(memory))
+        key = self.key_norm(split(self.key(memory), self.width))
+        return turn(key), split(self.value(memory), self.value_width)
 
     def forward(
         self,
@@ -137,7 +145,7 @@ class MultiHeadAttention(nn.Module):
         name: str = "",
     ) -> Tensor:
         """Look from x (B, T, D) at remembered keys and values; (B, T, D)."""
-        query = turn(self.query_norm(self._split(self.query(x))))
+        query = turn(self.query_norm(split(self.query(x), self.width)))
         if self.repeats > 1:
             key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
         dropout = self.dropout if self.training else 0.0
@@ -145,8 +153,10 @@ class MultiHeadAttention(nn.Module):
         joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))  # (B, T, D)
         return joined
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.width).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
+
+def split(x: Tensor, width: int) -> Tensor:
+    """Into heads of a width: (B, T, H * K) -> (B, H, T, K)."""
+    return x.view(*x.shape[:2], -1, width).transpose(1, 2)
 
 
 class UnitNorm(nn.Module):

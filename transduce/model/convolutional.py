@@ -108,7 +108,7 @@ class ConvolutionalEncoderStack(nn.Module):
     def __init__(self, config: ConvolutionalEncoder, d_model: int, dropout: float) -> None:
         super().__init__()
         self.beside = config.kernel // 2
-        self.positions = config.positions.build(d_model, 1, causal=False)
+        self.positions = config.positions.build(d_model, 1, d_model, causal=False)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(GatedConvolution(d_model, config.kernel, dropout) for _ in range(config.layers))
 
@@ -165,7 +165,7 @@ class ConvolutionalDecoderStack(nn.Module):
         super().__init__()
         config.check_width(d_model)
         self.kept = config.kernel - 1  # places that a layer must remember
-        self.positions = config.positions.build(d_model, 1, causal=True)
+        self.positions = config.positions.build(d_model, 1, d_model, causal=True)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(ConvolutionalBlock(config, d_model, dropout) for _ in range(config.layers))
 

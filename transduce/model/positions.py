@@ -2,7 +2,7 @@
 
 A scheme adds something to the embeddings (`add`), turns queries and keys (`rotate`) or adds something to attention's
 scores (`bias`); it overrides the one it uses. `start` is the number of tokens read before, so that decoding token by
-token sees the same positions as reading all at once. Shapes: B batch, T length, D d_model, H heads, K = D / H.
+token sees the same positions as reading all at once. Shapes: B batch, T length, D d_model, H heads, K their width.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Sinusoidal:
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""
 
-    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return SinusoidalPositions(d_model)
 
 
@@ -195,7 +195,7 @@ class Learned:
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""
 
-    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return LearnedPositions(d_model, self.longest)
 
 
@@ -213,8 +213,8 @@ class Rotary:
         if width % 2:
             raise ConfigError(f"positions: 'rotary' turns pairs, and a head is {width} wide; make that even")
 
-    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
-        return RotaryPositions(d_model // heads, self.base)
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
+        return RotaryPositions(width, self.base)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Alibi:
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""
 
-    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return AlibiPositions(heads)
 
 
@@ -245,7 +245,7 @@ class RelativeBias:
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""
 
-    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return RelativeBiasPositions(heads, self.buckets, self.farthest, causal)
 
 
@@ -256,7 +256,7 @@ class Unordered:
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""
 
-    def build(self, d_model: int, heads: int, causal: bool) -> PositionScheme:
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return PositionScheme()
 
 

@@ -50,7 +50,10 @@ class Stack:
             self.attention.check_width(d_model)
         except ConfigError as error:
             raise ConfigError(f"attention.{error}") from None
-        self.positions.check_width(d_model // self.attention.heads)
+        self.positions.check_width(self.attention.widths(d_model)[0])
+
+    def build_positions(self, d_model: int, causal: bool) -> PositionScheme:
+        return self.positions.build(d_model, self.attention.heads, self.attention.widths(d_model)[0], causal)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class EncoderStack(nn.Module):
     def __init__(self, config: TransformerEncoder, d_model: int, dropout: float) -> None:
         super().__init__()
         config.check_width(d_model)
-        self.positions = config.positions.build(d_model, config.attention.heads, causal=False)
+        self.positions = config.build_positions(d_model, causal=False)
         self.dropout = Dropout(dropout)  # on the sum of embedding and position (section 5.4)
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
@@ -234,7 +237,7 @@ class DecoderStack(nn.Module):
         super().__init__()
         config.check_width(d_model)
         self.wiring = config.wiring.build(d_model, encoder_layers, config.layers)
-        self.positions = config.positions.build(d_model, config.attention.heads, causal)
+        self.positions = config.build_positions(d_model, causal)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout, causal) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
