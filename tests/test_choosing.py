@@ -18,9 +18,8 @@ import transduce
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config
-from transduce.search.beam import Beam
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.stepwise import Greedy
+from transduce.search.settings import Beam, Greedy
 from transduce.training.loop import train
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ MAY_IMPORT = {
     "alignment": "errors data",
     "per_text": "errors",
     "translation": "alignment search.hypothesis search.wishes",
-    "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.beam"
-    " search.constraints",
+    "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.limits"
+    " search.settings",
     "plot": "errors progress",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors progress durable config data model search objectives evaluation engines translator experiment"
@@ -50,8 +50,8 @@ MAY_IMPORT = {
     "__main__": "errors launch cli",
 }
 NO_TORCH = (
-    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit alignment"
-    " translation translator output loading distillation cli"
+    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"
+    " search.automaton alignment translation translator output loading distillation cli"
 ).split()
 
 

@@ -21,6 +21,8 @@ from transduce.errors import ConfigError, DataError
 from transduce.per_text import Words, check_all_used, for_all, groups, part_of, words_of
 from transduce.search.fit import check_fit
 from transduce.search.hypothesis import Choice, Hypothesis
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam
 from transduce.search.wishes import NOTHING, Wishes, spell
 from transduce.translation import Engine, Scored, Translation
 
@@ -214,9 +216,6 @@ class Translator:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         if not beam and isinstance(self.search, Choice):
             return replace(self.search, n_best=n_best)  # type: ignore[type-var]
-        from transduce.search.beam import Beam  # torch comes with it: only when asked for
-        from transduce.search.constraints import Limits
-
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
 

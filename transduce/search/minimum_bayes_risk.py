@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from transduce.evaluation.sentence import SentenceMetric, sentence_scorer
-from transduce.search.beam import Beam
-from transduce.search.constraints import require
 from transduce.search.hypothesis import Search
-from transduce.search.stepwise import Sample
+from transduce.search.limits import require
+from transduce.search.settings import Beam, Sample
 
 
 @dataclass(frozen=True)
