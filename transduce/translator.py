@@ -7,11 +7,10 @@ what runs the model is an `Engine`.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
-
-import numpy as np
 
 from transduce.alignment import Alignment, Block, Unit, attend_all, group_text, group_tokens, join
 from transduce.data.grouping import group_by_length
@@ -338,5 +337,5 @@ def _one_line(text: str) -> str:
 
 def _key(tokens: Sequence[int]) -> int:
     """What random draws for this sentence follow from: its tokens alone, so that no neighbour matters."""
-    digest = hashlib.blake2b(np.array(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
+    digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
