@@ -17,7 +17,7 @@ from transduce.engines.torch_engine import cross_attention
 from transduce.errors import ConfigError, DataError, UserError
 from transduce.search.ensemble import Ensemble
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.stepwise import Greedy
+from transduce.search.settings import Greedy
 from transduce.translator import Translator
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.constraints import Limits
-from transduce.search.stepwise import Greedy
+from transduce.search.limits import Limits
+from transduce.search.settings import Greedy
 from transduce.training.optimizer import Paper
 from transduce.training.weights import save_weights
 

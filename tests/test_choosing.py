@@ -18,9 +18,8 @@ import transduce
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config
-from transduce.search.beam import Beam
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.stepwise import Greedy
+from transduce.search.settings import Beam, Greedy
 from transduce.training.loop import train
 
 if TYPE_CHECKING:
@@ -108,7 +107,12 @@ def test_what_load_refuses(toy: Toy, other: Path, stranger: Path) -> None:
         transduce.load([toy.model, other], "cpu", weights=[1.0])
 
 
-def test_members_write_token_by_token(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_write_token_by_token(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        Path(name, "config.toml").touch()
+
     def opened(folder: Path, trust: bool) -> object:
         offers = "parallel" if folder == Path("b") else "stepwise"
         config = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(offers=offers)), search=Greedy())

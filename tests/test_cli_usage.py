@@ -110,7 +110,7 @@ def test_text_in_other_formats_that_cannot_be_read(run: Run, tmp_path: Path, mon
 
 
 def commands() -> dict[str, typer.core.TyperCommand]:
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(cli.program([]))
     found = dict(group.commands)  # type: ignore[attr-defined]
     nested = found.pop("config")
     return {"": group, **found, **{f"config {name}": one for name, one in nested.commands.items()}}
@@ -140,7 +140,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         )
         for name, command in commands().items()
     }
-    model = "--ensemble --device --trust"
+    model = "--ensemble --engine --device --trust"
     assert flags == {
         "": "--version --install-completion --show-completion",
         "prepare": "--shard --wait --merge",

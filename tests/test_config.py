@@ -22,8 +22,7 @@ from transduce.errors import ConfigError
 from transduce.experiment import Config
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.r_drop import RDrop
-from transduce.search.beam import Beam
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Sample
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ def test_one_setting_for_several_tables_is_refused(tmp_path: Path) -> None:
 
 OWN = """
 from dataclasses import dataclass
-from transduce.search.constraints import Limits
+from transduce.search.limits import Limits
 
 @dataclass(frozen=True)
 class MySearch:

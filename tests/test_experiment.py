@@ -8,7 +8,7 @@ from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config, Data
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.beam import Beam
+from transduce.search.settings import Beam
 from transduce.training.optimizer import Adam, Paper
 
 

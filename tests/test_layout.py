@@ -29,29 +29,32 @@ MAY_IMPORT = {
     "search": "errors config data model.contract evaluation.sentence",
     "objectives": "errors data model search evaluation.sentence",
     "evaluation": "errors progress",
-    "engines": "errors data model search",
+    "engines": "errors data model search translation",
     "alignment": "errors data",
     "per_text": "errors",
+    "extras": "errors",
+    "model_folder": "errors config search.choice",
     "translation": "alignment search.hypothesis search.wishes",
-    "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.beam"
-    " search.constraints",
+    "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.limits"
+    " search.settings",
     "plot": "errors progress",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors progress durable config data model search objectives evaluation engines translator experiment"
-    " launch",
-    "loading": "errors translator search.ensemble search.fit engines training.run_folder",
-    "teaching": "errors durable config data evaluation search loading training.run_folder translator",
+    " launch model_folder",
+    "loading": "errors extras data model_folder translation translator search.ensemble search.fit engines"
+    " training.run_folder",
+    "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors config progress translation translator search.choice",
-    "comparison": "errors progress durable config data evaluation engines experiment loading plot search.wishes"
-    " training translator",
+    "comparison": "errors progress durable config data evaluation engines experiment loading model_folder plot"
+    " search.wishes training translator",
     "demo": "errors config data numbers experiment loading training.loop",
-    "cli": "errors config data evaluation experiment loading output plot comparison demo distillation training",
-    "__main__": "errors launch cli",
+    "cli": "errors extras config data evaluation experiment loading output plot comparison demo distillation training",
+    "__main__": "errors extras launch cli",
 }
 NO_TORCH = (
-    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit alignment"
-    " translation translator output loading distillation cli"
+    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"
+    " search.automaton alignment translation translator output loading distillation cli"
 ).split()
 
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from transduce.errors import ConfigError, DataError
 from transduce.output import as_json, as_lines, chosen_search, read_lines, written
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
+from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Sample
 from transduce.translator import Translation
 
 

@@ -20,7 +20,7 @@ from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.beam import Beam
+from transduce.search.settings import Beam
 
 if TYPE_CHECKING:
     from toy_model import Toy

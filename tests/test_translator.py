@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.vocabulary import SentencePiece
 from transduce.errors import ConfigError, DataError
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.wishes import Wishes
 from transduce.translator import Translation, Translator
 

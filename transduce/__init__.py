@@ -56,4 +56,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'transduce' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    from transduce.extras import needed_by
+
+    with needed_by(f"transduce.{name}"):
+        return getattr(importlib.import_module(_HOMES[name]), name)

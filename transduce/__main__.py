@@ -19,13 +19,15 @@ def main() -> None:
 
 def _run() -> None:
     """The command line. What a user can put right is printed without a traceback; the exit code is then 2."""
-    from transduce.cli import app
+    from transduce.cli import program
     from transduce.errors import UserError
+    from transduce.extras import needed_by
     from transduce.launch import first_to_tell
 
     try:
         try:
-            app()
+            with needed_by(" ".join(["transduce", *sys.argv[1:2]])):
+                program(sys.argv[1:])()
         finally:
             sys.stdout.flush()  # here, where an error can still be told in words
     except UserError as error:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from transduce.data.grouping import group_by_length
 from transduce.data.tokenizer import Tokenizer
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:  # numpy is slow to import, and who asks for no alignment needs none
+    import numpy as np
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float32]"
 Unit = Literal["words", "pieces"]
 
 
@@ -77,6 +78,8 @@ def group_tokens(tokenizer: Tokenizer, tokens: Sequence[int], text: str, unit: U
 
 def merge(weights: Floats, source: Grouped, target: Grouped) -> Floats:
     """Attention between pieces (T, S) as attention between units."""
+    import numpy as np
+
     gathered = np.zeros((len(source.units), len(weights)), dtype=np.float32)
     np.add.at(gathered, list(source.unit), weights.T)
     merged = np.zeros((len(target.units), len(source.units)), dtype=np.float32)
@@ -97,6 +100,8 @@ class Block:
 
 def join(blocks: Sequence[Block], joined: Sequence[bool] = ()) -> Alignment:
     """One alignment of a text translated in parts. `joined` says where a part goes on with a word of the one before."""
+    import numpy as np
+
     source: list[str] = []
     target: list[str] = []
     places = []

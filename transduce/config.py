@@ -9,7 +9,6 @@ own is chosen by `kind = "package.module:Class"`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import operator
@@ -22,8 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-
-import tomlkit
 
 from transduce.errors import ConfigError
 
@@ -88,7 +85,7 @@ def _files(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
                 f"{here}: extends itself through {' -> '.join(str(file) for file in seen)}; remove one 'extends'"
             )
         seen.append(here.resolve())
-        tree = _read_toml(here)
+        tree = read_toml(here)
         parent = tree.pop("extends", None)
         if parent is not None and not isinstance(parent, str):
             raise ConfigError(f"{here}: extends: expected a file or preset name, got {parent!r}")
@@ -111,7 +108,8 @@ def _locate(name: str | Path, folder: Path) -> Path:
     return path
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file, not yet checked."""
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -321,6 +319,8 @@ def _type_of(value: Any) -> str:
 
 
 def _hint(word: Any, words: Any) -> str:
+    import difflib
+
     near = difflib.get_close_matches(str(word), [str(item) for item in words], n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
@@ -330,6 +330,8 @@ def _hint(word: Any, words: Any) -> str:
 
 def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
     """The config as TOML that `parse` reads back; with `origins`, a comment says where each value came from."""
+    import tomlkit  # slow to import: only for writing, here and below
+
     return tomlkit.dumps(_table(config, "", origins))
 
 
@@ -349,6 +351,8 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def _table(config: Any, where: str, origins: Mapping[str, str] | None, kind: str | None = None) -> Any:
+    import tomlkit
+
     items = {} if kind is None else {"kind": tomlkit.item(kind)}
     for name, hint in _hints(config.__class__).items():
         items[name] = _item(hint, getattr(config, name), f"{where}.{name}" if where else name, origins)
@@ -362,10 +366,14 @@ def _table(config: Any, where: str, origins: Mapping[str, str] | None, kind: str
 
 
 def _is_nested(item: Any) -> bool:
-    return isinstance(item, (tomlkit.items.Table, tomlkit.items.AoT))
+    from tomlkit.items import AoT, Table
+
+    return isinstance(item, (Table, AoT))
 
 
 def _item(hint: Any, value: Any, where: str, origins: Mapping[str, str] | None) -> Any:
+    import tomlkit
+
     if dataclasses.is_dataclass(value):
         return _table(value, where, origins, _written_kind(hint, value) if _choices(hint) else None)
     if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):

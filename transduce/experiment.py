@@ -14,9 +14,9 @@ from transduce.objectives.parallel_ctc import ParallelCTC
 from transduce.objectives.r_drop import RDrop
 from transduce.objectives.reinforce import Reinforce
 from transduce.objectives.sequence import SequenceLevel
-from transduce.search.beam import Beam
 from transduce.search.choice import SearchChoice
 from transduce.search.fit import check_fit
+from transduce.search.settings import Beam
 from transduce.training.settings import Training, Validation
 
 ObjectiveChoice = CrossEntropy | RDrop | Reinforce | MinimumRisk | MaskedPrediction | ParallelCTC

@@ -1,13 +1,24 @@
-"""Open a trained model: `transduce.load("runs/demo")("Guten Morgen")`, or several that translate as one."""
+"""Open a trained model: `transduce.load("runs/demo")("Guten Morgen")`, or several that translate as one.
+
+A run folder is opened with torch, a converted one by the native engine, and then nothing here imports torch.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from transduce.errors import ConfigError
+from transduce.data.tokenizer import Tokenizers
+from transduce.engines.fallback import Fallback, tell
+from transduce.errors import ConfigError, EngineRefusal, RunError
+from transduce.extras import needed_by
+from transduce.model_folder import MODEL, NATIVE, TOKENIZER, ConvertedDecoder, check_is_model, read_search
 from transduce.search.fit import STEPWISE
+from transduce.translation import Engine
 from transduce.translator import Translator
+
+ENGINES = ("auto", "torch", "native")
 
 
 def load(
@@ -15,19 +26,89 @@ def load(
     device: str = "auto",
     trust: bool = False,
     weights: Sequence[float] = (),
+    engine: str = "auto",
 ) -> Translator:
-    """The translator in a run folder, or an ensemble of those in several folders.
+    """The translator in a folder, or an ensemble of those in several folders.
 
     `device`: "auto", "cpu", "cuda" or "cuda:1". `trust=True` lets a folder's config import classes of the user's own.
     `weights` say how much each member of an ensemble counts, alike if not given; its search is the first one's.
+    `engine`: "torch", "native" (for what `transduce convert` wrote: on CPUs, one model), or "auto": native where it
+    can be, with torch for what it refuses if the folder has weights for both.
     """
-    from transduce.engines.torch_engine import TorchEngine, pick_device  # torch comes with it: only now
-    from transduce.search.ensemble import Ensemble
-    from transduce.training.run_folder import open_model
-
     folders = [Path(folder)] if isinstance(folder, (str, Path)) else [Path(one) for one in folder]
     if not folders:
         raise ConfigError("load: no folder was given; expected a run folder, or a list of them for an ensemble")
+    if engine not in ENGINES:
+        raise ConfigError(f"engine: expected auto, torch or native, got {engine!r}")
+    for one in folders:
+        check_is_model(one)
+    reason = _not_native(folders, device, weights)
+    if engine == "torch" or (engine == "auto" and reason):
+        return _open_torch(folders, device, trust, weights)
+    if reason:
+        raise reason
+    return _open_native(folders[0], trust) if engine == "native" else _open_either(folders[0], trust)
+
+
+def _not_native(folders: Sequence[Path], device: str, weights: Sequence[float]) -> ConfigError | RunError | None:
+    """Why the native engine cannot serve these folders on this device, if it cannot."""
+    if len(folders) > 1 or weights:
+        return ConfigError("engine: native runs one model, and an ensemble was asked for; use engine=torch")
+    if not (folders[0] / NATIVE).is_file():
+        return RunError(
+            f"{folders[0]}: is not converted, as models of the native engine are; run `transduce convert {folders[0]}"
+            " FOLDER` and give that folder, or use engine=torch"
+        )
+    if device not in ("auto", "cpu"):
+        return ConfigError(f"engine: native runs on the CPU, and device={device} was asked for; use engine=torch")
+    return None
+
+
+def _open_either(folder: Path, trust: bool) -> Translator:
+    """The native engine, with torch behind it."""
+
+    def open_torch(refusal: EngineRefusal) -> Translator:
+        if not (folder / MODEL).is_file():
+            raise EngineRefusal(
+                f"{refusal}; the torch engine may, but {folder} has no weights for it: give the run folder that it was"
+                " converted from"
+            )
+        if importlib.util.find_spec("torch") is None:
+            raise EngineRefusal(f"{refusal}; the torch engine may: pip install 'transduce[train]'")
+        return _open_torch([folder], "auto", trust, ())
+
+    def second(refusal: EngineRefusal) -> Engine:
+        return open_torch(refusal).engine
+
+    try:
+        translator = _open_native(folder, trust)
+    except EngineRefusal as refusal:
+        translator = open_torch(refusal)
+        tell(refusal)
+        return translator
+    translator.engine = Fallback(translator.engine, second)
+    return translator
+
+
+def _open_native(folder: Path, trust: bool) -> Translator:
+    from transduce.engines.native_engine import NativeEngine  # type: ignore[import-not-found]
+
+    tokenizers = Tokenizers.load(folder / TOKENIZER)
+    engine = NativeEngine.open(folder / NATIVE, tokenizers.source.symbols, tokenizers.target.symbols)
+    if engine.facts.get("tokenizer") != tokenizers.digest():
+        raise RunError(
+            f"{folder}: {NATIVE} was converted with another tokenizer than {TOKENIZER}/ holds; convert it again"
+        )
+    longest = int(engine.facts.get("longest", "256"))
+    return Translator(engine, tokenizers, read_search(folder, trust), longest, decoder=ConvertedDecoder())
+
+
+def _open_torch(folders: Sequence[Path], device: str, trust: bool, weights: Sequence[float]) -> Translator:
+    with needed_by(f"{folders[0]}: a model that is not converted"):
+        from transduce.engines.torch_engine import TorchEngine, pick_device
+        from transduce.search.ensemble import Ensemble
+        from transduce.training.run_folder import open_model
+
     place = pick_device(device)
     config, tokenizers, first, longest = open_model(folders[0], trust)
     members = [first.to(place)]

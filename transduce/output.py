@@ -17,6 +17,7 @@ from typing import Any, TextIO, TypeVar
 from transduce import config as configs
 from transduce.errors import ConfigError, DataError
 from transduce.progress import Progress
+from transduce.search.choice import Chosen
 from transduce.translation import Translation
 from transduce.translator import Translator
 
@@ -100,8 +101,6 @@ def as_json(translation: Translation) -> str:
 
 def chosen_search(translator: Translator, text: str) -> Any:
     """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
-    from transduce.search.choice import Chosen
-
     own = tomllib.loads(configs.dump(Chosen(translator.search)))
     if "=" not in text:
         settings = text.strip()

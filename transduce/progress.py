@@ -1,15 +1,18 @@
-"""Progress with rate and time left: a live bar on a terminal, a plain line every few seconds elsewhere."""
+"""Progress with rate and time left: a live bar on a terminal, a plain line every few seconds elsewhere.
+
+The bar is rich's, which is slow to import: only where there is a terminal to draw it on.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as LiveProgress
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.progress import Progress as LiveProgress
 
 QUIET_SECONDS = 2.0  # work that ends sooner shows nothing when there is no terminal
 LINE_SECONDS = 10.0  # between two plain lines
@@ -30,13 +33,23 @@ def rate_as_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1 or rate == 0 else f"{rate:.2g}"
 
 
-class _Rate(TextColumn):
-    def __init__(self, unit: str) -> None:
-        super().__init__("")
-        self.unit = unit
+def live_bar(unit: str) -> LiveProgress | None:
+    """A bar on standard error, not yet shown, if that is a terminal (or rich is told to take it for one)."""
+    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE")):
+        return None
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
 
-    def render(self, task: Task) -> Text:
-        return Text(f"{rate_as_text(task.speed)} {self.unit}/s" if task.speed else "", style="progress.data.speed")
+    class Rate(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{rate_as_text(task.speed)} {unit}/s" if task.speed else "", style="progress.data.speed")
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(""), TimeRemainingColumn())
+    return Progress(*columns, console=console)
 
 
 class Progress:
@@ -45,15 +58,13 @@ class Progress:
     def __init__(self, title: str, total: int | None, unit: str) -> None:
         self.title, self.total, self.unit = title, total, unit
         self.done = 0
-        self._console = Console(stderr=True)
         self._live: LiveProgress | None = None
 
     def __enter__(self) -> Progress:
         self._started = time.monotonic()
         self._next_line = self._started + QUIET_SECONDS
-        if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(self.unit))
-            self._live = LiveProgress(*columns, TimeRemainingColumn(), console=self._console)
+        self._live = live_bar(self.unit)
+        if self._live is not None:
             self._live.start()
             self._task = self._live.add_task(self.title, total=self.total)
         return self
@@ -69,7 +80,10 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line of words, above the bar where there is one."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def _print_line(self) -> None:
         elapsed = time.monotonic() - self._started

@@ -23,6 +23,8 @@ from transduce.durable import write_bytes
 from transduce.errors import RunError
 from transduce.evaluation.metrics import chrf_metric
 from transduce.loading import load
+from transduce.model_folder import MODEL
+from transduce.search.choice import Chosen
 from transduce.search.hypothesis import Hypothesis
 from transduce.translator import Translator
 
@@ -53,8 +55,6 @@ class Teacher:
 
 def weights_digest(run: str | Path) -> str:
     """SHA-256 of the weights in a run folder; nothing if there are none, which opening the model will say."""
-    from transduce.training.run_folder import MODEL  # torch comes with it
-
     path = Path(run) / MODEL
     return file_digest(path) if path.is_file() else ""
 
@@ -102,8 +102,6 @@ class Work:
 
     def facts(self) -> dict[str, Any]:
         """What decides the translations: a stopped run goes on only with the same."""
-        from transduce.search.choice import Chosen  # torch comes with it
-
         models, pairs = [self.teacher.digest], self.pairs
         own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
         return {**own, **configs.flatten(Chosen(self.search))}

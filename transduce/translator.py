@@ -7,11 +7,10 @@ what runs the model is an `Engine`.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
-
-import numpy as np
 
 from transduce.alignment import Alignment, Block, Unit, attend_all, group_text, group_tokens, join
 from transduce.data.grouping import group_by_length
@@ -21,6 +20,8 @@ from transduce.errors import ConfigError, DataError
 from transduce.per_text import Words, check_all_used, for_all, groups, part_of, words_of
 from transduce.search.fit import check_fit
 from transduce.search.hypothesis import Choice, Hypothesis
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam
 from transduce.search.wishes import NOTHING, Wishes, spell
 from transduce.translation import Engine, Scored, Translation
 
@@ -214,9 +215,6 @@ class Translator:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         if not beam and isinstance(self.search, Choice):
             return replace(self.search, n_best=n_best)  # type: ignore[type-var]
-        from transduce.search.beam import Beam  # torch comes with it: only when asked for
-        from transduce.search.constraints import Limits
-
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
 
@@ -339,5 +337,5 @@ def _one_line(text: str) -> str:
 
 def _key(tokens: Sequence[int]) -> int:
     """What random draws for this sentence follow from: its tokens alone, so that no neighbour matters."""
-    digest = hashlib.blake2b(np.array(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
+    digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -12,8 +12,7 @@ from transduce.model.attention import Attention
 from transduce.model.contract import evaluating
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.search.beam import Beam
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))

@@ -33,9 +33,8 @@ from transduce.model.whole import StepwiseDecoder
 from transduce.model.wiring import Matched, Mixed, Wiring
 from transduce.objectives.base import teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.beam import Beam
 from transduce.search.hypothesis import Search
-from transduce.search.stepwise import Greedy
+from transduce.search.settings import Beam, Greedy
 from transduce.training.optimizer import Adam, update
 
 

@@ -22,8 +22,8 @@ from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Tools
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.inputs import InputNoise, InputsChoice, Linear, ScheduledSampling, TeacherForcing
-from transduce.search.constraints import Limits
-from transduce.search.stepwise import Greedy
+from transduce.search.limits import Limits
+from transduce.search.settings import Greedy
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.minimum_risk import MinimumRisk
 from transduce.objectives.reinforce import Reinforce
 from transduce.objectives.sequence import SequenceLevel
-from transduce.search.constraints import Limits
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.limits import Limits
+from transduce.search.settings import Greedy, Sample
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,9 @@ import torch
 from fakes import EOS, SYMBOLS, Markov, V, check_sound, close, enumerate_all, markov, memory, plain_beam
 
 from transduce.errors import ConfigError
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
+from transduce.search.limits import Limits
 from transduce.search.paths import greatest
-from transduce.search.stepwise import Greedy
+from transduce.search.settings import Beam, Greedy
 
 ALPHAS = [-1.0, 0.0, 0.6, 1.0, 2.5]
 

@@ -10,9 +10,9 @@ import torch
 from fakes import EOS, SYMBOLS, V, markov, memory
 
 from transduce.errors import ConfigError
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits, exclude, forbid, force, hold_back, next_log_probs, no_repeat
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.constraints import exclude, forbid, force, hold_back, next_log_probs, no_repeat, rules_of
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.wishes import NOTHING, Wishes
 
 CPU = torch.device("cpu")
@@ -116,7 +116,7 @@ def test_force_by_sentence_not_by_row():
 
 def test_log_probs_are_the_models_own():
     logits = torch.randn(2, V, dtype=torch.bfloat16)
-    rules = Limits(forbid=(3,)).rules(SYMBOLS, [Wishes((4,)), NOTHING], CPU)
+    rules = rules_of(Limits(forbid=(3,)), SYMBOLS, [Wishes((4,)), NOTHING], CPU)
     found = next_log_probs(logits, torch.empty(2, 0, dtype=torch.int64), torch.arange(2), rules, EOS)
     truth = logits.float().log_softmax(-1)
     assert found.dtype == torch.float32
@@ -127,7 +127,7 @@ def test_log_probs_are_the_models_own():
 
 def test_a_prefix_overrules_other_rules():
     limits = Limits(forbid=(3,), no_repeat=1, shortest=2)
-    rules = limits.rules(SYMBOLS, [Wishes((0, 0, 3))], CPU)
+    rules = rules_of(limits, SYMBOLS, [Wishes((0, 0, 3))], CPU)
     for written in ([], [0], [0, 0]):
         tokens = torch.tensor([written], dtype=torch.int64).view(1, -1)
         found = next_log_probs(torch.zeros(1, V), tokens, torch.zeros(1, dtype=torch.int64), rules, EOS)
@@ -135,7 +135,7 @@ def test_a_prefix_overrules_other_rules():
 
 
 def test_a_row_with_nothing_left_may_end():
-    rules = Limits(forbid=(2, 3, 4), shortest=3).rules(SYMBOLS, [NOTHING], CPU)
+    rules = rules_of(Limits(forbid=(2, 3, 4), shortest=3), SYMBOLS, [NOTHING], CPU)
     logits = torch.randn(1, V)
     sentence = torch.zeros(1, dtype=torch.int64)
     found = next_log_probs(logits, torch.empty(1, 0, dtype=torch.int64), sentence, rules, EOS)
@@ -151,11 +151,15 @@ def test_even_an_impossible_end_is_finite():
 
 
 def test_lengths_come_from_a_sentences_own_source():
-    mask = memory([0, 0, 0], [0, 3, 9], width=12).mask
-    assert Limits(longest_ratio=1.5, longest_extra=2, longest=12).lengths(mask, [NOTHING] * 3) == [2, 6, 12]
-    assert Limits(longest_ratio=0, longest_extra=0).lengths(mask, [NOTHING] * 3) == [1, 1, 1]
-    assert Limits(longest_ratio=1, longest_extra=0, shortest=5).lengths(mask, [NOTHING] * 3) == [6, 6, 9]
-    assert Limits(longest_ratio=1, longest_extra=0).lengths(mask, [Wishes((2,)), NOTHING, Wishes((2, 3))]) == [2, 3, 11]
+    sources = [0, 3, 9]
+    assert Limits(longest_ratio=1.5, longest_extra=2, longest=12).lengths(sources, [NOTHING] * 3) == [2, 6, 12]
+    assert Limits(longest_ratio=0, longest_extra=0).lengths(sources, [NOTHING] * 3) == [1, 1, 1]
+    assert Limits(longest_ratio=1, longest_extra=0, shortest=5).lengths(sources, [NOTHING] * 3) == [6, 6, 9]
+    assert Limits(longest_ratio=1, longest_extra=0).lengths(sources, [Wishes((2,)), NOTHING, Wishes((2, 3))]) == [
+        2,
+        3,
+        11,
+    ]
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -236,6 +240,7 @@ def test_wishes_must_fit(search):
         assert str(error.value) == f"{name}: expected tokens below the vocabulary's size (5), got 9"
 
 
-def test_hypothesis_needs_no_torch():
-    code = "import sys; sys.modules['torch'] = None; import transduce.search.hypothesis"
+def test_what_other_engines_share_needs_no_torch():
+    shared = ("hypothesis", "wishes", "limits", "settings", "choice", "automaton", "fit", "minimum_bayes_risk")
+    code = f"import sys; sys.modules['torch'] = None; import {', '.join(f'transduce.search.{name}' for name in shared)}"
     subprocess.run([sys.executable, "-c", code], check=True)

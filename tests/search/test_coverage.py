@@ -7,9 +7,9 @@ import torch
 from fakes import EOS, SYMBOLS, check_sound, close, enumerate_all, markov, memory, plain_beam
 
 from transduce.errors import ConfigError
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
 from transduce.search.coverage import LEAST, attention, coverage_penalty
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam
 
 LENGTHS = [3, 1, 5, 4, 2, 5]
 

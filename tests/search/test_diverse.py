@@ -8,8 +8,8 @@ import pytest
 from fakes import EOS, SYMBOLS, Markov, V, check_sound, close, markov, memory
 
 from transduce.errors import ConfigError
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam
 from transduce.search.wishes import Wishes
 
 Found = list[tuple[float, tuple[int, ...]]]

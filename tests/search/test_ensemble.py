@@ -16,10 +16,9 @@ from transduce.model.contract import Memory, State, rows
 from transduce.model.positions import Positions, Rotary, Sinusoidal
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
 from transduce.search.ensemble import Ensemble
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy, Sample
 
 Trace = dict[str, Tensor] | None
 

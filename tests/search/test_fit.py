@@ -14,11 +14,9 @@ from transduce.model.parallel import ParallelDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder
 from transduce.objectives.masked_prediction import MaskedPrediction
-from transduce.search.beam import Beam
 from transduce.search.fit import check_fit
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
-from transduce.search.refine import MaskPredict
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
 from transduce.training.settings import Validation
 from transduce.translator import Translator
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from fakes import EOS, SYMBOLS, V, check_sound, close, enumerate_all, markov, memory
 
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
+from transduce.search.automaton import Automaton, without_implied
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.lexical import Automaton, Wanted, without_implied
+from transduce.search.lexical import Wanted
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam
 from transduce.search.wishes import NOTHING, Wishes
 
 CPU = torch.device("cpu")

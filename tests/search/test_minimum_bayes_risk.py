@@ -15,10 +15,9 @@ from transduce.data.vocabulary import SentencePiece
 from transduce.errors import ConfigError
 from transduce.evaluation.sentence import SentenceMetric
 from transduce.experiment import Config
-from transduce.search.beam import Beam
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.stepwise import Greedy
+from transduce.search.settings import Beam, Greedy
 from transduce.translator import Translation, Translator
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from transduce.model.parallel import Length, ParallelDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
 from transduce.model.upsampled import Upsampled
-from transduce.search.ctc import CTCCollapse, collapse
+from transduce.search.ctc import collapse
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.refine import MaskPredict
+from transduce.search.settings import CTCCollapse, MaskPredict
 from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))

@@ -8,9 +8,10 @@ from fakes import EOS, SYMBOLS, Markov, V, check_sound, markov, memory
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.errors import ConfigError
-from transduce.search.beam import Beam, BeamSearch
-from transduce.search.constraints import Limits
-from transduce.search.stepwise import Greedy, Sample, invert, keep_top_k, keep_top_p, make_streams, uniform
+from transduce.search.beam import BeamSearch
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.stepwise import invert, keep_top_k, keep_top_p, make_streams, uniform
 from transduce.search.wishes import Wishes
 
 SHORT = Limits(longest=12)

@@ -77,7 +77,7 @@ def test_what_the_folder_holds(run: Path) -> None:
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    expected = "expected a run folder written by `transduce train`"
+    expected = "expected a run folder written by `transduce train`, or a folder written by `transduce convert`"
     assert refusal(nowhere) == f"{nowhere}: not a trained model (no such folder); {expected}"
     nowhere.mkdir()
     assert refusal(nowhere) == f"{nowhere}: not a trained model (no config.toml in it); {expected}"

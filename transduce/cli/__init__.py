@@ -5,43 +5,50 @@ Everything about a run is a key of its config (`key=value`); flags are few, and 
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from transduce.cli.corpora import distill, doctor, prepare
-from transduce.cli.training import average, compare, config_show, demo, plot, train
-from transduce.cli.translating import align, evaluate, score, translate
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help="Learn to turn one sequence into another: prepare text, train a Transformer, translate, score.",
-)
-for command in (
-    prepare,
-    doctor,
-    train,
-    translate,
-    score,
-    align,
-    evaluate,
-    average,
-    distill,
-    compare,
-    plot,
-    demo,
-):
-    app.command()(command)
-
-config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
-config_app.command("show")(config_show)
-app.add_typer(config_app, name="config")
+# Where each command lives. Only the one that is called is imported: the others would take longer than translating.
+COMMANDS = {
+    "prepare": "corpora",
+    "doctor": "corpora",
+    "train": "training",
+    "translate": "translating",
+    "score": "translating",
+    "align": "translating",
+    "evaluate": "translating",
+    "average": "training",
+    "distill": "corpora",
+    "compare": "training",
+    "plot": "training",
+    "demo": "training",
+    "config": "configs",
+}
 
 
-@app.callback(invoke_without_command=True)
+def program(words: Sequence[str]) -> typer.Typer:
+    """The program with the command that the words call; with all of them where they call none (help, a misspelling)."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        help="Learn to turn one sequence into another: prepare text, train a Transformer, translate, score.",
+    )
+    app.callback(invoke_without_command=True)(_version)
+    called = [name for name in words[:1] if name in COMMANDS]
+    for name in called or COMMANDS:
+        command = getattr(importlib.import_module(f"transduce.cli.{COMMANDS[name]}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
         from transduce import __version__

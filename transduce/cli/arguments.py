@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Run folder of a trained model.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
+Engine = Annotated[str, typer.Option(help="auto, torch or native (for converted models).")]
 Trust = Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")]
 Ensemble = Annotated[
     list[Path] | None, typer.Option("--ensemble", metavar="MODEL", help="A further model to average with; repeatable.")

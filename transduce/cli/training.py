@@ -72,19 +72,6 @@ def plot(
     print(output)
 
 
-def config_show(words: Words = None) -> None:
-    """Print the whole config that a file or preset and overrides give, with the place each value came from.
-
-    Examples:
-
-        transduce config show base model.decoder.layers=2
-    """
-    from transduce.experiment import Config
-
-    layers = configs.layers(Config, *split_words(words))
-    print(configs.dump(configs.resolve(Config, layers), layers.origins), end="")
-
-
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus and model.")] = Path("runs/demo"),
 ) -> None:

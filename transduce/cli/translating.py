@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from transduce.cli.arguments import (
     AlignmentsFile,
     BeamSize,
     Device,
+    Engine,
     Ensemble,
     Excluded,
     Included,
@@ -28,6 +28,7 @@ from transduce.cli.arguments import (
     Trust,
 )
 from transduce.errors import UserError
+from transduce.extras import needed_by
 
 
 def translate(
@@ -46,6 +47,7 @@ def translate(
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
     ensemble: Ensemble = None,
+    engine: Engine = "auto",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -64,7 +66,7 @@ def translate(
 
     if texts and input is not None:
         raise UserError(f"texts and --input {input} were given; give one of them")
-    translator = load([model, *(ensemble or [])], device, trust)
+    translator = load([model, *(ensemble or [])], device, trust, engine=engine)
     typed = not texts and input is None and sys.stdin.isatty()  # then each line is answered at once
     stream = translator.stream(
         list(texts) if texts else read_lines(input),
@@ -92,6 +94,7 @@ def score(
     target: TargetText,
     to: Language = "",
     ensemble: Ensemble = None,
+    engine: Engine = "auto",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -104,7 +107,7 @@ def score(
     from transduce.loading import load
     from transduce.output import read_pairs, with_progress, written
 
-    translator = load([model, *(ensemble or [])], device, trust)
+    translator = load([model, *(ensemble or [])], device, trust, engine=engine)
     pairs = read_pairs(source, target)
     scored = (one for sources, targets in pairs.windows(1000) for one in translator.score(sources, targets, to))
     with written(None) as file:
@@ -120,6 +123,7 @@ def align(
     layer: Annotated[int | None, typer.Option(help="Decoder layer, from 0, or -1 for the last; default: mean.")] = None,
     pieces: Pieces = False,
     ensemble: Ensemble = None,
+    engine: Engine = "auto",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -132,7 +136,7 @@ def align(
     from transduce.loading import load
     from transduce.output import read_pairs, with_progress, written
 
-    translator = load([model, *(ensemble or [])], device, trust)
+    translator = load([model, *(ensemble or [])], device, trust, engine=engine)
     pairs = read_pairs(source, target)
     unit: Literal["words", "pieces"] = "pieces" if pieces else "words"
     found = (
@@ -145,7 +149,7 @@ def align(
 
 def evaluate(
     reference: Annotated[Path, typer.Argument(help="Reference translations, a sentence a line.")],
-    hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a run folder to translate with.")],
+    hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
     other: Annotated[Path | None, typer.Option(help="Translations of a second system, to compare with.")] = None,
     language: Annotated[str, typer.Option(help="Target language: picks sacreBLEU's tokenizer, as for zh.")] = "",
@@ -160,6 +164,7 @@ def evaluate(
     beam: BeamSize = 0,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ensemble: Ensemble = None,
+    engine: Engine = "auto",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -171,7 +176,8 @@ def evaluate(
 
         transduce evaluate test.de runs/demo --source test.en --moses --language de
     """
-    from transduce.evaluation.report import evaluate as run
+    with needed_by("measuring translations", extra="evaluate"):
+        from transduce.evaluation.report import evaluate as run
     from transduce.output import read_lines, with_progress, written
 
     sources = list(read_lines(source)) if source else None
@@ -180,7 +186,7 @@ def evaluate(
 
         if sources is None:
             raise UserError(f"{hypothesis} is a model: give the text to translate with --source FILE")
-        stream = load([hypothesis, *(ensemble or [])], device, trust).stream(sources, beam=beam, to=to)
+        stream = load([hypothesis, *(ensemble or [])], device, trust, engine=engine).stream(sources, beam=beam, to=to)
         shown = with_progress(stream, "Translating", len(sources), printed=False)
         hypotheses = [translation.text for translation in shown]
         if output is not None:
@@ -194,4 +200,6 @@ def evaluate(
     if json_lines:
         print(json.dumps(result.as_dict()))
     else:
+        from rich.console import Console  # slow to import, and the other commands here do without
+
         result.render(Console(soft_wrap=True))

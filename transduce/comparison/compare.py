@@ -25,8 +25,9 @@ from transduce.comparison.table import as_csv, as_markdown
 from transduce.data.corpus import Corpus
 from transduce.durable import disk_errors, write_text
 from transduce.errors import ConfigError, DataError, UserError
+from transduce.model_folder import CONFIG
 from transduce.training.lock import RunLock
-from transduce.training.run_folder import CONFIG, check_same, read_config
+from transduce.training.run_folder import check_same, read_config
 
 MOST_JOBS = 8  # on one GPU: beyond it, small runs only wait for one another
 

@@ -24,8 +24,9 @@ from transduce.durable import write_text
 from transduce.evaluation.length import LengthRow, by_length
 from transduce.evaluation.metrics import bleu, chrf, tokenizer_for
 from transduce.experiment import Config
+from transduce.model_folder import MODEL
 from transduce.search.wishes import NOTHING
-from transduce.training.run_folder import MODEL, read_config
+from transduce.training.run_folder import read_config
 
 if TYPE_CHECKING:
     from transduce.translator import Translator

@@ -13,12 +13,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import sentencepiece
-from numpy.typing import NDArray
 
-Tokens = Sequence[int] | NDArray[np.integer]
+if TYPE_CHECKING:  # numpy is slow to import, and nothing here needs it to run
+    import numpy as np
+    from numpy.typing import NDArray
+
+Tokens: TypeAlias = "Sequence[int] | NDArray[np.integer]"
 
 CACHED = 30  # letters; longer words are seldom met twice
 Edge = tuple[int, int, float]  # where a piece starts, its number, and its share of all ways to its end, cumulated

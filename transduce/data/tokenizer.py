@@ -12,15 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import sentencepiece
 
 from transduce.data.sampling import Sampler, Tokens
 from transduce.data.spelling import spellings
 from transduce.data.symbols import Symbols
 from transduce.errors import DataError
+
+if TYPE_CHECKING:  # numpy is slow to import, and translating can do without
+    import numpy as np
+    import numpy.typing as npt
 
 LARGEST_MODEL_BYTES = 64 << 20
 MOST_SPELLINGS = 64  # of a word; those of more pieces are ever less likely to be written
@@ -70,6 +73,8 @@ class Tokenizer:
     @cached_property
     def starts_word(self) -> npt.NDArray[np.bool_]:
         """For each token whether its piece begins a word, that is with the marker "▁"."""
+        import numpy as np
+
         return np.array([piece.startswith("▁") for piece in self.pieces(range(self.size))])
 
     @cached_property

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transduce.errors import ConfigError
 from transduce.objectives.sequence import Candidate, Sentences, SequenceLevel
-from transduce.search.stepwise import Sample
+from transduce.search.settings import Sample
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transduce.errors import ConfigError
 from transduce.objectives.sequence import Sentences, SequenceLevel
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.settings import Greedy, Sample
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from transduce.model.contract import Memory, Stepwise, evaluating, rows
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import BARE, Loss, Objective, Tools
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.constraints import Limits
 from transduce.search.hypothesis import Search
+from transduce.search.limits import Limits
 
 Candidate = tuple[int, ...]  # as the model wrote it: with the end symbol unless the length limit came first
 

@@ -12,70 +12,23 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
 from transduce.model.contract import Memory, Stepwise, rows
-from transduce.search.constraints import Limits, Rule, checked, next_log_probs, require
+from transduce.search.constraints import Rule, checked, next_log_probs, rules_of
 from transduce.search.coverage import attention, coverage_penalty
 from transduce.search.diverse import Order, first_going, in_groups
-from transduce.search.hypothesis import Hypothesis, Search, length_penalty
+from transduce.search.hypothesis import Hypothesis, length_penalty
 from transduce.search.lexical import Wanted
 from transduce.search.paths import Paths, Progress, best_of, greatest
+from transduce.search.settings import Beam
 from transduce.search.stepwise import part
 from transduce.search.wishes import Wishes
 
 INCOMPLETE = 1e9  # taken from the score of a path that had to end before all was included: any whole one is better
-
-
-@dataclass(frozen=True)
-class Beam:
-    """The `size` best paths at each step, ranked at their end by log-probability / ((5 + length) / 6)^length_penalty.
-
-    `length` counts the end symbol; a penalty of 0 ranks by log-probability, more favours longer translations.
-    `n_best` hypotheses a sentence are returned, fewer only where the rules allow no more, or groups found the same.
-    With `groups` the beam falls into as many parts that search one after another at each step, a token less likely by
-    `diversity` for every path of an earlier part that takes it. `coverage` is the weight of the coverage penalty. Where
-    words must be included, the beam of a sentence has at least one place more than these have tokens.
-    """
-
-    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
-
-    size: int = 4
-    length_penalty: float = 0.6
-    n_best: int = 1
-    limits: Limits = Limits()
-    groups: int = 1
-    diversity: float = 0.5
-    coverage: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
-        require(-5 <= self.length_penalty <= 5, "length_penalty", self.length_penalty, "a number from -5 to 5")
-        expected = f"a whole number from 1 to the beam's size ({self.size}); raise size for more"
-        require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
-        whole = self.groups >= 1 and self.size % self.groups == 0
-        require(whole, "groups", self.groups, f"a number of equal parts of the beam's size ({self.size})")
-        strong = math.isfinite(self.diversity) and self.diversity >= 0
-        require(strong, "diversity", self.diversity, "a log-probability of at least 0")
-        covering = math.isfinite(self.coverage) and self.coverage >= 0
-        require(covering, "coverage", self.coverage, "a weight of at least 0, such as 0.2, or 0 for no such penalty")
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether this search reads the decoder's attention to the source, so that there must be one."""
-        return self.coverage > 0
-
-    @property
-    def hypotheses(self) -> int:
-        """How many a sentence gets."""
-        return self.n_best
-
-    def build(self) -> Search:
-        return BeamSearch(self)
 
 
 @dataclass(frozen=True)
@@ -107,9 +60,9 @@ class BeamSearch:
     ) -> list[list[Hypothesis]]:
         asked, limits, device = checked(wishes, len(memory.mask)), self.beam.limits, memory.mask.device
         wanted = Wanted.of([wish.include for wish in asked], device)
-        longest = limits.lengths(memory.mask, asked)
+        longest = limits.lengths(memory.mask.sum(1).tolist(), asked)
         task = Task(
-            limits.rules(symbols, asked, device), wanted, self._penalties(longest, device), symbols.eos, memory.mask
+            rules_of(limits, symbols, asked, device), wanted, self._penalties(longest, device), symbols.eos, memory.mask
         )
         progress = self._begin(longest, task)
         size = progress.live.rank.shape[1]

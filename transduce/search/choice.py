@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transduce.search.beam import Beam
-from transduce.search.ctc import CTCCollapse
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
-from transduce.search.refine import MaskPredict
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict, Sample
 
 SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCCollapse
 

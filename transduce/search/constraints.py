@@ -1,4 +1,4 @@
-"""What a search may write: how long, and which token next.
+"""Which token a search may write next.
 
 A rule is a function `(allowed (N, V), tokens (N, t), sentence (N,)) -> allowed`: from the tokens written so far
 (without start symbol) and each row's sentence in the batch it strikes out or puts back next tokens. Rules are applied
@@ -8,78 +8,32 @@ Shapes: N rows, B sentences, t tokens so far, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
+from transduce.search.limits import Limits, require
 from transduce.search.wishes import NOTHING, Phrase, Wishes
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def require(holds: bool, field: str, value: object, expected: str) -> None:
-    """Refuse a setting that does not hold; the config loader puts the section before `field`."""
-    if not holds:
-        raise ConfigError(f"{field}: expected {expected}, got {value!r}")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds on what a search writes. Lengths count from the end of a forced prefix.
-
-    A translation with its end symbol has at most `longest_ratio` times its source's length plus `longest_extra`
-    tokens, and never more than `longest`: its own source decides, not the batch. Before the end come at least
-    `shortest` tokens, even where the source is too short for that. `no_repeat` is the size of n-grams that may occur
-    only once, 0 for no such rule. `forbid` lists tokens never to write besides those of `Symbols.never`.
-    """
-
-    longest_ratio: float = 2.0
-    longest_extra: int = 20
-    longest: int = 512
-    shortest: int = 0
-    no_repeat: int = 0
-    forbid: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        ratio = self.longest_ratio
-        require(math.isfinite(ratio) and ratio >= 0, "longest_ratio", ratio, "a number of at least 0")
-        require(self.longest_extra >= 0, "longest_extra", self.longest_extra, "a whole number of at least 0")
-        require(self.longest >= 1, "longest", self.longest, "a whole number of at least 1")
-        require(
-            0 <= self.shortest < self.longest,
-            "shortest",
-            self.shortest,
-            f"a whole number from 0 up to, not including, longest ({self.longest})",
-        )
-        require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
-        require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
-
-    def lengths(self, mask: Tensor, wishes: Sequence[Wishes]) -> list[int]:
-        """The most steps each sentence may take, end symbol included. mask (B, S) is True at real source tokens."""
-        sources: list[int] = mask.sum(1).tolist()
-        wanted = [int(self.longest_ratio * source) + self.longest_extra for source in sources]
-        written = [min(max(length, self.shortest + 1), self.longest) for length in wanted]
-        return [most + len(wish.prefix) for most, wish in zip(written, wishes, strict=True)]
-
-    def rules(self, symbols: Symbols, wishes: Sequence[Wishes], device: torch.device) -> list[Rule]:
-        """What holds at every step, in order of application. The prefix comes last: it overrules the others."""
-        forced = [wish.prefix for wish in wishes]
-        found = [forbid((*symbols.never, *self.forbid), device)]
-        if self.shortest:
-            found.append(hold_back(symbols.eos, [self.shortest + len(prefix) for prefix in forced], device))
-        if self.no_repeat:
-            found.append(no_repeat(self.no_repeat))
-        if any(wish.exclude for wish in wishes):
-            found.append(exclude([wish.exclude for wish in wishes], device))
-        if any(forced):
-            found.append(force(forced, device))
-        return found
+def rules_of(limits: Limits, symbols: Symbols, wishes: Sequence[Wishes], device: torch.device) -> list[Rule]:
+    """What holds at every step, in order of application. The prefix comes last: it overrules the others."""
+    forced = [wish.prefix for wish in wishes]
+    found = [forbid((*symbols.never, *limits.forbid), device)]
+    if limits.shortest:
+        found.append(hold_back(symbols.eos, [limits.shortest + len(prefix) for prefix in forced], device))
+    if limits.no_repeat:
+        found.append(no_repeat(limits.no_repeat))
+    if any(wish.exclude for wish in wishes):
+        found.append(exclude([wish.exclude for wish in wishes], device))
+    if any(forced):
+        found.append(force(forced, device))
+    return found
 
 
 def checked(wishes: Sequence[Wishes] | None, batch: int) -> Sequence[Wishes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,38 +16,10 @@ from transduce.data.batch import pad_sources
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.model.contract import UNDECIDED, Memory, Parallel, rows
-from transduce.search.constraints import checked, require
-from transduce.search.hypothesis import Hypothesis, Search
+from transduce.search.constraints import checked
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.settings import CTCCollapse
 from transduce.search.wishes import NOTHING, Wishes
-
-
-@dataclass(frozen=True)
-class CTCCollapse:
-    """The most probable token or blank in every frame; equal neighbours are one, then blanks fall away.
-
-    The log-probability is that of this one path, cut after each token, and thus at most that of the translation, which
-    is the sum over all its paths. With `size` above 1 a prefix beam search adds up the paths of that many beginnings
-    (Hannun et al. 2014, without a language model), and a second pass gives the `n_best` their exact log-probabilities.
-    """
-
-    kind: ClassVar[str] = "ctc"
-    needs: ClassVar[str] = "ctc"  # of a decoder (fit.py)
-
-    size: int = 1
-    n_best: int = 1
-
-    def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
-        expected = f"a whole number from 1 to the number of beginnings, size = {self.size}"
-        require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
-
-    @property
-    def hypotheses(self) -> int:
-        """How many a sentence gets at most."""
-        return self.n_best
-
-    def build(self) -> Search:
-        return CTCSearch(self)
 
 
 @dataclass(frozen=True)

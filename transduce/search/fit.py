@@ -36,6 +36,6 @@ def check_fit(chosen: Any, decoder: Any, where: str = "search", choices: Iterabl
 
 
 def _searches() -> tuple[type[Any], ...]:
-    from transduce.search.choice import SearchChoice  # torch comes with it: only for the text of an error
+    from transduce.search.choice import SearchChoice
 
     return typing.get_args(SearchChoice)

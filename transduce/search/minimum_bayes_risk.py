@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from transduce.evaluation.sentence import SentenceMetric, sentence_scorer
-from transduce.search.beam import Beam
-from transduce.search.constraints import require
 from transduce.search.hypothesis import Search
-from transduce.search.stepwise import Sample
+from transduce.search.limits import require
+from transduce.search.settings import Beam, Sample
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class MinimumBayesRisk:
     kind: ClassVar[str] = "mbr"
 
     candidates: Samples | Beam = Samples()
-    utility: SentenceMetric = "chrf"
+    utility: Literal["chrf", "bleu"] = "chrf"
     n_best: int = 1
     tokenize: str = "13a"
 
@@ -67,6 +65,8 @@ class MinimumBayesRisk:
 
         Of equal texts the first stands for all; of equally good ones the first comes first.
         """
+        from transduce.evaluation.sentence import sentence_scorer  # numpy comes with it: only now
+
         first: dict[str, int] = {}
         for place, text in enumerate(texts):
             first.setdefault(text, place)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,40 +16,10 @@ from torch import Tensor
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.model.contract import UNDECIDED, Memory, Parallel, rows
-from transduce.search.constraints import checked, require
-from transduce.search.hypothesis import Hypothesis, Search
+from transduce.search.constraints import checked
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.settings import MaskPredict
 from transduce.search.wishes import Phrase, Wishes
-
-
-@dataclass(frozen=True)
-class MaskPredict:
-    """Write everything, then `iterations` - 1 times write again what the model was least sure of.
-
-    Ghazvininejad et al. 2019, section 4: of n places floor(n * (T - t) / T) are written again before iteration t of T.
-    The `length_candidates` most probable lengths are tried, and the mean log-probability of the tokens decides (the
-    paper leaves out the length's own, which stands in the end symbol's place here). One iteration is a single pass.
-    """
-
-    needs: ClassVar[str] = "parallel"  # of a decoder (fit.py)
-
-    iterations: int = 10
-    length_candidates: int = 5
-    n_best: int = 1
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations", self.iterations, "a whole number of at least 1")
-        candidates = self.length_candidates
-        require(candidates >= 1, "length_candidates", candidates, "a whole number of at least 1")
-        expected = f"a whole number from 1 to length_candidates ({candidates}); raise those for more"
-        require(1 <= self.n_best <= candidates, "n_best", self.n_best, expected)
-
-    @property
-    def hypotheses(self) -> int:
-        """How many a sentence gets at most."""
-        return self.n_best
-
-    def build(self) -> Search:
-        return MaskPredictSearch(self)
 
 
 @dataclass(frozen=True)

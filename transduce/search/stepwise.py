@@ -7,81 +7,21 @@ Shapes: B sentences, N rows (the samples of a sentence stand together), t tokens
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.model.contract import Memory, Stepwise, rows
-from transduce.search.constraints import Limits, checked, next_log_probs, require
-from transduce.search.hypothesis import Hypothesis, Search
-from transduce.search.wishes import Wishes
+from transduce.search.constraints import checked, next_log_probs, rules_of
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.limits import Limits
+from transduce.search.settings import Sample
+from transduce.search.wishes import Wishes, check_one_path
 
 Pick = Callable[[Tensor, Tensor, int], Tensor]  # log-probabilities (N, V), streams (N,), step -> tokens (N,)
-COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave float32
-
-
-@dataclass(frozen=True)
-class Greedy:
-    """The most probable token at each step; of equals the lowest number."""
-
-    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
-
-    limits: Limits = Limits()
-
-    def build(self) -> Search:
-        return StepwiseSearch(most_probable, self.limits)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Tokens drawn at random, `samples` translations a sentence, the most probable of them first.
-
-    The distribution is sharpened (`temperature` below 1) or flattened, then cut to the `top_k` most probable tokens
-    (0: all), then to the fewest whose probabilities sum to `top_p`. Tokens as probable as the last one kept stay too.
-    """
-
-    needs: ClassVar[str] = "stepwise"
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    samples: int = 1
-    seed: int = 1
-    limits: Limits = Limits()
-
-    def __post_init__(self) -> None:
-        require(
-            math.isfinite(self.temperature) and self.temperature >= COLDEST,
-            "temperature",
-            self.temperature,
-            f"a number of at least {COLDEST} (for the most probable token use kind 'greedy')",
-        )
-        require(self.top_k >= 0, "top_k", self.top_k, "a number of tokens, or 0 for all")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
-        require(self.samples >= 1, "samples", self.samples, "a whole number of at least 1")
-
-    @property
-    def hypotheses(self) -> int:
-        """How many a sentence gets."""
-        return self.samples
-
-    def build(self) -> Search:
-        return StepwiseSearch(self.pick, self.limits, self.samples, self.seed)
-
-    def pick(self, log_probs: Tensor, streams: Tensor, step: int) -> Tensor:
-        """Draw one token a row: log_probs (N, V), streams (N,) -> (N,)."""
-        log_probs = log_probs / self.temperature
-        if 0 < self.top_k < log_probs.shape[1]:
-            log_probs = keep_top_k(log_probs, self.top_k)
-        if self.top_p < 1:
-            log_probs = keep_top_p(log_probs, self.top_p)
-        return invert(log_probs, uniform(streams, step))
 
 
 @dataclass(frozen=True)
@@ -104,13 +44,9 @@ class StepwiseSearch:
     ) -> list[list[Hypothesis]]:
         batch, device = len(memory.mask), memory.mask.device
         asked = checked(wishes, batch)
-        if any(wish.include for wish in asked):
-            raise ConfigError(
-                "include: words that must appear need a beam search, which keeps paths at every stage of writing them;"
-                " greedy search and sampling follow one path. Use beam=4, or a search of kind 'beam'"
-            )
-        rules = self.limits.rules(symbols, asked, device)
-        lengths = torch.tensor(self.limits.lengths(memory.mask, asked), device=device)
+        check_one_path(asked)
+        rules = rules_of(self.limits, symbols, asked, device)
+        lengths = torch.tensor(self.limits.lengths(memory.mask.sum(1).tolist(), asked), device=device)
         row = torch.arange(batch * self.samples, device=device)
         written = Written(
             row=row,
@@ -173,6 +109,20 @@ def part(done: Tensor) -> tuple[Tensor, Tensor]:
 def most_probable(log_probs: Tensor, streams: Tensor, step: int) -> Tensor:
     """The first of the greatest (which is what argmax promises): (N, V) -> (N,)."""
     return log_probs.argmax(-1)
+
+
+def drawing(settings: Sample) -> Pick:
+    """Tokens drawn from what temperature, top_k and top_p leave of the distribution."""
+
+    def pick(log_probs: Tensor, streams: Tensor, step: int) -> Tensor:
+        log_probs = log_probs / settings.temperature
+        if 0 < settings.top_k < log_probs.shape[1]:
+            log_probs = keep_top_k(log_probs, settings.top_k)
+        if settings.top_p < 1:
+            log_probs = keep_top_p(log_probs, settings.top_p)
+        return invert(log_probs, uniform(streams, step))
+
+    return pick
 
 
 def keep_top_k(log_probs: Tensor, count: int) -> Tensor:

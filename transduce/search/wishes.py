@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transduce.data.tokenizer import Tokenizer
-from transduce.errors import DataError
+from transduce.errors import ConfigError, DataError
 
 Phrase = tuple[int, ...]
 
@@ -28,6 +28,15 @@ class Wishes:
 
 
 NOTHING = Wishes()
+
+
+def check_one_path(wishes: Sequence[Wishes]) -> None:
+    """Refuse words to include for a search that keeps a single path."""
+    if any(wish.include for wish in wishes):
+        raise ConfigError(
+            "include: words that must appear need a beam search, which keeps paths at every stage of writing them;"
+            " greedy search and sampling follow one path. Use beam=4, or a search of kind 'beam'"
+        )
 
 
 def spell(tokenizer: Tokenizer, include: Sequence[str], exclude: Sequence[str]) -> Wishes:

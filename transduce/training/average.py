@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from transduce.errors import RunError
+from transduce.model_folder import MODEL
 from transduce.progress import Progress
 from transduce.training.checkpoint import newest_good, read_checkpoint, read_tensors, step_folders
 from transduce.training.lock import RunLock
-from transduce.training.run_folder import MODEL, read_config, replace_weights
+from transduce.training.run_folder import read_config, replace_weights
 from transduce.training.session import Place
 from transduce.training.weights import check_shapes
 

@@ -19,12 +19,11 @@ from transduce.durable import disk_errors, write_text
 from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder, Seq2Seq
+from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, TOKENIZER, check_is_model
 from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
 from transduce.training.checkpoint import Found, clean_leftovers, newest_good
 from transduce.training.weights import check_shapes, load_weights, save_weights
-
-CONFIG, TOKENIZER, MODEL, CARD = "config.toml", "tokenizer", "model.safetensors", "README.md"
 
 # Settings a resumed run may change without becoming another run. That the corpus is the same, wherever it lies now, is
 # told by its digest.
@@ -67,9 +66,7 @@ def begin(folder: Path, config: Config, tokenizers: Tokenizers) -> None:
 
 def read_config(folder: Path, trust: bool = True) -> Config:
     """The config a run was trained with."""
-    if not (folder / CONFIG).is_file():
-        what = "no such folder" if not folder.exists() else f"no {CONFIG} in it"
-        raise RunError(f"{folder}: not a trained model ({what}); expected a run folder written by `transduce train`")
+    check_is_model(folder)
     return configs.load(Config, folder.resolve() / CONFIG, trust=trust)
 
 
@@ -98,6 +95,11 @@ def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, EncoderDe
     config = read_config(folder, trust)
     tokenizers = Tokenizers.load(folder / TOKENIZER)
     if not (folder / MODEL).is_file():
+        if (folder / NATIVE).is_file():
+            raise RunError(
+                f"{folder}: was converted for the native engine and has no {MODEL}, the weights that torch reads;"
+                " give the run folder that it was converted from"
+            )
         raise RunError(
             f"{folder}: has no {MODEL} yet; training writes it at the first validation or at the end."
             " Go on training with the same command, or average checkpoints with `transduce average`"

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from transduce.errors import ConfigError
-from transduce.search.beam import Beam
-from transduce.search.ctc import CTCCollapse
-from transduce.search.refine import MaskPredict
-from transduce.search.stepwise import Greedy, Sample
+from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict, Sample
 from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
 
 Metric = Literal["bleu", "chrf", "loss"]

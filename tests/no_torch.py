@@ -1,0 +1,70 @@
+"""A process as on a machine where only `pip install transduce` was done, and an engine small enough to run there.
+
+`call(code)` runs Python in a new process in which torch and all that comes with the extras cannot be imported. In it
+`transduce.engines.native_engine` is a stand-in whose model writes each source backwards.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from transduce.data.symbols import Symbols
+from transduce.data.tokenizer import Tokenizers
+from transduce.errors import EngineRefusal
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.settings import Beam
+from transduce.search.wishes import Wishes
+
+HERE = Path(__file__).parent
+MISSING = ("torch", "safetensors", "sacrebleu")
+
+
+class NativeEngine:
+    """Writes sources backwards, without a beam larger than 8; `facts` are those of a converted model."""
+
+    def __init__(self, facts: dict[str, str]) -> None:
+        self.facts = facts
+
+    @classmethod
+    def open(cls, path: Path, source: Symbols, target: Symbols) -> NativeEngine:
+        if path.read_bytes() == b"not built":
+            raise EngineRefusal("native engine: it was not built when transduce was installed")
+        return cls({"tokenizer": Tokenizers.load(path.parent / "tokenizer").digest(), "longest": "20"})
+
+    def search(
+        self, sources: list[tuple[int, ...]], search: object, wishes: list[Wishes], keys: list[int]
+    ) -> list[list[Hypothesis]]:
+        if isinstance(search, Beam) and search.size > 8:
+            raise EngineRefusal(f"native engine: it has no beam of {search.size}")
+        return [[Hypothesis(tuple(tokens)[::-1], -1.0, -1.0, True, (-1.0,))] for tokens in sources]
+
+    def score(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        return [[-0.5] * (len(target) + 1) for target in targets]
+
+    def attend(self, sources: list[list[int]], targets: list[list[int]], layer: int | None) -> list[object]:
+        import numpy as np
+
+        return [np.ones((len(t), len(s)), dtype=np.float32) for s, t in zip(sources, targets, strict=True)]
+
+
+def call(code: str, cwd: Path, stand_in: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run code where nothing of MISSING can be imported."""
+    head = f"import sys\nsys.modules.update(dict.fromkeys({MISSING}))\n"
+    if stand_in:
+        head += "import no_torch\nsys.modules['transduce.engines.native_engine'] = no_torch\n"
+    return subprocess.run(
+        [sys.executable, "-c", head + code],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "COLUMNS": "200", "NO_COLOR": "1"},
+        check=False,
+    )
+
+
+def command(*words: str | Path) -> str:
+    """Code that runs the command line."""
+    return f"sys.argv = ['transduce', *{[*map(str, words)]!r}]\nfrom transduce.__main__ import main\nmain()\n"

@@ -1,0 +1,139 @@
+"""`engine = auto | torch | native`: which engine opens which folder, and what happens when it refuses something."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import no_torch
+import pytest
+from cli_runner import Run, refused
+
+import transduce
+from transduce.engines.fallback import Fallback
+from transduce.engines.torch_engine import TorchEngine
+from transduce.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
+from transduce.search.settings import MaskPredict
+
+if TYPE_CHECKING:
+    from toy_model import Toy
+
+
+@pytest.fixture
+def both(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder that was converted in place: weights for torch, and for the stand-in."""
+    folder = tmp_path / "both"
+    shutil.copytree(toy.model / "tokenizer", folder / "tokenizer")
+    for name in ("config.toml", "model.safetensors"):
+        shutil.copy(toy.model / name, folder / name)
+    (folder / "model.native").touch()
+    monkeypatch.setitem(sys.modules, "transduce.engines.native_engine", no_torch)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def converted(both: Path) -> Path:
+    """The same without weights for torch."""
+    (both / "model.safetensors").unlink()
+    return both
+
+
+def refusal(kind: type[UserError], folder: Path | list[Path], **options: object) -> str:
+    with pytest.raises(kind) as caught:
+        transduce.load(folder, **options)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_auto_is_native_where_it_can_be(both: Path, toy: Toy) -> None:
+    assert isinstance(transduce.load(toy.model).engine, TorchEngine)
+    assert isinstance(transduce.load([both, toy.model]).engine, TorchEngine)
+    assert isinstance(transduce.load(both, engine="torch").engine, TorchEngine)
+    assert isinstance(transduce.load(both, engine="native").engine, no_torch.NativeEngine)
+    engine = transduce.load(both).engine
+    assert isinstance(engine, Fallback)
+    assert isinstance(engine.first, no_torch.NativeEngine)
+
+
+def test_torch_takes_over_what_is_refused_and_says_so_once(
+    both: Path, toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    translator = transduce.load(both, "cpu")
+    own = translator("five", to="de")
+    assert capsys.readouterr().err == ""
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(translator("five", to="de", beam=9))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [toy.translator("five", to="de", beam=9)] * 4
+    assert own != found[0]
+    assert capsys.readouterr().err == "native engine: it has no beam of 9: the torch engine does it instead\n"
+    translator("five", to="de", beam=10)
+    assert capsys.readouterr().err == "native engine: it has no beam of 10: the torch engine does it instead\n"
+    assert translator("five", to="de") == own
+
+
+def test_an_engine_that_was_not_built(both: Path, toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    (both / "model.native").write_bytes(b"not built")
+    translator = transduce.load(both, "cpu")
+    assert translator("five", to="de") == toy.translator("five", to="de")
+    told = "native engine: it was not built when transduce was installed"
+    assert capsys.readouterr().err == f"{told}: the torch engine does it instead\n"
+    assert refusal(EngineRefusal, both, engine="native") == told
+    (both / "model.safetensors").unlink()
+    assert refusal(EngineRefusal, both).startswith(f"{told}; the torch engine may, but {both} has no weights for it")
+
+
+def test_native_alone_refuses_in_its_own_words(both: Path) -> None:
+    with pytest.raises(EngineRefusal, match=r"^native engine: it has no beam of 9$"):
+        transduce.load(both, engine="native")("five", beam=9)
+
+
+def test_what_no_engine_can_open(toy: Toy, converted: Path) -> None:
+    assert refusal(RunError, toy.model, engine="native") == (
+        f"{toy.model}: is not converted, as models of the native engine are; run `transduce convert {toy.model} FOLDER`"
+        " and give that folder, or use engine=torch"
+    )
+    assert refusal(ConfigError, toy.model, engine="onnx") == "engine: expected auto, torch or native, got 'onnx'"
+    assert refusal(ConfigError, [converted, converted], engine="native") == (
+        "engine: native runs one model, and an ensemble was asked for; use engine=torch"
+    )
+    assert refusal(ConfigError, converted, engine="native", device="cuda") == (
+        "engine: native runs on the CPU, and device=cuda was asked for; use engine=torch"
+    )
+    for options in ({"engine": "torch"}, {"weights": [1.0]}):
+        assert refusal(RunError, converted, **options) == (
+            f"{converted}: was converted for the native engine and has no model.safetensors, the weights that torch"
+            " reads; give the run folder that it was converted from"
+        )
+
+
+def test_damage_to_a_converted_folder(converted: Path, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = (converted / "config.toml").read_text(encoding="utf-8")
+    (converted / "config.toml").write_text(config.replace('kind = "greedy"', 'kind = "greddy"'), encoding="utf-8")
+    assert refusal(ConfigError, converted).startswith(
+        f"{converted / 'config.toml'}: search.kind: 'greddy' is not one of beam, greedy"
+    )
+    monkeypatch.setattr(no_torch.NativeEngine, "open", lambda *arguments: no_torch.NativeEngine({"tokenizer": "other"}))
+    assert refusal(RunError, converted) == (
+        f"{converted}: model.native was converted with another tokenizer than tokenizer/ holds; convert it again"
+    )
+    shutil.rmtree(converted / "tokenizer")
+    assert "no tokenizer here" in refusal(DataError, converted)
+
+
+def test_searches_for_other_decoders_are_refused(converted: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs a decoder that writes all tokens at once; .* 'converted_decoder'"):
+        transduce.load(converted).translate(["five"], search=MaskPredict())
+
+
+def test_the_command_line_chooses(both: Path, toy: Toy, run: Run) -> None:
+    words = ("translate", both, "five", "--to", "de", "--device", "cpu", "--engine")
+    assert run(*words, "torch").lines == [toy.translator("five", to="de")]
+    assert run(*words, "native").lines == run(*words, "auto").lines != [toy.translator("five", to="de")]
+    assert refused(run(*words, "quick")) == "engine: expected auto, torch or native, got 'quick'"
+    assert "is not converted" in refused(run("score", toy.model, "a", "b", "--engine", "native"))

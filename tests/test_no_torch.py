@@ -1,0 +1,118 @@
+"""Translating needs no torch: importing, help, opening a converted model and using it, in processes that have none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from no_torch import MISSING, call, command
+
+if TYPE_CHECKING:
+    from toy_model import Toy
+
+
+@pytest.fixture
+def converted(toy: Toy, tmp_path: Path) -> Path:
+    """A folder as `transduce convert` leaves it; its weights are for the stand-in."""
+    folder = tmp_path / "converted"
+    shutil.copytree(toy.model / "tokenizer", folder / "tokenizer")
+    shutil.copy(toy.model / "config.toml", folder / "config.toml")
+    (folder / "model.native").touch()
+    return folder
+
+
+def done(code: str, cwd: Path) -> str:
+    """What the code printed."""
+    ran = call(code, cwd)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def refused(code: str, cwd: Path) -> str:
+    """The text of a user's error, with exit code 2."""
+    ran = call(code, cwd)
+    assert (ran.returncode, ran.stdout, ran.stderr[:7]) == (2, "", "error: ")
+    return ran.stderr[7:-1]
+
+
+def test_what_a_translator_imports(tmp_path: Path) -> None:
+    """Nor what is slow to import, and needed only for some of what a translator can do."""
+    slow = (*MISSING, "numpy", "rich", "tomlkit", "typer", "pydantic")
+    code = (
+        "import transduce.translator, transduce.loading, transduce.output\n"
+        f"print([name for name in {slow} if sys.modules.get(name)])\n"
+    )
+    ran = call(code, tmp_path, stand_in=False)
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
+
+
+def test_loading_and_translating(converted: Path, tmp_path: Path) -> None:
+    code = (
+        "import transduce\n"
+        f"translator = transduce.load({str(converted)!r})\n"
+        "print(translator('five', to='de'), translator.longest, type(translator.search).__name__, sep='|')\n"
+        "(found,) = translator.translate(['one two'], beam=4, to='de', align='pieces')\n"
+        "print(len(found.alignment.links) == len(found.tokens) > 2)\n"
+        "print(translator.score(['five'], ['fünf'])[0].per_token)\n"
+    )
+    text, aligned, score = done(code, tmp_path).split("\n")[:-1]
+    assert text.endswith("|20|Greedy")
+    assert (aligned, score) == ("True", "-0.5")
+
+
+@pytest.mark.parametrize("name", ["translate", "score", "align", "evaluate", "prepare", "train", ""])
+def test_help(name: str, tmp_path: Path) -> None:
+    assert "Usage: transduce" in done(command(*name.split(), "--help"), tmp_path)
+
+
+def test_the_commands_that_use_a_model(converted: Path, tmp_path: Path) -> None:
+    for name, lines in (("source", "five\ntwo\n"), ("target", "fünf\nzwei\n")):
+        (tmp_path / name).write_text(lines, encoding="utf-8")
+    pair = (converted, "source", "target", "--to", "de")
+    assert done(command("translate", converted, "five", "--to", "de"), tmp_path).endswith("\n")
+    asked = ("--to", "de", "--search", "kind=sample,samples=2", "--json")
+    assert "score" in json.loads(done(command("translate", converted, "five", *asked), tmp_path))
+    assert done(command("score", *pair), tmp_path).split("\n")[0].endswith("\t-0.5000")
+    assert done(command("align", *pair), tmp_path).startswith("0-0")
+    evaluating = command("evaluate", "target", converted, "--source", "source", "--to", "de")
+    assert refused(evaluating, tmp_path) == "measuring translations needs sacrebleu: pip install 'transduce[evaluate]'"
+
+
+@pytest.mark.parametrize(
+    "words", [("train", "tiny"), ("average", "gone"), ("demo",), ("config", "show"), ("compare", "gone.toml")]
+)
+def test_commands_that_need_torch_say_so(words: tuple[str, ...], tmp_path: Path) -> None:
+    package = "sacrebleu" if words[0] == "compare" else "torch"  # whichever is missed first
+    expected = f"transduce {words[0]} needs {package}: pip install 'transduce[train]'"
+    assert refused(command(*words), tmp_path) == expected
+
+
+def test_a_model_that_is_not_converted_needs_torch(toy: Toy, tmp_path: Path) -> None:
+    words = f"{toy.model}: a model that is not converted needs torch: pip install 'transduce[train]'"
+    assert refused(command("translate", toy.model, "five"), tmp_path) == words
+
+
+def test_public_names_that_need_torch_say_so(tmp_path: Path) -> None:
+    code = "import transduce\ntry:\n    transduce.train\nexcept transduce.UserError as error:\n    print(error)\n"
+    assert done(code, tmp_path) == "transduce.train needs torch: pip install 'transduce[train]'\n"
+
+
+def test_other_missing_modules_are_faults_of_ours(tmp_path: Path) -> None:
+    ran = call("sys.modules['sentencepiece'] = None\n" + command("translate", "x", "five"), tmp_path, stand_in=False)
+    assert ran.returncode == 1
+    assert "ModuleNotFoundError: import of sentencepiece halted" in ran.stderr
+
+
+def test_what_the_native_engine_refuses(converted: Path, toy: Toy, tmp_path: Path) -> None:
+    words = command("translate", converted, "five", "--to", "de", "--beam", "9")
+    assert refused(words, tmp_path) == (
+        f"native engine: it has no beam of 9; the torch engine may, but {converted} has no weights for it: give the run"
+        " folder that it was converted from"
+    )
+    shutil.copy(toy.model / "model.safetensors", converted)
+    assert refused(words, tmp_path) == (
+        "native engine: it has no beam of 9; the torch engine may: pip install 'transduce[train]'"
+    )

@@ -1,0 +1,22 @@
+"""Packages that translating does not need: who misses one is told which extra of ours installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transduce.errors import UserError
+
+OPTIONAL = ("torch", "safetensors", "sacrebleu")  # the extra `train` has them all, `evaluate` the last
+
+
+@contextmanager
+def needed_by(what: str, extra: str = "train") -> Iterator[None]:
+    """Where one of these packages is missing inside, say who needs it and how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in OPTIONAL:
+            raise
+        raise UserError(f"{what} needs {package}: pip install 'transduce[{extra}]'") from None

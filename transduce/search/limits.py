@@ -1,0 +1,57 @@
+"""How long a translation may be, and which tokens it may never hold: the settings; constraints.py obeys them.
+
+Imports no torch: an engine without it has the same limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transduce.errors import ConfigError
+from transduce.search.wishes import Wishes
+
+
+def require(holds: bool, field: str, value: object, expected: str) -> None:
+    """Refuse a setting that does not hold; the config loader puts the section before `field`."""
+    if not holds:
+        raise ConfigError(f"{field}: expected {expected}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what a search writes. Lengths count from the end of a forced prefix.
+
+    A translation with its end symbol has at most `longest_ratio` times its source's length plus `longest_extra`
+    tokens, and never more than `longest`: its own source decides, not the batch. Before the end come at least
+    `shortest` tokens, even where the source is too short for that. `no_repeat` is the size of n-grams that may occur
+    only once, 0 for no such rule. `forbid` lists tokens never to write besides those of `Symbols.never`.
+    """
+
+    longest_ratio: float = 2.0
+    longest_extra: int = 20
+    longest: int = 512
+    shortest: int = 0
+    no_repeat: int = 0
+    forbid: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        ratio = self.longest_ratio
+        require(math.isfinite(ratio) and ratio >= 0, "longest_ratio", ratio, "a number of at least 0")
+        require(self.longest_extra >= 0, "longest_extra", self.longest_extra, "a whole number of at least 0")
+        require(self.longest >= 1, "longest", self.longest, "a whole number of at least 1")
+        require(
+            0 <= self.shortest < self.longest,
+            "shortest",
+            self.shortest,
+            f"a whole number from 0 up to, not including, longest ({self.longest})",
+        )
+        require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
+        require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
+
+    def lengths(self, sources: Sequence[int], wishes: Sequence[Wishes]) -> list[int]:
+        """The most steps each sentence may take, end symbol included. `sources` are their lengths, end included."""
+        wanted = [int(self.longest_ratio * source) + self.longest_extra for source in sources]
+        written = [min(max(length, self.shortest + 1), self.longest) for length in wanted]
+        return [most + len(wish.prefix) for most, wish in zip(written, wishes, strict=True)]

@@ -1,0 +1,181 @@
+"""The settings of every search; what each builds is imported when it is built, and torch with it.
+
+So a translator with another engine reads and checks the same settings on a machine that has no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from transduce.search.hypothesis import Search
+from transduce.search.limits import Limits, require
+
+COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave float32
+
+
+@dataclass(frozen=True)
+class Beam:
+    """The `size` best paths at each step, ranked at their end by log-probability / ((5 + length) / 6)^length_penalty.
+
+    `length` counts the end symbol; a penalty of 0 ranks by log-probability, more favours longer translations.
+    `n_best` hypotheses a sentence are returned, fewer only where the rules allow no more, or groups found the same.
+    With `groups` the beam falls into as many parts that search one after another at each step, a token less likely by
+    `diversity` for every path of an earlier part that takes it. `coverage` is the weight of the coverage penalty. Where
+    words must be included, the beam of a sentence has at least one place more than these have tokens.
+    """
+
+    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+
+    size: int = 4
+    length_penalty: float = 0.6
+    n_best: int = 1
+    limits: Limits = Limits()
+    groups: int = 1
+    diversity: float = 0.5
+    coverage: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require(-5 <= self.length_penalty <= 5, "length_penalty", self.length_penalty, "a number from -5 to 5")
+        expected = f"a whole number from 1 to the beam's size ({self.size}); raise size for more"
+        require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
+        whole = self.groups >= 1 and self.size % self.groups == 0
+        require(whole, "groups", self.groups, f"a number of equal parts of the beam's size ({self.size})")
+        strong = math.isfinite(self.diversity) and self.diversity >= 0
+        require(strong, "diversity", self.diversity, "a log-probability of at least 0")
+        covering = math.isfinite(self.coverage) and self.coverage >= 0
+        require(covering, "coverage", self.coverage, "a weight of at least 0, such as 0.2, or 0 for no such penalty")
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether this search reads the decoder's attention to the source, so that there must be one."""
+        return self.coverage > 0
+
+    @property
+    def hypotheses(self) -> int:
+        """How many a sentence gets."""
+        return self.n_best
+
+    def build(self) -> Search:
+        from transduce.search.beam import BeamSearch
+
+        return BeamSearch(self)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The most probable token at each step; of equals the lowest number."""
+
+    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+
+    limits: Limits = Limits()
+
+    def build(self) -> Search:
+        from transduce.search.stepwise import StepwiseSearch, most_probable
+
+        return StepwiseSearch(most_probable, self.limits)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Tokens drawn at random, `samples` translations a sentence, the most probable of them first.
+
+    The distribution is sharpened (`temperature` below 1) or flattened, then cut to the `top_k` most probable tokens
+    (0: all), then to the fewest whose probabilities sum to `top_p`. Tokens as probable as the last one kept stay too.
+    """
+
+    needs: ClassVar[str] = "stepwise"
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    samples: int = 1
+    seed: int = 1
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        require(
+            math.isfinite(self.temperature) and self.temperature >= COLDEST,
+            "temperature",
+            self.temperature,
+            f"a number of at least {COLDEST} (for the most probable token use kind 'greedy')",
+        )
+        require(self.top_k >= 0, "top_k", self.top_k, "a number of tokens, or 0 for all")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
+        require(self.samples >= 1, "samples", self.samples, "a whole number of at least 1")
+
+    @property
+    def hypotheses(self) -> int:
+        """How many a sentence gets."""
+        return self.samples
+
+    def build(self) -> Search:
+        from transduce.search.stepwise import StepwiseSearch, drawing
+
+        return StepwiseSearch(drawing(self), self.limits, self.samples, self.seed)
+
+
+@dataclass(frozen=True)
+class MaskPredict:
+    """Write everything, then `iterations` - 1 times write again what the model was least sure of.
+
+    Ghazvininejad et al. 2019, section 4: of n places floor(n * (T - t) / T) are written again before iteration t of T.
+    The `length_candidates` most probable lengths are tried, and the mean log-probability of the tokens decides (the
+    paper leaves out the length's own, which stands in the end symbol's place here). One iteration is a single pass.
+    """
+
+    needs: ClassVar[str] = "parallel"  # of a decoder (fit.py)
+
+    iterations: int = 10
+    length_candidates: int = 5
+    n_best: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations", self.iterations, "a whole number of at least 1")
+        candidates = self.length_candidates
+        require(candidates >= 1, "length_candidates", candidates, "a whole number of at least 1")
+        expected = f"a whole number from 1 to length_candidates ({candidates}); raise those for more"
+        require(1 <= self.n_best <= candidates, "n_best", self.n_best, expected)
+
+    @property
+    def hypotheses(self) -> int:
+        """How many a sentence gets at most."""
+        return self.n_best
+
+    def build(self) -> Search:
+        from transduce.search.refine import MaskPredictSearch
+
+        return MaskPredictSearch(self)
+
+
+@dataclass(frozen=True)
+class CTCCollapse:
+    """The most probable token or blank in every frame; equal neighbours are one, then blanks fall away.
+
+    The log-probability is that of this one path, cut after each token, and thus at most that of the translation, which
+    is the sum over all its paths. With `size` above 1 a prefix beam search adds up the paths of that many beginnings
+    (Hannun et al. 2014, without a language model), and a second pass gives the `n_best` their exact log-probabilities.
+    """
+
+    kind: ClassVar[str] = "ctc"
+    needs: ClassVar[str] = "ctc"  # of a decoder (fit.py)
+
+    size: int = 1
+    n_best: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        expected = f"a whole number from 1 to the number of beginnings, size = {self.size}"
+        require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
+
+    @property
+    def hypotheses(self) -> int:
+        """How many a sentence gets at most."""
+        return self.n_best
+
+    def build(self) -> Search:
+        from transduce.search.ctc import CTCSearch
+
+        return CTCSearch(self)
