@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
-from transduce.search.limits import Limits, require
+from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.wishes import NOTHING, Phrase, Wishes
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -132,11 +132,6 @@ def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
         return strike(allowed, last, ((head == -1) | (head == latest[:, None])).all(-1) & (last >= 0))
 
     return rule
-
-
-def check_tokens(name: str, highest: int, vocabulary: int) -> None:
-    if highest >= vocabulary:
-        raise ValueError(f"{name}: expected tokens below the vocabulary's size ({vocabulary}), got {highest}")
 
 
 def force(prefixes: Sequence[Phrase], device: torch.device) -> Rule:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from transduce.search.automaton import Automaton, Include
-from transduce.search.constraints import Rule, check_tokens
+from transduce.search.constraints import Rule
+from transduce.search.limits import check_tokens
 from transduce.search.paths import Standing, greatest
 
 

@@ -19,6 +19,12 @@ def require(holds: bool, field: str, value: object, expected: str) -> None:
         raise ConfigError(f"{field}: expected {expected}, got {value!r}")
 
 
+def check_tokens(name: str, highest: int, vocabulary: int) -> None:
+    """Refuse wishes in tokens that no text could have become."""
+    if highest >= vocabulary:
+        raise ValueError(f"{name}: expected tokens below the vocabulary's size ({vocabulary}), got {highest}")
+
+
 @dataclass(frozen=True)
 class Limits:
     """Bounds on what a search writes. Lengths count from the end of a forced prefix.
