@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import EngineRefusal
+from transduce.model_folder import Converted
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam
 from transduce.search.wishes import Wishes
@@ -23,16 +25,11 @@ MISSING = ("torch", "safetensors", "sacrebleu")
 
 
 class NativeEngine:
-    """Writes sources backwards, without a beam larger than 8; `facts` are those of a converted model."""
+    """Writes sources backwards, without a beam larger than 8."""
 
-    def __init__(self, facts: dict[str, str]) -> None:
-        self.facts = facts
-
-    @classmethod
-    def open(cls, path: Path, source: Symbols, target: Symbols) -> NativeEngine:
+    def __init__(self, path: Path, source: Symbols, target: Symbols) -> None:
         if path.read_bytes() == b"not built":
             raise EngineRefusal("native engine: it was not built when transduce was installed")
-        return cls({"tokenizer": Tokenizers.load(path.parent / "tokenizer").digest(), "longest": "20"})
 
     def search(
         self, sources: list[tuple[int, ...]], search: object, wishes: list[Wishes], keys: list[int]
@@ -48,6 +45,15 @@ class NativeEngine:
         import numpy as np
 
         return [np.ones((len(t), len(s)), dtype=np.float32) for s, t in zip(sources, targets, strict=True)]
+
+
+def convert(model: Path, folder: Path) -> Path:
+    """A folder as `transduce convert` leaves it, with weights for the stand-in."""
+    shutil.copytree(model / "tokenizer", folder / "tokenizer")
+    shutil.copy(model / "config.toml", folder / "config.toml")
+    (folder / "model.native").touch()
+    Converted(Tokenizers.load(folder / "tokenizer").digest(), longest=20, quantize="int8").write(folder)
+    return folder
 
 
 def call(code: str, cwd: Path, stand_in: bool = True) -> subprocess.CompletedProcess[str]:

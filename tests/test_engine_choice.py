@@ -16,6 +16,7 @@ import transduce
 from transduce.engines.fallback import Fallback
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
+from transduce.model_folder import Converted
 from transduce.search.settings import MaskPredict
 
 if TYPE_CHECKING:
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def both(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run folder that was converted in place: weights for torch, and for the stand-in."""
-    folder = tmp_path / "both"
-    shutil.copytree(toy.model / "tokenizer", folder / "tokenizer")
-    for name in ("config.toml", "model.safetensors"):
-        shutil.copy(toy.model / name, folder / name)
-    (folder / "model.native").touch()
+    folder = no_torch.convert(toy.model, tmp_path / "both")
+    shutil.copy(toy.model / "model.safetensors", folder)
     monkeypatch.setitem(sys.modules, "transduce.engines.native_engine", no_torch)  # type: ignore[arg-type]
     return folder
 
@@ -112,16 +110,24 @@ def test_what_no_engine_can_open(toy: Toy, converted: Path) -> None:
         )
 
 
-def test_damage_to_a_converted_folder(converted: Path, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_to_a_converted_folder(converted: Path) -> None:
     config = (converted / "config.toml").read_text(encoding="utf-8")
     (converted / "config.toml").write_text(config.replace('kind = "greedy"', 'kind = "greddy"'), encoding="utf-8")
     assert refusal(ConfigError, converted).startswith(
         f"{converted / 'config.toml'}: search.kind: 'greddy' is not one of beam, greedy"
     )
-    monkeypatch.setattr(no_torch.NativeEngine, "open", lambda *arguments: no_torch.NativeEngine({"tokenizer": "other"}))
+    (converted / "config.toml").write_text(config, encoding="utf-8")
+    facts = converted / "native.json"
+    Converted("of another", 20, "int8").write(converted)
     assert refusal(RunError, converted) == (
         f"{converted}: model.native was converted with another tokenizer than tokenizer/ holds; convert it again"
     )
+    for longest in ('"many"', "0", "true"):
+        facts.write_text(f'{{"tokenizer": "", "longest": {longest}, "quantize": ""}}', encoding="utf-8")
+        assert refusal(RunError, converted).startswith(f"{facts}: these are no facts about a model (Converted(")
+    for text in ("{", "[]", '{"longest": 3}'):
+        facts.write_text(text, encoding="utf-8")
+        assert refusal(RunError, converted).startswith(f"{facts}: cannot be read (")
     shutil.rmtree(converted / "tokenizer")
     assert "no tokenizer here" in refusal(DataError, converted)
 

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "alignment": "errors data",
     "per_text": "errors",
     "extras": "errors",
-    "model_folder": "errors config search.choice",
+    "model_folder": "errors durable config search.choice",
     "translation": "alignment search.hypothesis search.wishes",
     "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.limits"
     " search.settings",

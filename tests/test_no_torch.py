@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from no_torch import MISSING, call, command
+from no_torch import MISSING, call, command, convert
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def converted(toy: Toy, tmp_path: Path) -> Path:
-    """A folder as `transduce convert` leaves it; its weights are for the stand-in."""
-    folder = tmp_path / "converted"
-    shutil.copytree(toy.model / "tokenizer", folder / "tokenizer")
-    shutil.copy(toy.model / "config.toml", folder / "config.toml")
-    (folder / "model.native").touch()
-    return folder
+    return convert(toy.model, tmp_path / "converted")
 
 
 def done(code: str, cwd: Path) -> str:

@@ -13,7 +13,7 @@ from transduce.data.tokenizer import Tokenizers
 from transduce.engines.fallback import Fallback, tell
 from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.extras import needed_by
-from transduce.model_folder import MODEL, NATIVE, TOKENIZER, ConvertedDecoder, check_is_model, read_search
+from transduce.model_folder import MODEL, NATIVE, TOKENIZER, Converted, ConvertedDecoder, check_is_model, read_search
 from transduce.search.fit import STEPWISE
 from transduce.translation import Engine
 from transduce.translator import Translator
@@ -94,13 +94,14 @@ def _open_native(folder: Path, trust: bool) -> Translator:
     from transduce.engines.native_engine import NativeEngine  # type: ignore[import-not-found]
 
     tokenizers = Tokenizers.load(folder / TOKENIZER)
-    engine = NativeEngine.open(folder / NATIVE, tokenizers.source.symbols, tokenizers.target.symbols)
-    if engine.facts.get("tokenizer") != tokenizers.digest():
+    facts = Converted.read(folder)
+    if facts.tokenizer != tokenizers.digest():
         raise RunError(
             f"{folder}: {NATIVE} was converted with another tokenizer than {TOKENIZER}/ holds; convert it again"
         )
-    longest = int(engine.facts.get("longest", "256"))
-    return Translator(engine, tokenizers, read_search(folder, trust), longest, decoder=ConvertedDecoder())
+    search = read_search(folder, trust)
+    engine = NativeEngine(folder / NATIVE, tokenizers.source.symbols, tokenizers.target.symbols)
+    return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder())
 
 
 def _open_torch(folders: Sequence[Path], device: str, trust: bool, weights: Sequence[float]) -> Translator:

@@ -1,22 +1,52 @@
 """What lies in the folder of a model, told without torch: a run, a converted model, or both.
 
-config.toml  tokenizer/  README.md    of either
-model.safetensors                     weights for torch, which `transduce train` writes
-model.native                          weights for the native engine, which `transduce convert` writes
+config.toml, tokenizer/ and README.md are in both. model.safetensors has weights for torch, as `transduce train` writes
+them, model.native (with native.json) those for the native engine, as `transduce convert` does.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from transduce import config as configs
+from transduce.durable import write_text
 from transduce.errors import RunError
 from transduce.search.choice import Chosen
 
 CONFIG, TOKENIZER, CARD = "config.toml", "tokenizer", "README.md"
-MODEL, NATIVE = "model.safetensors", "model.native"
+MODEL, NATIVE, NATIVE_FACTS = "model.safetensors", "model.native", "native.json"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What must be known of converted weights besides themselves.
+
+    The digest of the `tokenizer` they were trained with, the `longest` source in training, and how they are stored.
+    """
+
+    tokenizer: str
+    longest: int
+    quantize: str
+
+    def write(self, folder: Path) -> None:
+        """Put the facts beside the weights."""
+        write_text(folder / NATIVE_FACTS, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Converted:
+        """What `write` wrote."""
+        path = folder / NATIVE_FACTS
+        try:
+            found = cls(**json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path}: cannot be read ({error}); convert the model again") from None
+        if [type(value) for value in vars(found).values()] != [str, int, str] or found.longest < 1:
+            raise RunError(f"{path}: these are no facts about a model ({found}); convert the model again")
+        return found
 
 
 @dataclass(frozen=True)
