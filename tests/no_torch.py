@@ -56,9 +56,11 @@ def convert(model: Path, folder: Path) -> Path:
     return folder
 
 
-def call(code: str, cwd: Path, stand_in: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run code where nothing of MISSING can be imported."""
-    head = f"import sys\nsys.modules.update(dict.fromkeys({MISSING}))\n"
+def call(
+    code: str, cwd: Path, stand_in: bool = True, missing: tuple[str, ...] = MISSING
+) -> subprocess.CompletedProcess[str]:
+    """Run code where nothing that is missing can be imported."""
+    head = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n"
     if stand_in:
         head += "import no_torch\nsys.modules['transduce.engines.native_engine'] = no_torch\n"
     return subprocess.run(

@@ -54,7 +54,8 @@ MAY_IMPORT = {
 }
 NO_TORCH = (
     "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"
-    " search.automaton alignment translation translator output loading distillation cli"
+    " search.automaton alignment translation translator model_folder extras engines.fallback output loading"
+    " distillation teaching cli"
 ).split()
 
 

@@ -73,6 +73,9 @@ def test_the_commands_that_use_a_model(converted: Path, tmp_path: Path) -> None:
     assert done(command("score", *pair), tmp_path).split("\n")[0].endswith("\t-0.5000")
     assert done(command("align", *pair), tmp_path).startswith("0-0")
     evaluating = command("evaluate", "target", converted, "--source", "source", "--to", "de")
+    ran = call(evaluating, tmp_path, missing=("torch", "safetensors"))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "BLEU" in ran.stdout
     assert refused(evaluating, tmp_path) == "measuring translations needs sacrebleu: pip install 'transduce[evaluate]'"
 
 

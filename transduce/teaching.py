@@ -66,7 +66,7 @@ def _load(teacher: Teacher) -> Translator:
             f"{teacher.run}: its weights have changed since the work began; distill with a model that is not in "
             "training any more, or with a copy of its folder"
         )
-    translator = load(teacher.run, teacher.device, teacher.trust)
+    translator = load(teacher.run, teacher.device, teacher.trust, engine="torch")
     if not teacher.on_cpu:
         translator.batch_tokens = GPU_BATCH
     return translator

@@ -98,7 +98,7 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     device = pick_device(config.training.device)
-    translator = load(run, str(device), trust=True)
+    translator = load(run, str(device), trust=True, engine="torch")
     split = Corpus.open(config.data.folder).split(held_out(config))
     sources, references = split.texts()
     tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
