@@ -15,7 +15,7 @@ from pathlib import Path
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import EngineRefusal
-from transduce.model_folder import Converted
+from transduce.model_folder import Converted, seal_of
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam
 from transduce.search.wishes import Wishes
@@ -52,7 +52,8 @@ def convert(model: Path, folder: Path) -> Path:
     shutil.copytree(model / "tokenizer", folder / "tokenizer")
     shutil.copy(model / "config.toml", folder / "config.toml")
     (folder / "model.native").touch()
-    Converted(Tokenizers.load(folder / "tokenizer").digest(), longest=20, quantize="int8").write(folder)
+    digest = Tokenizers.load(folder / "tokenizer").digest()
+    Converted(digest, seal_of(model / "model.safetensors"), longest=20, quantize="int8").write(folder)
     return folder
 
 

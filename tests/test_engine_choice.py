@@ -18,6 +18,7 @@ from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
 from transduce.model_folder import Converted
 from transduce.search.settings import MaskPredict
+from transduce.training.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -86,6 +87,19 @@ def test_an_engine_that_was_not_built(both: Path, toy: Toy, capsys: pytest.Captu
     assert refusal(EngineRefusal, both).startswith(f"{told}; the torch engine may, but {both} has no weights for it")
 
 
+def test_weights_that_were_trained_further_are_not_translated_with_the_old_ones(
+    both: Path, toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, metadata = load_weights(both / "model.safetensors")
+    save_weights(both / "model.safetensors", weights, {**metadata, "weights": "step 151"})
+    told = f"{both}: model.native was converted from other weights than model.safetensors holds now; convert it again"
+    assert refusal(EngineRefusal, both, engine="native") == told
+    assert transduce.load(both, "cpu")("five", to="de") == toy.translator("five", to="de")
+    assert capsys.readouterr().err == f"{told}: the torch engine does it instead\n"
+    (both / "model.safetensors").write_bytes(b"no weights")
+    assert refusal(EngineRefusal, both, engine="native") == told
+
+
 def test_native_alone_refuses_in_its_own_words(both: Path) -> None:
     with pytest.raises(EngineRefusal, match=r"^native engine: it has no beam of 9$"):
         transduce.load(both, engine="native")("five", beam=9)
@@ -118,12 +132,12 @@ def test_damage_to_a_converted_folder(converted: Path) -> None:
     )
     (converted / "config.toml").write_text(config, encoding="utf-8")
     facts = converted / "native.json"
-    Converted("of another", 20, "int8").write(converted)
+    Converted("of another", "", 20, "int8").write(converted)
     assert refusal(RunError, converted) == (
         f"{converted}: model.native was converted with another tokenizer than tokenizer/ holds; convert it again"
     )
     for longest in ('"many"', "0", "true"):
-        facts.write_text(f'{{"tokenizer": "", "longest": {longest}, "quantize": ""}}', encoding="utf-8")
+        facts.write_text(f'{{"tokenizer": "", "weights": "", "longest": {longest}, "quantize": ""}}', encoding="utf-8")
         assert refusal(RunError, converted).startswith(f"{facts}: these are no facts about a model (Converted(")
     for text in ("{", "[]", '{"longest": 3}'):
         facts.write_text(text, encoding="utf-8")

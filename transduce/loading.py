@@ -13,7 +13,16 @@ from transduce.data.tokenizer import Tokenizers
 from transduce.engines.fallback import Fallback, tell
 from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.extras import needed_by
-from transduce.model_folder import MODEL, NATIVE, TOKENIZER, Converted, ConvertedDecoder, check_is_model, read_search
+from transduce.model_folder import (
+    MODEL,
+    NATIVE,
+    TOKENIZER,
+    Converted,
+    ConvertedDecoder,
+    check_is_model,
+    read_search,
+    seal_of,
+)
 from transduce.search.fit import STEPWISE
 from transduce.translation import Engine
 from transduce.translator import Translator
@@ -98,6 +107,10 @@ def _open_native(folder: Path, trust: bool) -> Translator:
     if facts.tokenizer != tokenizers.digest():
         raise RunError(
             f"{folder}: {NATIVE} was converted with another tokenizer than {TOKENIZER}/ holds; convert it again"
+        )
+    if (folder / MODEL).is_file() and seal_of(folder / MODEL) != facts.weights:
+        raise EngineRefusal(
+            f"{folder}: {NATIVE} was converted from other weights than {MODEL} holds now; convert it again"
         )
     search = read_search(folder, trust)
     engine = NativeEngine(folder / NATIVE, tokenizers.source.symbols, tokenizers.target.symbols)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,16 +20,21 @@ from transduce.search.choice import Chosen
 
 CONFIG, TOKENIZER, CARD = "config.toml", "tokenizer", "README.md"
 MODEL, NATIVE, NATIVE_FACTS = "model.safetensors", "model.native", "native.json"
+# JSON escapes quotes inside strings, so these bytes can only be the key itself, never part of a name or a value.
+SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+LARGEST_HEADER = 100 << 20  # as safetensors has it
 
 
 @dataclass(frozen=True)
 class Converted:
     """What must be known of converted weights besides themselves.
 
-    The digest of the `tokenizer` they were trained with, the `longest` source in training, and how they are stored.
+    The digests of the `tokenizer` they were trained with and the `weights` they were made of (by `seal_of`),
+    the `longest` source in training, and how they are stored.
     """
 
     tokenizer: str
+    weights: str
     longest: int
     quantize: str
 
@@ -44,7 +50,7 @@ class Converted:
             found = cls(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path}: cannot be read ({error}); convert the model again") from None
-        if [type(value) for value in vars(found).values()] != [str, int, str] or found.longest < 1:
+        if [type(value) for value in vars(found).values()] != [str, str, int, str] or found.longest < 1:
             raise RunError(f"{path}: these are no facts about a model ({found}); convert the model again")
         return found
 
@@ -54,6 +60,14 @@ class ConvertedDecoder:
     """All that is known of a decoder that was converted: it writes token by token."""
 
     offers: ClassVar[str] = "stepwise"  # to a search (search/fit.py)
+
+
+def seal_of(weights: Path) -> str:
+    """The digest that weights for torch carry in their header; nothing where there is none to be found."""
+    with weights.open("rb") as file:
+        header = file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER))
+    found = SEAL.search(header)
+    return found[1].decode() if found else ""
 
 
 def check_is_model(folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 
 import safetensors.torch
@@ -19,10 +18,9 @@ from torch import Tensor
 
 from transduce.durable import write_bytes
 from transduce.errors import RunError
+from transduce.model_folder import SEAL
 
 _UNSEALED = "0" * 64
-# JSON escapes quotes inside strings, so these bytes can only be the key itself, never part of a name or a value.
-_SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _PICKLE_SUFFIXES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
 _PICKLE_STARTS = (b"PK\x03\x04", *(b"\x80" + bytes([protocol]) for protocol in range(2, 6)))
 _REPLACE = "Copy it again from where it came, or take another checkpoint."
@@ -62,7 +60,7 @@ def serialize(tensors: dict[str, Tensor], metadata: dict[str, str], where: Path)
     text += b" " * (-len(text) % 8)  # the format aligns the body to eight bytes
     header, body = len(text).to_bytes(8, "little") + text, file[body_start:]
     seal = f'"sha256":"{_digest(header, body)}"'.encode()
-    return _SEAL.sub(seal, header, count=1), body
+    return SEAL.sub(seal, header, count=1), body
 
 
 def deserialize(data: bytes, where: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -78,7 +76,7 @@ def deserialize(data: bytes, where: Path) -> tuple[dict[str, Tensor], dict[str, 
     if len(data) < max(header_end, 10):
         raise RunError(f"{where}: cut short within its header, at {len(data):,} bytes (or damaged there). {_REPLACE}")
     header = data[:header_end]
-    seals = list(_SEAL.finditer(header))
+    seals = list(SEAL.finditer(header))
     if len(seals) != 1:
         raise RunError(
             f"{where}: damaged, or not written by transduce: expected one sha256 in its header, found {len(seals)}. "
