@@ -328,11 +328,18 @@ def _hint(word: Any, words: Any) -> str:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
-    """The config as TOML that `parse` reads back; with `origins`, a comment says where each value came from."""
-    import tomlkit  # slow to import: only for writing, here and below
+def tree_of(config: Any) -> dict[str, Any]:
+    """The config as plain tables, lists and words, which `parse` reads back."""
+    return {name: _plain(hint, getattr(config, name)) for name, hint in _hints(config.__class__).items()}
 
-    return tomlkit.dumps(_table(config, "", origins))
+
+def _plain(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {"kind": _written_kind(hint, value), **tree_of(value)} if _choices(hint) else tree_of(value)
+    if isinstance(value, tuple):
+        inner = typing.get_args(hint)[:1]
+        return [_plain(inner[0] if inner else Any, one) for one in value]
+    return value
 
 
 def flatten(config: Any) -> dict[str, Any]:
@@ -346,43 +353,36 @@ def flatten(config: Any) -> dict[str, Any]:
             else:
                 flat[f"{where}{key}"] = value
 
-    walk(tomllib.loads(dump(config)), "")
+    walk(tree_of(config), "")
     return flat
 
 
-def _table(config: Any, where: str, origins: Mapping[str, str] | None, kind: str | None = None) -> Any:
-    import tomlkit
+def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
+    """The config as TOML that `parse` reads back; with `origins`, a comment says where each value came from."""
+    import tomlkit  # slow to import, and only writing needs it
 
-    items = {} if kind is None else {"kind": tomlkit.item(kind)}
-    for name, hint in _hints(config.__class__).items():
-        items[name] = _item(hint, getattr(config, name), f"{where}.{name}" if where else name, origins)
-    table = tomlkit.table() if where else tomlkit.document()
-    for name, item in sorted(items.items(), key=lambda pair: _is_nested(pair[1])):  # plain values first, as TOML wants
-        origin = (origins or {}).get(f"{where}.{name}" if where else name)
-        if origin is not None and not _is_nested(item):
-            item.comment(origin)
-        table.add(name, item)
-    return table
+    def table(tree: Mapping[str, Any], where: str, made: Any) -> Any:
+        for key in sorted(tree, key=lambda key: _is_nested(tree[key])):  # plain values first, as TOML wants
+            value, dotted = tree[key], f"{where}.{key}" if where else key
+            if isinstance(value, Mapping):
+                made.add(key, table(value, dotted, tomlkit.table()))
+            elif _is_nested(value):
+                array = tomlkit.aot()
+                for one in value:
+                    array.append(table(one, dotted, tomlkit.table()))
+                made.add(key, array)
+            else:
+                item = tomlkit.item(value)
+                if origins and dotted in origins:
+                    item.comment(origins[dotted])
+                made.add(key, item)
+        return made
+
+    return tomlkit.dumps(table(tree_of(config), "", tomlkit.document()))
 
 
-def _is_nested(item: Any) -> bool:
-    from tomlkit.items import AoT, Table
-
-    return isinstance(item, (Table, AoT))
-
-
-def _item(hint: Any, value: Any, where: str, origins: Mapping[str, str] | None) -> Any:
-    import tomlkit
-
-    if dataclasses.is_dataclass(value):
-        return _table(value, where, origins, _written_kind(hint, value) if _choices(hint) else None)
-    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-        array = tomlkit.aot()
-        inner = typing.get_args(hint)[0]
-        for one in value:
-            array.append(_item(inner, one, where, origins))
-        return array
-    return tomlkit.item(list(value) if isinstance(value, tuple) else value)
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and bool(value) and isinstance(value[0], Mapping))
 
 
 def _written_kind(union: Any, value: Any) -> str:

@@ -101,7 +101,7 @@ def as_json(translation: Translation) -> str:
 
 def chosen_search(translator: Translator, text: str) -> Any:
     """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
-    own = tomllib.loads(configs.dump(Chosen(translator.search)))
+    own = configs.tree_of(Chosen(translator.search))
     if "=" not in text:
         settings = text.strip()
     else:
