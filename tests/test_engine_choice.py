@@ -70,9 +70,9 @@ def test_torch_takes_over_what_is_refused_and_says_so_once(
         thread.join()
     assert found == [toy.translator("five", to="de", beam=9)] * 4
     assert own != found[0]
-    assert capsys.readouterr().err == "native engine: it has no beam of 9: the torch engine does it instead\n"
+    assert capsys.readouterr().err == "native engine: it has no beam of 9 (torch does it this time)\n"
     translator("five", to="de", beam=10)
-    assert capsys.readouterr().err == "native engine: it has no beam of 10: the torch engine does it instead\n"
+    assert capsys.readouterr().err == "native engine: it has no beam of 10 (torch does it this time)\n"
     assert translator("five", to="de") == own
 
 
@@ -81,10 +81,12 @@ def test_an_engine_that_was_not_built(both: Path, toy: Toy, capsys: pytest.Captu
     translator = transduce.load(both, "cpu")
     assert translator("five", to="de") == toy.translator("five", to="de")
     told = "native engine: it was not built when transduce was installed"
-    assert capsys.readouterr().err == f"{told}: the torch engine does it instead\n"
+    assert capsys.readouterr().err == f"{told} (torch does it this time)\n"
     assert refusal(EngineRefusal, both, engine="native") == told
     (both / "model.safetensors").unlink()
-    assert refusal(EngineRefusal, both).startswith(f"{told}; the torch engine may, but {both} has no weights for it")
+    assert refusal(EngineRefusal, both).startswith(
+        f"{told} (here torch cannot do it instead: {both} has no weights for it"
+    )
 
 
 def test_weights_that_were_trained_further_are_not_translated_with_the_old_ones(
@@ -95,7 +97,7 @@ def test_weights_that_were_trained_further_are_not_translated_with_the_old_ones(
     told = f"{both}: model.native was converted from other weights than model.safetensors holds now; convert it again"
     assert refusal(EngineRefusal, both, engine="native") == told
     assert transduce.load(both, "cpu")("five", to="de") == toy.translator("five", to="de")
-    assert capsys.readouterr().err == f"{told}: the torch engine does it instead\n"
+    assert capsys.readouterr().err == f"{told} (torch does it this time)\n"
     (both / "model.safetensors").write_bytes(b"no weights")
     assert refusal(EngineRefusal, both, engine="native") == told
 

@@ -79,11 +79,13 @@ def _open_either(folder: Path, trust: bool) -> Translator:
     def open_torch(refusal: EngineRefusal) -> Translator:
         if not (folder / MODEL).is_file():
             raise EngineRefusal(
-                f"{refusal}; the torch engine may, but {folder} has no weights for it: give the run folder that it was"
-                " converted from"
+                f"{refusal} (here torch cannot do it instead: {folder} has no weights for it; give the run folder that"
+                " it was converted from)"
             )
         if importlib.util.find_spec("torch") is None:
-            raise EngineRefusal(f"{refusal}; the torch engine may: pip install 'transduce[train]'")
+            raise EngineRefusal(
+                f"{refusal} (here torch cannot do it instead: it is not installed; pip install 'transduce[train]')"
+            )
         return _open_torch([folder], "auto", trust, ())
 
     def second(refusal: EngineRefusal) -> Engine:

@@ -63,4 +63,4 @@ class Fallback:
 
 def tell(refusal: EngineRefusal) -> None:
     """Say that torch does what was refused."""
-    print(f"{refusal}: the torch engine does it instead", file=sys.stderr, flush=True)
+    print(f"{refusal} (torch does it this time)", file=sys.stderr, flush=True)
