@@ -39,6 +39,7 @@ NAMES = [
     "UserError",
     "compare",
     "distill",
+    "import_model",
     "load",
     "train",
 ]

@@ -1,4 +1,4 @@
-"""Tokenizers with the numbers of a table: two models, one table; against sentencepiece's pieces looked up one by one."""
+"""Tokenizers with the numbers of a table: two models, one table; against pieces looked up one by one."""
 
 from __future__ import annotations
 
