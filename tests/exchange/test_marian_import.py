@@ -24,9 +24,8 @@ from transduce.data.text import ParallelText
 from transduce.data.vocabulary import GivenTokenizer
 from transduce.errors import RunError, UserError
 from transduce.model.seq2seq import Seq2Seq
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
-from transduce.search.stepwise import Greedy
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy
 from transduce.training.loop import train
 from transduce.training.run_folder import open_model, read_config
 from transduce.translator import Translator

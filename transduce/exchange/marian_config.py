@@ -14,9 +14,8 @@ from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Tying
 from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
-from transduce.search.beam import Beam
-from transduce.search.constraints import Limits
-from transduce.search.stepwise import Greedy
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 # Of the years when Marian was read by other classes: with any other value it is another model.
