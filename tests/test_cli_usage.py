@@ -157,6 +157,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "compare": "--output -o --jobs",
         "demo": "--output -o",
         "import": "",
+        "export": "--to",
         "config show": "",
     }
 

@@ -39,6 +39,7 @@ NAMES = [
     "UserError",
     "compare",
     "distill",
+    "export",
     "import_model",
     "load",
     "train",

@@ -27,6 +27,7 @@ COMMANDS = {
     "plot": "training",
     "demo": "training",
     "import": "exchanging.import_model",
+    "export": "exchanging",
     "config": "configs",
 }
 

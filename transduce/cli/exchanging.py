@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from transduce.exchange.exporting import System
+
 
 def import_model(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Model in Hugging Face's Marian format (OPUS-MT).")],
@@ -21,3 +23,21 @@ def import_model(
     from transduce.exchange.marian_import import import_model as run
 
     print(run(folder, output))
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a trained model.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
+    to: Annotated[System, typer.Option(help="The system that shall read it.")],
+) -> None:
+    """Write a model as another system keeps it: Hugging Face's Marian classes.
+
+    What a system cannot compute is refused, with every reason.
+
+    Examples:
+
+        transduce export runs/demo demo-marian --to marian
+    """
+    from transduce.exchange.exporting import export as write
+
+    print(write(run, output, to))
