@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "output": "errors config progress translation translator search.choice",
     "comparison": "errors progress durable config data evaluation engines experiment loading model_folder plot"
     " search.wishes training translator",
-    "exchange": "errors config data model model_folder search experiment training.run_folder training.weights",
+    "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors extras config data evaluation exchange experiment loading output plot comparison demo distillation"
     " training",

@@ -70,7 +70,10 @@ def run(path: Path, model: Model, own: Tokenizers | None = None, seed: int = 1) 
             noise = small * torch.randn(tensor.shape)
             tensor.copy_(1 + noise if "norm.weight" in name or name.endswith("final.weight") else noise)
         if built.output_bias is not None:
-            built.output_bias[end] += 4
+            built.output_bias[end] += 2
+            built.output_bias[list(own.target.symbols.never)] -= (
+                1000  # as if learned; where they are struck is then one
+            )
     path.mkdir(parents=True)
     own.save(path / TOKENIZER)
     (path / CONFIG).write_text(configs.dump(config), encoding="utf-8")

@@ -30,13 +30,15 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
     to: Annotated[System, typer.Option(help="The system that shall read it.")],
 ) -> None:
-    """Write a model as another system keeps it: Hugging Face's Marian classes.
+    """Write a model as another system keeps it: Hugging Face's Marian classes, CTranslate2.
 
     What a system cannot compute is refused, with every reason.
 
     Examples:
 
         transduce export runs/demo demo-marian --to marian
+
+        transduce export runs/demo demo-ct2 --to ctranslate2
     """
     from transduce.exchange.exporting import export as write
 
