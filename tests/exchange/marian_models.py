@@ -47,7 +47,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def lines(letters: str, seed: int, count: int = 600) -> list[str]:
+def lines(letters: str, seed: int, count: int = 1000) -> list[str]:
     chooser = random.Random(seed)
     return [
         " ".join("".join(chooser.choices(letters, k=chooser.randint(1, 7))) for _ in range(chooser.randint(1, 9)))

@@ -30,7 +30,7 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
     to: Annotated[System, typer.Option(help="The system that shall read it.")],
 ) -> None:
-    """Write a model as another system keeps it: Hugging Face's Marian classes, CTranslate2.
+    """Write a model as another system keeps it: Hugging Face's Marian classes, CTranslate2, ONNX.
 
     What a system cannot compute is refused, with every reason.
 
@@ -39,6 +39,8 @@ def export(
         transduce export runs/demo demo-marian --to marian
 
         transduce export runs/demo demo-ct2 --to ctranslate2
+
+        transduce export runs/demo demo-onnx --to onnx
     """
     from transduce.exchange.exporting import export as write
 

@@ -46,9 +46,9 @@ def export_marian(trained: Trained, output: Path) -> None:
     MARIAN.check(trained.config.model, _more(trained))
     settings = _settings(trained)
     with whole_folder(output, CONFIG, overwrite=False) as work:
-        _write_json(work / CONFIG, settings)
-        _write_json(work / GENERATION, _generation(trained))
-        _write_tokenizers(trained, work)
+        write_json(work / CONFIG, settings)
+        write_json(work / GENERATION, generation_settings(trained))
+        write_tokenizers(trained, work)
         safetensors.torch.save_file(_weights(trained), work / "model.safetensors", {"format": "pt"})
 
 
@@ -110,8 +110,8 @@ def _limits(trained: Trained) -> Limits:
     return found
 
 
-def _generation(trained: Trained) -> dict[str, Any]:
-    """Their length penalty divides by length^p, ours by ((5 + length) / 6)^p: the exponent is kept."""
+def generation_settings(trained: Trained) -> dict[str, Any]:
+    """generation_config.json. They divide by length^p where we divide by ((5 + length) / 6)^p: the exponent is kept."""
     search, symbols, limits = trained.config.search, trained.tokenizers.target.symbols, _limits(trained)
     beam = {"num_beams": search.size, "length_penalty": search.length_penalty} if isinstance(search, Beam) else {}
     return {
@@ -148,14 +148,15 @@ def _weights(trained: Trained) -> dict[str, Tensor]:
 # -- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def _write_tokenizers(trained: Trained, work: Path) -> None:
+def write_tokenizers(trained: Trained, work: Path) -> None:
+    """The files that MarianTokenizer reads."""
     source, target = trained.tokenizers.source, trained.tokenizers.target
     (work / SOURCE_PIECES).write_bytes(source.model)
     (work / TARGET_PIECES).write_bytes(target.model)
     separate = not trained.tokenizers.shared
-    _write_json(work / VOCABULARY, numbers_of(source))
+    write_json(work / VOCABULARY, numbers_of(source))
     if separate:
-        _write_json(work / TARGET_VOCABULARY, numbers_of(target))
+        write_json(work / TARGET_VOCABULARY, numbers_of(target))
     unknown, end, pad = source.pieces([source.symbols.unk, source.symbols.eos, source.symbols.pad])
     facts = {
         "tokenizer_class": "MarianTokenizer",
@@ -165,7 +166,7 @@ def _write_tokenizers(trained: Trained, work: Path) -> None:
         "separate_vocabs": separate,
         "model_max_length": trained.longest,
     }
-    _write_json(work / "tokenizer_config.json", facts)
+    write_json(work / "tokenizer_config.json", facts)
 
 
 def numbers_of(tokenizer: Tokenizer) -> dict[str, int]:
@@ -179,5 +180,5 @@ def numbers_of(tokenizer: Tokenizer) -> dict[str, int]:
     return {**tags, **{piece: number for number, piece in enumerate(pieces)}}  # of two names the later is shown
 
 
-def _write_json(path: Path, facts: dict[str, Any]) -> None:
+def write_json(path: Path, facts: dict[str, Any]) -> None:
     path.write_bytes(json.dumps(facts, ensure_ascii=False, indent=1).encode())

@@ -18,7 +18,11 @@ from transduce.model.wiring import Top
 
 @dataclass(frozen=True)
 class Able:
-    """Kinds of parts that a system knows; `grouped` means that several heads may share keys and values."""
+    """Kinds of parts that a system knows.
+
+    `grouped` means that several heads may share keys and values, `any_attention` that scores, weights and widths of
+    attention may be what they like.
+    """
 
     system: str
     activations: Sequence[Activation]
@@ -26,6 +30,7 @@ class Able:
     residuals: Sequence[type[Any]]
     positions: Sequence[type[Any]]
     grouped: bool = False
+    any_attention: bool = False
 
     def check(self, model: Model, more: Sequence[str] = ()) -> None:
         """Refuse a model with parts that the system lacks, naming them all; `more` are reasons found elsewhere."""
@@ -57,6 +62,8 @@ class Able:
     def _attention(self, name: str, attention: Attention) -> Iterator[str]:
         if attention.key_heads not in (0, attention.heads) and not self.grouped:
             yield f"{name}.key_heads is {attention.key_heads}, expected as many as heads"
+        if self.any_attention:
+            return
         if attention.key_width:
             yield f"{name}.key_width is {attention.key_width}, expected d_model / heads"
         if attention.score != ScaledDot():
