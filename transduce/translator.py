@@ -260,6 +260,8 @@ class Translator:
         wishes: Sequence[Wishes],
         align: Unit | None,
     ) -> list[Translation]:
+        cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
+        tags, texts = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)], [text for _, text in cut]
         jobs = [
             job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], wishes[number])
         ]

@@ -133,6 +133,14 @@ def test_a_language_is_named_in_the_text_or_beside_it(usual: Path) -> None:
     source = translator.tokenizers.source
     assert translator.translate(["abc def"], to="fra")[0] == translator.translate([">>fra<< abc def"])[0]
     assert source.encode([">>fra<< abc"])[0][0] == source.token(">>fra<<")
+    long, translator.longest = "abc def ghij. " * 12, 20
+    named, written = translator.translate([long], to="deu"), translator.translate([f">>deu<<{long}"])
+    assert named == written
+    assert named[0].parts > 2
+    assert written != translator.translate([long])
+    (aligned,) = translator.translate([">>deu<< abc def"], align="words")
+    assert aligned.alignment is not None
+    assert aligned.alignment.source == ("abc", "def")
     with pytest.raises(UserError, match="no piece '<2xyz>'"):
         translator("abc", to="xyz")
 
@@ -213,7 +221,8 @@ def theirs(tmp_path: Path) -> Path:
         ({"d_model": 64, "encoder_layers": 1}, "the tensors are not those of the model in config.json"),
         ({"d_model": 16}, r"self_attn.q_proj.weight is \[32, 32\], and d_model is 16"),
         ({"encoder_layers": 10**9}, "config.json tells of 1,000,000,002 layers and"),
-        ({"vocab_size": 10**12}, "layers and 1,000,000,000,000 pieces; the file has"),
+        ({"vocab_size": 10**9}, "layers and 1,000,000,000 pieces; the file has"),
+        ({"vocab_size": 10**12}, "vocab_size: expected a whole number of at least 1, got 1000000000000"),
         ({"share_encoder_decoder_embeddings": False}, "has no embeddings under the name model.encoder.embed_tokens"),
         (
             {"normalize_before": True, "activation_function": "tanh", "static_position_embeddings": False},

@@ -42,6 +42,11 @@ class Table:
         """The number of each piece."""
         return {piece: number for number, piece in enumerate(self.pieces)}
 
+    def tag_of(self, text: str) -> str:
+        """The tag that a text begins with, if the table has it."""
+        match = _TAG.match(text)
+        return match[0] if match and match[0] in self.numbers else ""
+
     def as_bytes(self) -> bytes:
         """What `load` reads."""
         facts = {"symbols": asdict(self.symbols), "pieces": self.pieces}
@@ -81,8 +86,7 @@ class Renumbered:
         """Tokens of a text, or of each of several. A tag that the table has, at the very start, is one token."""
         if isinstance(text, str):
             return self.encode([text])[0]
-        tags = [match[0] if (match := _TAG.match(one)) else "" for one in text]
-        tags = [tag if tag in self._table.numbers else "" for tag in tags]
+        tags = [self._table.tag_of(one) for one in text]
         bare = [one[len(tag) :] for one, tag in zip(text, tags, strict=True)]
         # As strings: characters that this model does not know may still be in the table, from the other side.
         cut = self._processor.encode(bare, out_type=str, num_threads=num_threads)

@@ -143,6 +143,11 @@ class Tokenizer:
         known = [name for name in names if self._processor.piece_to_id(name) != self._processor.unk_id()]
         return self.token((known or names)[0])
 
+    def cut_tag(self, text: str) -> tuple[tuple[int, ...], str]:
+        """The token of the tag that a text begins with, if the numbers are a table's and it is there, and the rest."""
+        tag = self.table.tag_of(text) if self.table is not None else ""
+        return ((self.token(tag),) if tag else (), text[len(tag) :])
+
     def unknown(self, text: str) -> list[str]:
         """The characters of the text, in order, that no piece spells (they become bytes, or the unknown token)."""
         return [character for character in text if self._is_unknown(character)]

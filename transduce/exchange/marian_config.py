@@ -18,6 +18,7 @@ from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+_LARGEST = 1 << 31
 # Of the years when Marian was read by other classes: with any other value it is another model.
 _ELSEWHERE = {
     "normalize_before": False,
@@ -61,7 +62,7 @@ class MarianSettings:
         """A setting that is a whole number."""
         value = self.values.get(name)
         value = default if value is None else value
-        if type(value) is not int or value < least:
+        if type(value) is not int or not least <= value < _LARGEST:
             raise RunError(f"{self.where}: {name}: expected a whole number of at least {least}, got {value!r}")
         return value
 
