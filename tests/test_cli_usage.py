@@ -156,6 +156,8 @@ def test_the_flags_are_these_and_no_others() -> None:
         "plot": "--output -o",
         "compare": "--output -o --jobs",
         "demo": "--output -o",
+        "import": "",
+        "export": "--to",
         "config show": "",
     }
 

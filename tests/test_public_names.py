@@ -39,6 +39,8 @@ NAMES = [
     "UserError",
     "compare",
     "distill",
+    "export",
+    "import_model",
     "load",
     "train",
 ]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from transduce.distillation import distill as distill
     from transduce.errors import ConfigError as ConfigError
     from transduce.errors import UserError as UserError
+    from transduce.exchange.exporting import export as export
+    from transduce.exchange.marian_import import import_model as import_model
     from transduce.experiment import Config as Config
     from transduce.loading import load as load
     from transduce.model.contract import Memory as Memory
@@ -43,6 +45,8 @@ _HOMES = {
     "UserError": "transduce.errors",
     "compare": "transduce.comparison.compare",
     "distill": "transduce.distillation",
+    "export": "transduce.exchange.exporting",
+    "import_model": "transduce.exchange.marian_import",
     "load": "transduce.loading",
     "train": "transduce.training.loop",
 }

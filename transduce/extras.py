@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from transduce.errors import UserError
 
-OPTIONAL = ("torch", "safetensors", "sacrebleu")  # the extra `train` has them all, `evaluate` the last
+# The extra `train` has the first three, `evaluate` the third of them; the others are for `transduce export`.
+OPTIONAL = ("torch", "safetensors", "sacrebleu", "ctranslate2", "onnx", "onnxscript")
 
 
 @contextmanager

@@ -95,7 +95,8 @@ class Translator:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
         `beam` and `n_best` change the model's own search to a beam search of that size; `search` replaces it. `to`
-        puts the tag `<2to>` before the source, for models trained with such tags (one language, or one a text).
+        puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags (one
+        language, or one a text).
         `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
         that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
         `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model.
@@ -193,10 +194,8 @@ class Translator:
         return tags
 
     def _tag(self, language: str) -> tuple[int, ...]:
-        """The token `<2de>` for "de" (or for "<2de>"), none for ""."""
-        if not language:
-            return ()
-        return (self.tokenizers.source.token(language if language.startswith("<") else f"<2{language}>"),)
+        """The token `<2de>` (or `>>de<<`) for "de", none for ""."""
+        return (self.tokenizers.source.tag(language),) if language else ()
 
     def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
         """The search given, else the model's own, else a beam search of the size asked for; it must fit the model."""
@@ -261,6 +260,8 @@ class Translator:
         wishes: Sequence[Wishes],
         align: Unit | None,
     ) -> list[Translation]:
+        cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
+        tags, texts = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)], [text for _, text in cut]
         jobs = [
             job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], wishes[number])
         ]

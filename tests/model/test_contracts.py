@@ -137,6 +137,7 @@ def variants() -> Iterator[tuple[str, Model]]:
     yield "bahdanau", replace(base, encoder=two_way, decoder=RecurrentDecoder(1, "gru", Bahdanau()))
     yield "convolutional", replace(base, encoder=ConvolutionalEncoder(2, 3), decoder=ConvolutionalDecoder(2, 3))
     yield "uneven", replace(base, tie="none", decoder=uneven)
+    yield "biased", replace(base, output_bias=True)
 
 
 VARIANTS = dict(variants())

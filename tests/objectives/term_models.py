@@ -45,6 +45,8 @@ def aligned(sources: Tokens, targets: Tokens, source_length: int = 0, target_len
 class Said:
     """Says given logits (B, T, V), leaves a given trace, and has heads that say given logits."""
 
+    output_bias = None
+
     def __init__(self, logits: Tensor, trace: dict[str, Tensor] | None = None, **heads: Tensor) -> None:
         self.logits, self.left = logits, trace or {}
         self.heads: dict[str, Callable[[Memory], Tensor]] = {

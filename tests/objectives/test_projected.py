@@ -39,6 +39,20 @@ def test_sums_and_gradients_are_those_of_log_softmax(
         torch.testing.assert_close(one, other)
 
 
+def test_a_bias_of_the_logits_has_its_gradient_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projected, "CACHED", 2 * V)
+    monkeypatch.setattr(projected, "STRETCH_ON_CPU", 4 * V)
+    states, weight, gold, mask = drawn()
+    bias = torch.randn(V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    sums = projected_losses(states, weight, gold, mask, 0.1, bias)
+    found = torch.autograd.grad(3 * sums[0], (states, weight, bias))
+    loss = smoothed_loss((states @ weight.T + bias).log_softmax(-1), gold, mask, 0.1)
+    expected = torch.autograd.grad(3 * loss.total, (states, weight, bias))
+    torch.testing.assert_close(sums[0], loss.total)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_nothing_masked_out_leaves_a_trace() -> None:
     states, weight, gold, mask = drawn()
     (gradient,) = torch.autograd.grad(projected_losses(states, weight, gold, mask, 0.1)[0], states)

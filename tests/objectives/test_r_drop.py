@@ -40,6 +40,8 @@ def build(dropout: float) -> Seq2Seq:
 class TwoMinds:
     """Says `first` (B, T, V) for the first half of the rows and `second` for the second."""
 
+    output_bias = None
+
     def __init__(self, first: Tensor, second: Tensor) -> None:
         self.logits = torch.cat((first, second))
 

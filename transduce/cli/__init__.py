@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-# Where each command lives. Only the one that is called is imported: the others would take longer than translating.
+# Where each command lives, and its function's name where that is another. Only the one that is called is imported: the
+# others would take longer than translating.
 COMMANDS = {
     "prepare": "corpora",
     "doctor": "corpora",
@@ -25,6 +26,8 @@ COMMANDS = {
     "compare": "training",
     "plot": "training",
     "demo": "training",
+    "import": "exchanging.import_model",
+    "export": "exchanging",
     "config": "configs",
 }
 
@@ -41,7 +44,8 @@ def program(words: Sequence[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(_version)
     called = [name for name in words[:1] if name in COMMANDS]
     for name in called or COMMANDS:
-        command = getattr(importlib.import_module(f"transduce.cli.{COMMANDS[name]}"), name)
+        module, _, function = COMMANDS[name].partition(".")
+        command = getattr(importlib.import_module(f"transduce.cli.{module}"), function or name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:

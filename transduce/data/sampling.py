@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-import sentencepiece
+from transduce.data.numbering import Processor
 
 if TYPE_CHECKING:  # numpy is slow to import, and nothing here needs it to run
     import numpy as np
@@ -39,7 +39,7 @@ class Sampler:
     _lattices: dict[str, list[list[Edge]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, processor: sentencepiece.SentencePieceProcessor, alpha: float) -> Sampler:
+    def of(cls, processor: Processor, alpha: float) -> Sampler:
         found = {}
         for token in range(processor.get_piece_size()):
             score = processor.get_score(token)

@@ -1,5 +1,6 @@
 """Text to tokens and back, by sentencepiece; one tokenizer for both sides or one for each.
 
+Tokens are sentencepiece's own numbers, or those of a table (numbering.py), which two models may share.
 *Text* is a str, *pieces* are subword strings, *tokens* are their numbers. Start and end symbols are not put in here:
 whoever makes batches does that.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import sentencepiece
 
+from transduce.data.numbering import Processor, Renumbered, Table
 from transduce.data.sampling import Sampler, Tokens
 from transduce.data.spelling import spellings
 from transduce.data.symbols import Symbols
@@ -28,18 +30,19 @@ if TYPE_CHECKING:  # numpy is slow to import, and translating can do without
 LARGEST_MODEL_BYTES = 64 << 20
 MOST_SPELLINGS = 64  # of a word; those of more pieces are ever less likely to be written
 SHARED, SOURCE, TARGET = "shared.model", "source.model", "target.model"
+TABLE = ".json"  # in place of `.model`: the numbers of a model's pieces; shared.json is that of both sides
 
 
 class Tokenizer:
-    """One sentencepiece model. Safe to use from several threads."""
+    """One sentencepiece model, with its own numbers or those of a table. Safe to use from several threads."""
 
-    def __init__(self, model: bytes, origin: str = "tokenizer") -> None:
-        self.model, self.origin = model, origin
+    def __init__(self, model: bytes, origin: str = "tokenizer", table: Table | None = None) -> None:
+        self.model, self.origin, self.table = model, origin, table
         self._samplers: dict[float, Sampler] = {}
         try:
             if not model:
                 raise RuntimeError("it is empty")
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self._processor = self._numbered(sentencepiece.SentencePieceProcessor(model_proto=model))
         except RuntimeError as error:
             raise DataError(f"{origin}: not a sentencepiece model ({error}); expected a file trained by spm") from None
         self.size: int = self._processor.get_piece_size()
@@ -51,19 +54,21 @@ class Tokenizer:
             raise DataError(f"{origin}: the special symbols lie outside the {self.size} pieces; the file is damaged")
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path, table: Table | None = None) -> Tokenizer:
         """The tokenizer in a .model file."""
         try:
             size = Path(path).stat().st_size
             if size > LARGEST_MODEL_BYTES:
                 raise DataError(f"{path}: {size:,} bytes; a sentencepiece model has at most {LARGEST_MODEL_BYTES:,}")
-            return cls(Path(path).read_bytes(), str(path))
+            return cls(Path(path).read_bytes(), str(path), table)
         except OSError as error:
             raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
 
     @cached_property
     def symbols(self) -> Symbols:
         """A model without padding fills with the end symbol; one without a start symbol starts with the end symbol."""
+        if self.table is not None:
+            return self.table.symbols
         processor = self._processor
         eos, unk = processor.eos_id(), processor.unk_id()
         pad = processor.pad_id() if processor.pad_id() >= 0 else eos
@@ -119,7 +124,7 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens; special symbols are skipped."""
         plain = [token for token in map(int, tokens) if token not in self._specials]
-        return self._processor.decode(plain)  # type: ignore[no-any-return]
+        return self._processor.decode(plain)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """The subword string of each token."""
@@ -131,6 +136,17 @@ class Tokenizer:
         if token == self._processor.unk_id() and piece != self._processor.id_to_piece(token):
             raise DataError(f"{self.origin}: no piece {piece!r}; was the tokenizer trained with symbols=[{piece!r}]?")
         return token
+
+    def tag(self, language: str) -> int:
+        """The token that names a target language: `<2de>` for "de", or Marian's `>>de<<`; whole tags may be given."""
+        names = [language] if language.startswith(("<", ">")) else [f"<2{language}>", f">>{language}<<"]
+        known = [name for name in names if self._processor.piece_to_id(name) != self._processor.unk_id()]
+        return self.token((known or names)[0])
+
+    def cut_tag(self, text: str) -> tuple[tuple[int, ...], str]:
+        """The token of the tag that a text begins with, if the numbers are a table's and it is there, and the rest."""
+        tag = self.table.tag_of(text) if self.table is not None else ""
+        return ((self.token(tag),) if tag else (), text[len(tag) :])
 
     def unknown(self, text: str) -> list[str]:
         """The characters of the text, in order, that no piece spells (they become bytes, or the unknown token)."""
@@ -149,11 +165,14 @@ class Tokenizer:
         return not known
 
     @cached_property
-    def _inside(self) -> sentencepiece.SentencePieceProcessor:
+    def _inside(self) -> Processor:
         """The same model, but putting no space before a text."""
         processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
         processor.override_normalizer_spec(add_dummy_prefix=False)
-        return processor
+        return self._numbered(processor)
+
+    def _numbered(self, processor: sentencepiece.SentencePieceProcessor) -> Processor:
+        return processor if self.table is None else Renumbered(processor, self.table)
 
     @cached_property
     def _plain(self) -> dict[str, tuple[int, ...]]:
@@ -185,36 +204,52 @@ def _printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of both sides; the same object twice if the vocabulary is shared."""
+    """The tokenizers of both sides; the same object twice, or two with one table, if the vocabulary is shared."""
 
     source: Tokenizer
     target: Tokenizer
 
     @property
     def shared(self) -> bool:
-        return self.source is self.target
+        """Whether a number means the same on both sides."""
+        one_table = self.source.table is not None and self.source.table is self.target.table
+        return self.source is self.target or one_table
 
     def save(self, folder: str | Path) -> None:
-        """Write shared.model, or source.model and target.model."""
+        """Write shared.model, or source.model and target.model, and their tables."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        models = {SHARED: self.source} if self.shared else {SOURCE: self.source, TARGET: self.target}
+        one = self.source is self.target
+        models = {SHARED: self.source} if one else {SOURCE: self.source, TARGET: self.target}
         for name, tokenizer in models.items():
             (Path(folder) / name).write_bytes(tokenizer.model)
+            if tokenizer.table is not None:
+                path = Path(folder) / (SHARED if self.shared else name)
+                path.with_suffix(TABLE).write_bytes(tokenizer.table.as_bytes())
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizers:
         """What `save` wrote."""
         shared, source, target = (Path(folder) / name for name in (SHARED, SOURCE, TARGET))
+        table = _table_of(shared)
         if shared.is_file():
-            tokenizer = Tokenizer.load(shared)
+            tokenizer = Tokenizer.load(shared, table)
             return cls(tokenizer, tokenizer)
         if source.is_file() and target.is_file():
-            return cls(Tokenizer.load(source), Tokenizer.load(target))
+            return cls(*(Tokenizer.load(path, table or _table_of(path)) for path in (source, target)))
         raise DataError(f"{folder}: no tokenizer here; expected {SHARED}, or {SOURCE} and {TARGET}")
 
     def digest(self) -> str:
-        """SHA-256 over the model bytes, in hexadecimal."""
+        """SHA-256 over the bytes of models and tables, in hexadecimal."""
         digest = hashlib.sha256(self.source.model)
-        if not self.shared:
+        if self.source is not self.target:
             digest.update(self.target.model)
+        for tokenizer in (self.source, self.target):
+            if tokenizer.table is not None:
+                digest.update(tokenizer.table.as_bytes())
         return digest.hexdigest()
+
+
+def _table_of(model: Path) -> Table | None:
+    """The table beside a model, where there is one."""
+    path = model.with_suffix(TABLE)
+    return Table.load(path) if path.is_file() else None

@@ -150,21 +150,28 @@ class SentencePiece:
 
 @dataclass(frozen=True)
 class GivenTokenizer:
-    """Take existing sentencepiece models: one file `shared` by both sides, or `source` and `target`."""
+    """Take existing sentencepiece models: one file `shared` by both sides, or `source` and `target`.
+
+    `folder` in place of these takes all of a trained or imported model's, tables of numbers too: `runs/demo/tokenizer`.
+    """
 
     shared: str = ""
     source: str = ""
     target: str = ""
+    folder: str = ""
 
     def __post_init__(self) -> None:
-        if bool(self.shared) == bool(self.source or self.target) or bool(self.source) != bool(self.target):
+        ways = (bool(self.shared), bool(self.source or self.target), bool(self.folder))
+        if sum(ways) != 1 or bool(self.source) != bool(self.target):
             raise ConfigError(
-                f"shared={self.shared!r}, source={self.source!r}, target={self.target!r}: "
-                "expected the path of one model as shared, or of two as source and target"
+                f"shared={self.shared!r}, source={self.source!r}, target={self.target!r}, folder={self.folder!r}: "
+                "expected the path of one model as shared, or of two as source and target, or a tokenizer folder"
             )
 
     def load(self) -> Tokenizers:
         """Read the files."""
+        if self.folder:
+            return Tokenizers.load(self.folder)
         if self.shared:
             tokenizer = Tokenizer.load(self.shared)
             return Tokenizers(tokenizer, tokenizer)

@@ -83,7 +83,7 @@ def attend(
     queries, keys = query.size(2), key.size(2)
     known = isinstance(score, DotScore) and to_weights is softmax
     fused = known and trace is None and not (query.requires_grad and query.device.type == "cpu")
-    causal = causal and queries > 1  # a single query is the last place, and sees everything
+    causal = causal and bool(queries > 1)  # a single query is the last place, and sees everything
     if causal and (not fused or queries != keys or bias is not None):
         mask, causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries), False
     if fused and isinstance(score, DotScore):

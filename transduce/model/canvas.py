@@ -38,7 +38,7 @@ class ParallelSeq2Seq(EncoderDecoder):
         written = self.target_embedding(canvas.clamp(min=0))
         x = torch.where((canvas == UNDECIDED).unsqueeze(-1), self.undecided(torch.zeros_like(canvas)), written)
         x, _ = self.decoder(x, self.decoder.start(memory), trace, mask)  # type: ignore[operator]
-        return self.output_embedding.logits(x)
+        return self.logits(x)
 
     def lay(self, memory: Memory, gold: Tensor, mask: Tensor) -> Canvas:
         """The canvas for gold (B, T), which ends in the end symbol; mask (B, T)."""

@@ -58,7 +58,9 @@ class Stepwise(Protocol):
 
 
 class Learning(Stepwise, Protocol):
-    """A stepwise model whose logits are `states @ output.T`: a loss may project them as it sees fit."""
+    """A stepwise model whose logits are `states @ output.T + output_bias`: a loss may project them as it sees fit."""
+
+    output_bias: Tensor | None
 
     def states(
         self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import nn
+
 from transduce.errors import ConfigError
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transduce.model.heads import Head, check_heads
@@ -26,7 +29,8 @@ class Model:
     """The [model] section; the defaults are the paper's base model.
 
     `tie`: "all" shares one matrix between source, target and output (section 3.4; needs one shared vocabulary),
-    "target" between target and output, "none" keeps three. `heads` are what objectives train besides (heads.py).
+    "target" between target and output, "none" keeps three. `output_bias` adds a learned number for each token to the
+    logits, which the paper does not have and Marian's models do. `heads` are what objectives train besides (heads.py).
     """
 
     d_model: int = 512
@@ -34,6 +38,7 @@ class Model:
     tie: Tying = "all"
     encoder: Encoder = TransformerEncoder()
     decoder: Decoder = TransformerDecoder()
+    output_bias: bool = False
     heads: tuple[Head, ...] = ()
 
     def __post_init__(self) -> None:
@@ -60,7 +65,8 @@ class Model:
         output = target if self.tie != "none" else Embedding(target_vocabulary, self.d_model)
         encoder = self.encoder.build(self.d_model, self.dropout)
         decoder = self.decoder.build(self.d_model, self.dropout, self.encoder.layers)
-        model = self.decoder.assemble(Parts(source, target, output, encoder, decoder))
+        bias = nn.Parameter(torch.zeros(target_vocabulary)) if self.output_bias else None
+        model = self.decoder.assemble(Parts(source, target, output, encoder, decoder, bias))
         model.apply(initialise)
         for head in self.heads:  # last, so that every other weight is drawn as without
             model.heads[head.kind] = head.build(self.d_model, target_vocabulary).apply(initialise)

@@ -47,7 +47,7 @@ class UpsampledSeq2Seq(EncoderDecoder):
         said = torch.where((canvas == vocabulary).unsqueeze(-1), self.blank(torch.zeros_like(canvas)), said)
         x = torch.where((canvas == UNDECIDED).unsqueeze(-1), frames, said)
         x, _ = self.decoder(x, self.decoder.start(memory), trace, mask)  # type: ignore[operator]
-        return torch.cat((self.output_embedding.logits(x), self.blank.logits(x)), dim=-1)
+        return torch.cat((self.logits(x), self.blank.logits(x)), dim=-1)
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
         """log P(begins with y_1 .. y_i) - log P(begins with y_1 .. y_i-1); the end symbol's is what the whole lacks."""

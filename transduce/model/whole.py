@@ -44,13 +44,14 @@ def initialise(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """The modules of a model. Embeddings given twice share their weights."""
+    """The modules of a model. Embeddings given twice share their weights. `bias` (V,) is added to the logits."""
 
     source: Embedding
     target: Embedding
     output: Embedding
     encoder: nn.Module
     decoder: nn.Module
+    bias: nn.Parameter | None = None
 
 
 class Block(nn.Module):
@@ -70,6 +71,7 @@ class EncoderDecoder(nn.Module):
         self.source_embedding = parts.source
         self.target_embedding = parts.target
         self.output_embedding = parts.output
+        self.output_bias = parts.bias
         self.encoder = parts.encoder
         self.decoder = parts.decoder
         self.heads = nn.ModuleDict()
@@ -78,6 +80,10 @@ class EncoderDecoder(nn.Module):
         """source (B, S) tokens, mask (B, S) True at real ones; a trace dict is filled with named tensors."""
         memory: Memory = self.encoder(self.source_embedding(source), mask, trace)
         return memory
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What a decoder's vectors (..., D) say of each token of the target's vocabulary: (..., V)."""
+        return F.linear(x, self.output_embedding.weight, self.output_bias)
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
         """log p of each token of a given translation; their sum is that of the whole.
@@ -125,7 +131,7 @@ class Seq2Seq(EncoderDecoder):
     ) -> tuple[Tensor, State]:
         """Read tokens (B, t), real where mask is True; logits (B, t, V) for what follows each, and the state after."""
         x, state = self.states(tokens, state, trace, mask)
-        return self.output_embedding.logits(x), state
+        return self.logits(x), state
 
     def states(
         self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None

@@ -61,7 +61,7 @@ class Pass:
     @cached_property
     def logits(self) -> Tensor:
         """(B, T, V); large, so made for those who ask."""
-        return F.linear(self.states, self.model.output)
+        return F.linear(self.states, self.model.output, self.model.output_bias)
 
     @cached_property
     def log_probs(self) -> Tensor:

@@ -74,7 +74,7 @@ class CrossEntropy(Smoothed):
             if self.terms:  # they read logits, so that these are there
                 return self.loss_of(passed, terms, step)
             states, gold, mask = passed.states.flatten(0, 1), batch.gold.flatten(), batch.target_mask.flatten()
-            smoothed, nll = projected_losses(states, model.output, gold, mask, self.label_smoothing)
+            smoothed, nll = projected_losses(states, model.output, gold, mask, self.label_smoothing, model.output_bias)
             return Loss(self.weight * smoothed, mask.sum(), {"nll": nll.detach()})
 
         return objective

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 STRETCH = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
 # On a CPU a stretch is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
@@ -18,43 +19,51 @@ STRETCH = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precis
 STRETCH_ON_CPU, CACHED = 1 << 24, 1 << 19
 
 
-def projected_losses(states: Tensor, weight: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Tensor:
+def projected_losses(
+    states: Tensor, weight: Tensor, gold: Tensor, mask: Tensor, smoothing: float, bias: Tensor | None = None
+) -> Tensor:
     """(smoothed sum, plain sum) over the tokens where mask is True; only the first has a gradient.
 
-    states (N, D), weight (V, D), gold and mask (N). The gold token weighs 1 - e + e / V, every other e / V.
+    states (N, D), weight (V, D), bias (V,) of the logits, gold and mask (N). The gold token weighs 1 - e + e / V, every
+    other e / V.
     """
     if torch.is_autocast_enabled(states.device.type):
         states = states.to(torch.get_autocast_dtype(states.device.type))
-    sums: Tensor = _ProjectedLosses.apply(states, weight, gold, mask, smoothing)  # type: ignore[no-untyped-call]
+    sums: Tensor = _ProjectedLosses.apply(states, weight, bias, gold, mask, smoothing)  # type: ignore[no-untyped-call]
     return sums
 
 
 class _ProjectedLosses(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Tensor:
-        learning = any(ctx.needs_input_grad[:2])
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, mask: Tensor, smoothing: float
+    ) -> Tensor:
+        learning = any(ctx.needs_input_grad[:3])
         matrix = weight.to(states.dtype)
         sizes = (STRETCH_ON_CPU, CACHED) if states.device.type == "cpu" else (STRETCH, STRETCH)
         rows, together = (max(1, size // weight.size(0)) for size in sizes)
         to_states = torch.empty_like(states) if learning else None
         to_weight = torch.zeros_like(weight) if learning else None
+        to_bias = torch.zeros_like(bias) if learning and bias is not None else None
         sums = states.new_zeros(2, dtype=torch.float32 if states.dtype != torch.float64 else torch.float64)
         for begin in range(0, states.size(0), rows):
             part = slice(begin, begin + rows)
-            logits = states[part] @ matrix.T  # (C, V)
+            logits = F.linear(states[part], matrix, None if bias is None else bias.to(states.dtype))  # (C, V)
             found, slope = _losses_in_parts(logits, gold[part], mask[part], smoothing, learning, together)
             sums += found
             if to_states is not None and to_weight is not None:
                 torch.mm(slope, matrix, out=to_states[part])
                 to_weight += slope.T @ states[part]
-        ctx.save_for_backward(*([to_states, to_weight] if learning else []))
+            if to_bias is not None:
+                to_bias += slope.sum(0, dtype=to_bias.dtype)
+        ctx.save_for_backward(*([to_states, to_weight, to_bias] if learning else []))
         return sums
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         scale = gradients[0][0]  # of the smoothed sum; the plain one is for reports
-        to_states, to_weight = ctx.saved_tensors
-        return to_states * scale.to(to_states.dtype), to_weight * scale.to(to_weight.dtype), None, None, None
+        found = (None if to is None else to * scale.to(to.dtype) for to in ctx.saved_tensors)
+        return (*found, None, None, None)
 
 
 def _losses_in_parts(

@@ -1,0 +1,47 @@
+"""Commands that bring models in from other systems and hand ours over to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transduce.exchange.exporting import System
+
+
+def import_model(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Model in Hugging Face's Marian format (OPUS-MT).")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write.")],
+) -> None:
+    """Make a run folder of a Marian or OPUS-MT model: then it translates, scores, aligns and trains on like our own.
+
+    Examples:
+
+        transduce import opus-mt-en-de runs/opus-en-de
+    """
+    from transduce.exchange.marian_import import import_model as run
+
+    print(run(folder, output))
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a trained model.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
+    to: Annotated[System, typer.Option(help="The system that shall read it.")],
+) -> None:
+    """Write a model as another system keeps it: Hugging Face's Marian classes, CTranslate2, ONNX.
+
+    What a system cannot compute is refused, with every reason.
+
+    Examples:
+
+        transduce export runs/demo demo-marian --to marian
+
+        transduce export runs/demo demo-ct2 --to ctranslate2
+
+        transduce export runs/demo demo-onnx --to onnx
+    """
+    from transduce.exchange.exporting import export as write
+
+    print(write(run, output, to))

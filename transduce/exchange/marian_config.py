@@ -1,0 +1,170 @@
+"""The settings of a Marian model, as Hugging Face keeps them in config.json, and the config that we make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transduce.errors import ConfigError, RunError
+from transduce.exchange.foreign import read_json
+from transduce.exchange.marian_layout import ACTIVATIONS
+from transduce.experiment import Config
+from transduce.model.attention import Attention
+from transduce.model.seq2seq import Model, Tying
+from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+_LARGEST = 1 << 31
+# Of the years when Marian was read by other classes: with any other value it is another model.
+_ELSEWHERE = {
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+}
+
+
+@dataclass(frozen=True)
+class MarianSettings:
+    """What config.json and generation_config.json say, the defaults filled in."""
+
+    where: Path
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> MarianSettings:
+        """Refused are models that are not Marian's, with every reason."""
+        values = read_json(folder / CONFIG)
+        kind = values.get("model_type")
+        if kind != "marian":
+            raise RunError(f"{folder / CONFIG}: model_type is {kind!r}; only 'marian' (OPUS-MT) can be imported")
+        if (folder / GENERATION).is_file():
+            values = {**values, **read_json(folder / GENERATION)}
+        settings = cls(folder / CONFIG, values)
+        reasons = [
+            f"{name} is {values[name]!r}, expected {usual!r}"
+            for name, usual in _ELSEWHERE.items()
+            if values.get(name, usual) != usual
+        ]
+        if settings.word("activation_function", "gelu") not in ACTIVATIONS:
+            reasons.append(
+                f"activation_function is {values['activation_function']!r}, none of {', '.join(ACTIVATIONS)}"
+            )
+        if reasons:
+            raise RunError(f"{folder / CONFIG}: this is no Marian model that we know: {'; '.join(reasons)}")
+        return settings
+
+    def whole(self, name: str, default: int, least: int = 0) -> int:
+        """A setting that is a whole number."""
+        value = self.values.get(name)
+        value = default if value is None else value
+        if type(value) is not int or not least <= value < _LARGEST:
+            raise RunError(f"{self.where}: {name}: expected a whole number of at least {least}, got {value!r}")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        value = self.values.get(name)
+        value = default if value is None else value
+        if type(value) not in (int, float):
+            raise RunError(f"{self.where}: {name}: expected a number here, got {value!r}")
+        return float(value)
+
+    def word(self, name: str, default: str) -> str:
+        return str(self.values.get(name, default))
+
+    def holds(self, name: str, default: bool) -> bool:
+        return bool(self.values.get(name, default))
+
+    # -- what follows from them ------------------------------------------------------------------------------------
+
+    @property
+    def d_model(self) -> int:
+        return self.whole("d_model", 1024, 1)
+
+    @property
+    def source_size(self) -> int:
+        return self.whole("vocab_size", 58101, 1)
+
+    @property
+    def target_size(self) -> int:
+        return self.source_size if self.shared else self.whole("decoder_vocab_size", self.source_size, 1)
+
+    @property
+    def shared(self) -> bool:
+        """Whether there is one vocabulary for both sides."""
+        return self.holds("share_encoder_decoder_embeddings", True)
+
+    @property
+    def tie(self) -> Tying:
+        if not self.holds("tie_word_embeddings", True):
+            return "none"
+        return "all" if self.shared else "target"
+
+    @property
+    def pad(self) -> int:
+        return self.whole("pad_token_id", self.source_size - 1)
+
+    @property
+    def start(self) -> int:
+        return self.whole("decoder_start_token_id", self.pad)
+
+    @property
+    def end(self) -> int:
+        return self.whole("eos_token_id", 0)
+
+    @property
+    def forbidden(self) -> tuple[int, ...]:
+        """Single tokens that `bad_words_ids` strikes."""
+        phrases = self.values.get("bad_words_ids") or []
+        if not isinstance(phrases, list) or not all(isinstance(phrase, list) for phrase in phrases):
+            raise RunError(f"{self.where}: bad_words_ids: expected lists of tokens, got {phrases!r}")
+        return tuple(phrase[0] for phrase in phrases if len(phrase) == 1 and type(phrase[0]) is int)
+
+    @property
+    def silenced(self) -> bool:
+        """Whether what must not be written has no probability at all, as padding for Marian itself, which has no such
+        token. Hugging Face does so where `renormalize_logits` is set, else it strikes tokens after the softmax."""
+        return self.holds("renormalize_logits", False) or self.pad not in self.forbidden
+
+    def config(self) -> Config:
+        """The config of a run folder with this model."""
+        encoder, decoder = (self._stack(side) for side in ("encoder", "decoder"))
+        try:
+            model = Model(
+                d_model=self.d_model,
+                dropout=self.number("dropout", 0.1),
+                tie=self.tie,
+                encoder=TransformerEncoder(**vars(encoder)),
+                decoder=TransformerDecoder(**vars(decoder)),
+                output_bias=True,
+            )
+            return Config(model=model, search=self._search())
+        except ConfigError as error:
+            raise RunError(f"{self.where}: {error}") from None
+
+    def _stack(self, side: str) -> Stack:
+        return Stack(
+            layers=self.whole(f"{side}_layers", 12, 1),
+            attention=Attention(
+                self.whole(f"{side}_attention_heads", 16, 1), dropout=self.number("attention_dropout", 0.0)
+            ),
+            d_ff=self.whole(f"{side}_ffn_dim", 4096, 1),
+            activation=ACTIVATIONS[self.word("activation_function", "gelu")],
+            activation_dropout=self.number("activation_dropout", 0.0),
+        )
+
+    def _search(self) -> Beam | Greedy:
+        """Their length penalty divides by length^p, ours by ((5 + length) / 6)^p: the exponent is kept."""
+        longest = max(1, self.whole("max_length", 512, 1) - 1)  # theirs counts the start symbol
+        limits = Limits(
+            longest=longest,
+            shortest=min(max(0, self.whole("min_length", 0) - 1), longest - 1),
+            no_repeat=self.whole("no_repeat_ngram_size", 0),
+        )
+        size = self.whole("num_beams", 1, 1)
+        penalty = min(max(self.number("length_penalty", 1.0), -5.0), 5.0)
+        return Beam(size, penalty, limits=limits) if size > 1 else Greedy(limits)

@@ -1,0 +1,212 @@
+"""A Hugging Face Marian or OPUS-MT folder becomes a run folder of ours, which translates, scores, aligns and trains on.
+
+    config.json  generation_config.json  model.safetensors | pytorch_model.bin  source.spm  target.spm  vocab.json
+
+The models do the same sums, with their vectors in another order (marian_layout.py).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transduce import config as configs
+from transduce.data.folders import whole_folder
+from transduce.data.numbering import Table
+from transduce.data.symbols import Symbols
+from transduce.data.tokenizer import Tokenizer, Tokenizers
+from transduce.errors import DataError, RunError
+from transduce.exchange.foreign import read_json, read_tensors
+from transduce.exchange.marian_config import MarianSettings
+from transduce.exchange.marian_layout import (
+    BIAS,
+    LM_HEAD,
+    POSITIONS,
+    SHARED,
+    SOURCE,
+    TARGET,
+    Name,
+    layer_names,
+    reordered,
+    take_turns,
+)
+from transduce.experiment import Config
+from transduce.model.seq2seq import Tying
+from transduce.model_folder import CARD, CONFIG, MODEL, TOKENIZER
+from transduce.training.weights import check_shapes, save_weights
+
+SOURCE_PIECES, TARGET_PIECES, VOCABULARY, TARGET_VOCABULARY = (
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "target_vocab.json",
+)
+SILENT = -1000.0  # added to a logit: e^-1000 is nothing, and in 16 bits still a number
+
+
+def import_model(folder: str | Path, output: str | Path) -> Path:
+    """Make a run folder `output` of a model in Hugging Face's Marian format, as OPUS-MT publishes them.
+
+    The new folder is like one that was trained here: `load` opens it, `training.start_from` goes on training it.
+    Weights are read from model.safetensors, else from pytorch_model.bin, of which only tensors are read.
+    """
+    folder, output = Path(folder), Path(output)
+    settings = MarianSettings.read(folder)
+    config = settings.config()
+    path, tensors = read_tensors(folder)
+    _check_sizes(settings, tensors, path)
+    tokenizers = read_tokenizers(folder, settings)
+    weights = our_weights(settings, tensors, path)
+    _check(config, tokenizers, weights, path)
+    longest = settings.whole("max_position_embeddings", 1024, 2)
+    with whole_folder(output, CONFIG, overwrite=False) as work:
+        tokenizers.save(work / TOKENIZER)
+        (work / CONFIG).write_bytes(configs.dump(config).encode())
+        metadata = {"tokenizer": tokenizers.digest(), "longest": str(longest), "weights": "imported"}
+        save_weights(work / MODEL, weights, metadata)
+        (work / CARD).write_bytes(_card(output.absolute().name, config, tokenizers).encode())
+    return output
+
+
+# -- tokenizers ------------------------------------------------------------------------------------------------------
+
+
+def read_tokenizers(folder: Path, settings: MarianSettings) -> Tokenizers:
+    """The sentencepiece pair, with the numbers of vocab.json, or of one such table a side."""
+    source = _read_table(folder / VOCABULARY, settings.source_size, settings)
+    target = source if settings.shared else _read_table(folder / TARGET_VOCABULARY, settings.target_size, settings)
+    return Tokenizers(
+        Tokenizer.load(folder / SOURCE_PIECES, source),
+        Tokenizer.load(folder / TARGET_PIECES, target),
+    )
+
+
+def _read_table(path: Path, size: int, settings: MarianSettings) -> Table:
+    numbers = read_json(path)
+    pieces = [f"<unused {number}>" for number in range(size)]
+    for piece, number in numbers.items():  # of two names for one number the later counts, as it does there
+        if type(number) is not int or not 0 <= number < size:
+            raise RunError(f"{path}: {piece!r} has number {number!r}; expected one below the vocabulary's size, {size}")
+        pieces[number] = piece
+    if "<unk>" not in numbers:
+        raise RunError(f"{path}: has no piece '<unk>', which stands for all that is unknown; copy the model again")
+    never = {settings.pad, settings.start, *settings.forbidden} - {settings.end}
+    symbols = Symbols(settings.pad, settings.start, settings.end, numbers["<unk>"], tuple(sorted(never)))
+    try:
+        return Table(tuple(pieces), symbols)
+    except DataError as error:
+        raise RunError(f"{path}: {error}") from None
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+def our_weights(settings: MarianSettings, tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Their tensors under our names, in our order."""
+    names = [
+        *layer_names(settings.whole("encoder_layers", 12, 1), settings.whole("decoder_layers", 12, 1)),
+        *(Name(name, name, 1) for name in _embeddings(settings, tensors, path)),
+    ]
+    own = {**tensors, **_embeddings(settings, tensors, path)}
+    missing = [name.theirs for name in names if name.theirs not in own]
+    unexpected = sorted(
+        own.keys() - {name.theirs for name in names} - {BIAS, SHARED, SOURCE, TARGET, LM_HEAD, *POSITIONS}
+    )
+    if missing or unexpected:
+        raise RunError(
+            f"{path}: the tensors are not those of the model in config.json: {len(missing)} missing"
+            f" ({', '.join(missing[:3])}), {len(unexpected)} unexpected ({', '.join(unexpected[:3])})"
+        )
+    wrong = [
+        n.theirs for n in names if n.along is not None and own[n.theirs].shape[n.along :][:1] != (settings.d_model,)
+    ]
+    if wrong:
+        raise RunError(f"{path}: {wrong[0]} is {list(own[wrong[0]].shape)}, and d_model is {settings.d_model}")
+    ordered = reordered(own, {name.theirs: name.along for name in names}, take_turns(settings.d_model))
+    found = {name.ours: ordered[name.theirs] for name in names}
+    if not settings.holds("scale_embedding", False):
+        _scale(found, settings)
+    found["output_bias"] = _bias(settings, tensors)
+    return found
+
+
+def _embeddings(settings: MarianSettings, tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Our embeddings; those that are tied stand in the file under any of their names."""
+    every: dict[Tying, dict[str, tuple[str, ...]]] = {
+        "all": {"source_embedding": (SHARED, SOURCE, TARGET, LM_HEAD)},
+        "target": {"source_embedding": (SOURCE,), "target_embedding": (TARGET, LM_HEAD)},
+        "none": {
+            "source_embedding": (SOURCE, SHARED),
+            "target_embedding": (TARGET, SHARED),
+            "output_embedding": (LM_HEAD,),
+        },
+    }
+    found = {}
+    for ours, names in every[settings.tie].items():
+        there = [name for name in names if name in tensors]
+        if not there:
+            raise RunError(f"{path}: has no embeddings under the name {' or '.join(names)}; copy the model again")
+        found[f"{ours}.weight"] = tensors[there[0]]
+    return found
+
+
+def _check_sizes(settings: MarianSettings, tensors: dict[str, Tensor], path: Path) -> None:
+    """Nothing is made as large as config.json says before the weights are known to be so large."""
+    layers = sum(settings.whole(f"{side}_layers", 12, 1) for side in ("encoder", "decoder"))
+    rows = {len(tensor) for tensor in _embeddings(settings, tensors, path).values() if tensor.dim() == 2}
+    sizes = {settings.source_size, settings.target_size}
+    if layers > len(tensors) or not sizes <= rows:
+        raise RunError(
+            f"{path}: config.json tells of {layers:,} layers and {max(sizes):,} pieces; the file has {len(tensors):,}"
+            f" tensors and embeddings of {max(rows, default=0):,}. Copy the model again"
+        )
+
+
+def _scale(weights: dict[str, Tensor], settings: MarianSettings) -> None:
+    """Embeddings that are read as they are: ours are multiplied by sqrt(d_model), so we keep them so much smaller.
+
+    Where they are the output matrix too, the decoder's last norm makes up for it.
+    """
+    factor = math.sqrt(settings.d_model)
+    for name in ("source_embedding.weight", "target_embedding.weight"):
+        if name in weights:
+            weights[name] /= factor
+    if settings.tie != "none":
+        last = f"decoder.layers.{settings.whole('decoder_layers', 12, 1) - 1}.around_feed_forward.norm"
+        weights[f"{last}.weight"] *= factor
+        weights[f"{last}.bias"] *= factor
+
+
+def _bias(settings: MarianSettings, tensors: dict[str, Tensor]) -> Tensor:
+    bias = tensors[BIAS].flatten().clone() if BIAS in tensors else torch.zeros(settings.target_size)
+    if settings.silenced:
+        for token in {settings.pad, *settings.forbidden} - {settings.end}:
+            if token < len(bias):
+                bias[token] = SILENT
+    return bias
+
+
+def _check(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], path: Path) -> None:
+    with torch.device("meta"):
+        model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
+    check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, path)
+
+
+def _card(name: str, config: Config, tokenizers: Tokenizers) -> str:
+    return f"""# {name}
+
+A Marian model in Hugging Face's format, imported.
+
+```python
+import transduce
+translator = transduce.load("{name}")
+translator("...")
+```
+
+d_model {config.model.d_model}, {config.model.encoder.layers} encoder and {config.model.decoder.layers} decoder layers,
+{tokenizers.source.size:,} source and {tokenizers.target.size:,} target pieces. What it was trained on, and its licence,
+is told where it came from.
+"""

@@ -1,0 +1,180 @@
+"""A run folder of ours becomes three ONNX graphs, with the names that Optimum gives them:
+
+    encoder_model.onnx             a source to what the decoder looks at
+    decoder_model.onnx             the first tokens, from nothing
+    decoder_with_past_model.onnx   one token more, from the keys and values of those before
+
+Shapes: B batch, S source length, T target tokens, P tokens before, D d_model, G heads of keys, K and U widths of keys
+and values, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from transduce.data.folders import whole_folder
+from transduce.exchange.marian_config import GENERATION
+from transduce.exchange.marian_export import generation_settings, write_json, write_tokenizers
+from transduce.exchange.refusal import Able
+from transduce.exchange.trained import Trained
+from transduce.extras import needed_by
+from transduce.model.contract import Memory, State
+from transduce.model.norms import Norm
+from transduce.model.positions import Learned, Positions
+from transduce.model.sublayers import Activation, Residual
+from transduce.model.transformer import Remembered, SourceView
+from transduce.model.whole import Seq2Seq
+
+ENCODER, DECODER, WITH_PAST = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
+OPSET = 18
+PLACES = 1024  # in a sequence, at least, where positions have no limit of their own
+ONNX = Able(
+    "ONNX",
+    get_args(Activation),
+    get_args(Norm),
+    get_args(Residual),
+    get_args(Positions),
+    grouped=True,
+    any_attention=True,
+)
+
+
+class Encoding(nn.Module):
+    """input_ids and attention_mask (B, S) to last_hidden_state (B, S, D)."""
+
+    def __init__(self, model: Seq2Seq) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.model.encode(input_ids, attention_mask.bool()).layers[-1]
+
+
+class Beginning(nn.Module):
+    """encoder_attention_mask (B, S), input_ids (B, T), encoder_hidden_states (B, S, D) to logits (B, T, V) and, for
+    each layer, keys (B, G, T, K) and values (B, G, T, U) of the target and of the source (B, G, S, K or U)."""
+
+    def __init__(self, model: Seq2Seq) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor) -> Any:
+        state = self.model.start(Memory((encoder_hidden_states,), encoder_attention_mask.bool()))
+        source: SourceView = state.fixed
+        logits, state = self.model.advance(input_ids, state)
+        pairs = zip(state.grown, source.layers, strict=True)
+        return logits, [tensor for own, its in pairs for tensor in (own.key, own.value, its.key, its.value)]
+
+
+class GoingOn(nn.Module):
+    """The same for one token (B, 1) after keys and values of P tokens and of the source, as `Beginning` gave them."""
+
+    def __init__(self, model: Seq2Seq) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, past: list[Tensor]) -> Any:
+        grown = tuple(Remembered(*past[place : place + 2]) for place in range(0, len(past), 4))
+        source = tuple(Remembered(*past[place + 2 : place + 4]) for place in range(0, len(past), 4))
+        mask = encoder_attention_mask.bool()[:, None, None, :]
+        logits, state = self.model.advance(input_ids, State(SourceView(source, mask), grown, past[0].size(2)))
+        return logits, [tensor for own in state.grown for tensor in (own.key, own.value)]
+
+
+def export_onnx(trained: Trained, output: Path) -> None:
+    """Write the folder: graphs, tokenizers, and what a search must know."""
+    ONNX.check(trained.config.model)
+    with needed_by("export to ONNX", "onnx"):
+        import onnx  # noqa: F401  (torch asks for both, later and less kindly)
+        import onnxscript  # noqa: F401
+    places = _places(trained)
+    with torch.no_grad(), whole_folder(output, WITH_PAST, overwrite=False) as work:
+        _write_graphs(trained.model, trained.stacks[1].layers, places, work)
+        write_tokenizers(trained, work)
+        write_json(work / GENERATION, generation_settings(trained))
+
+
+def _places(trained: Trained) -> int:
+    """How long sequences may get: as long as positions are learned, or as their tables are made for."""
+    learned = [stack.positions.longest for stack in trained.stacks if isinstance(stack.positions, Learned)]
+    return min([*learned, max(PLACES, trained.longest)])
+
+
+def _write_graphs(model: Seq2Seq, layers: int, places: int, work: Path) -> None:
+    mask, source, target = torch.ones(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int64), torch.ones(2, 3)
+    memory = model.encode(source, mask.bool()).layers[-1]
+    past = Beginning(model)(mask, target.long(), memory)[1]
+    batch, length, written, before = (
+        torch.export.Dim("batch", min=1),
+        torch.export.Dim("encoder_sequence_length", min=1, max=places),
+        torch.export.Dim("decoder_sequence_length", min=2, max=places),  # the graph does for one token as well
+        torch.export.Dim("past_decoder_sequence_length", min=1, max=places - 1),
+    )
+    read = {0: batch, 1: length}
+    halves = [{0: batch, 2: before}] * 2 + [{0: batch, 2: length}] * 2
+    own = [f"{layer}.decoder.{kind}" for layer in range(layers) for kind in ("key", "value")]
+    both = [f"{n}.{side}.{kind}" for n in range(layers) for side in ("decoder", "encoder") for kind in ("key", "value")]
+    _write(
+        Encoding(model),
+        (source, mask),
+        (read, read),
+        ["input_ids", "attention_mask"],
+        ["last_hidden_state"],
+        work / ENCODER,
+    )
+    _write(
+        Beginning(model),
+        (mask, target.long(), memory),
+        (read, {0: batch, 1: written}, read),
+        ["encoder_attention_mask", "input_ids", "encoder_hidden_states"],
+        ["logits", *(f"present.{name}" for name in both)],
+        work / DECODER,
+    )
+    _write(
+        GoingOn(model),
+        (mask, target[:, :1].long(), past),
+        (read, {0: batch}, halves * layers),
+        ["encoder_attention_mask", "input_ids", *(f"past_key_values.{name}" for name in both)],
+        ["logits", *(f"present.{name}" for name in own)],
+        work / WITH_PAST,
+    )
+
+
+def _write(
+    module: nn.Module, inputs: Any, shapes: Any, read: Sequence[str], written: Sequence[str], path: Path
+) -> None:
+    with _quiet():
+        program = torch.onnx.export(
+            module.eval(),
+            inputs,
+            input_names=list(read),
+            output_names=list(written),
+            dynamic_shapes=shapes,
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(str(path))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells of its own deprecations and of operators that we do not use."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
