@@ -37,14 +37,19 @@ enum class After { kNothing, kRelu, kAdd };  // what is done with a product: sto
 enum class Activation { kRelu, kGelu, kSilu, kSwiglu, kGeglu };
 enum class Norm { kLayer, kRms, kAffine };
 
+// The upper half of a float's bits. What is remembered is kept in it where weights are int8: reading it is most of what
+// attention does, and its rounding is less than that of the weights.
+typedef uint16_t Half;
+
 // Some queries over the keys and values of one sentence. Widths of heads are multiples of 16.
 struct Look {
   const float* query;          // [queries][query_stride], heads side by side
   size_t query_stride;
   int queries;
-  const float* const* rows;    // [count]: what is remembered of each place, keys and values of all groups
-  size_t key_offset, value_offset;
-  const float* transposed;     // keys again, [groups][width][count rounded up to 16]; null: read them from the rows
+  bool halves;                 // what is remembered are Halves, else floats
+  const void* const* rows;     // [count]: what is remembered of each place: its key in the first group at key_offset,
+  size_t key_offset, value_offset, group_stride;  // its value at value_offset, those of other groups group_stride further
+  const void* transposed;      // keys again, [groups][width][count rounded up to 16]; null: read them from the rows
   int count, heads, groups, width;
   const float* bias;           // [heads][bias_stride], for key t of query q at [t - q]; null: none
   size_t bias_stride;

@@ -12,6 +12,10 @@ namespace {
 typedef __m256 Vector;
 constexpr int kWidth = 8;
 inline Vector load(const float* x) { return _mm256_loadu_ps(x); }
+inline Vector load(const Half* x) {
+  __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
 inline void store(float* x, Vector v) { _mm256_storeu_ps(x, v); }
 inline Vector splat(float x) { return _mm256_set1_ps(x); }
 inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }

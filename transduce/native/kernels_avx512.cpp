@@ -12,6 +12,10 @@ namespace {
 typedef __m512 Vector;
 constexpr int kWidth = 16;
 inline Vector load(const float* x) { return _mm512_loadu_ps(x); }
+inline Vector load(const Half* x) {
+  __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
 inline void store(float* x, Vector v) { _mm512_storeu_ps(x, v); }
 inline Vector splat(float x) { return _mm512_set1_ps(x); }
 inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }

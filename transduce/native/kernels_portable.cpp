@@ -12,6 +12,13 @@ inline Vector load(const float* x) {
   __builtin_memcpy(&v, x, sizeof v);
   return v;
 }
+inline Vector load(const Half* x) {
+  Integers bits;
+  for (int i = 0; i < 4; i++) bits[i] = static_cast<int32_t>(static_cast<uint32_t>(x[i]) << 16);
+  Vector v;
+  __builtin_memcpy(&v, &bits, sizeof v);
+  return v;
+}
 inline void store(float* x, Vector v) { __builtin_memcpy(x, &v, sizeof v); }
 inline Vector splat(float x) { return Vector{x, x, x, x}; }
 inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }

@@ -89,13 +89,14 @@ int places_above(const float* x, int count, float limit, int* places) {
 
 // -- attention --------------------------------------------------------------------------------------------------------
 
-// Scores of 32 places at a time from transposed keys: no sums across a vector. Four partial sums hide the latency.
-inline void scores_of_columns(const float* query, const float* keys, int width, int count, float* scores) {
+// From transposed keys, without sums across a vector; four partial sums hide the latency.
+template <class Number>
+inline void scores_of_columns(const float* query, const Number* keys, int width, int count, float* scores) {
   int stride = (count + 15) / 16 * 16;
   for (int t = 0; t < stride; t += kWidth) {
     Vector a = splat(0.0f), b = a, c = a, d = a;
     for (int i = 0; i < width; i += 4) {
-      const float* key = keys + static_cast<size_t>(i) * stride + t;
+      const Number* key = keys + static_cast<size_t>(i) * stride + t;
       a = fma(splat(query[i]), load(key), a);
       b = fma(splat(query[i + 1]), load(key + stride), b);
       c = fma(splat(query[i + 2]), load(key + 2 * stride), c);
@@ -105,9 +106,15 @@ inline void scores_of_columns(const float* query, const float* keys, int width, 
   }
 }
 
+template <class Number>
+inline const Number* remembered(const Look& look, int place, size_t offset) {
+  return static_cast<const Number*>(look.rows[place]) + offset;
+}
+
+template <class Number>
 inline void scores_of_rows(const float* query, const Look& look, size_t offset, float* scores) {
   for (int t = 0; t < look.count; t++) {
-    const float* key = look.rows[t] + offset;
+    const Number* key = remembered<Number>(look, t, offset);
     Vector total = load(query) * load(key);
     for (int i = kWidth; i < look.width; i += kWidth) total = fma(load(query + i), load(key + i), total);
     scores[t] = sum(total);
@@ -133,28 +140,30 @@ inline void to_weights(const Look& look, float* scores) {
   for (int t = 0; t < padded; t += kWidth) store(scores + t, load(scores + t) * factor);
 }
 
-template <int kVectors>
+template <class Number, int kVectors>
 inline void mix(const Look& look, size_t offset, const float* weights, float* out) {
   Vector total[kVectors];
   for (int v = 0; v < kVectors; v++) total[v] = splat(0.0f);
   for (int t = 0; t < look.count; t++) {
-    const float* value = look.rows[t] + offset;
+    const Number* value = remembered<Number>(look, t, offset);
     Vector weight = splat(weights[t]);
     for (int v = 0; v < kVectors; v++) total[v] = fma(weight, load(value + v * kWidth), total[v]);
   }
   for (int v = 0; v < kVectors; v++) store(out + v * kWidth, total[v]);
 }
 
-void attend(const Look& look) {
+template <class Number>
+inline void attend_to(const Look& look) {
   int stride = (look.count + 15) / 16 * 16;
   for (int head = 0; head < look.heads; head++) {
-    size_t group = static_cast<size_t>(head / (look.heads / look.groups)) * look.width;
+    size_t number = head / (look.heads / look.groups), group = number * look.group_stride;
     for (int q = 0; q < look.queries; q++) {
       const float* query = look.query + q * look.query_stride + static_cast<size_t>(head) * look.width;
       if (look.transposed) {
-        scores_of_columns(query, look.transposed + group * stride, look.width, look.count, look.scores);
+        scores_of_columns(query, static_cast<const Number*>(look.transposed) + number * look.width * stride, look.width,
+                          look.count, look.scores);
       } else {
-        scores_of_rows(query, look, look.key_offset + group, look.scores);
+        scores_of_rows<Number>(query, look, look.key_offset + group, look.scores);
       }
       if (look.bias) {
         const float* bias = look.bias + head * look.bias_stride - q;
@@ -165,8 +174,11 @@ void attend(const Look& look) {
         for (int t = 0; t < look.count; t++) look.weights[static_cast<size_t>(q) * look.count + t] += look.scores[t];
       float* out = look.out + q * look.out_stride + static_cast<size_t>(head) * look.width;
       int i = 0;
-      for (; i + 4 * kWidth <= look.width; i += 4 * kWidth) mix<4>(look, look.value_offset + group + i, look.scores, out + i);
-      for (; i < look.width; i += kWidth) mix<1>(look, look.value_offset + group + i, look.scores, out + i);
+      size_t value = look.value_offset + group;
+      for (; i + 4 * kWidth <= look.width; i += 4 * kWidth) mix<Number, 4>(look, value + i, look.scores, out + i);
+      for (; i < look.width; i += kWidth) mix<Number, 1>(look, value + i, look.scores, out + i);
     }
   }
 }
+
+void attend(const Look& look) { look.halves ? attend_to<Half>(look) : attend_to<float>(look); }

@@ -10,6 +10,42 @@ namespace {
 
 int sixteens(int count) { return (count + 15) / 16 * 16; }
 
+void put(float value, float* out) { *out = value; }
+
+void put(float value, Half* out) {  // rounded to the nearest, of two equally near the even one
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  *out = static_cast<Half>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+template <class Number>
+void put(const float* values, int count, Number* out) {
+  for (int i = 0; i < count; i++) put(values[i], out + i);
+}
+
+// Keys and values of `count` places, as rows side by side, for reading in order: keys [group][width][places], then
+// values [group][place][width].
+template <class Number>
+void arrange(const Stack& stack, const float* keys, size_t stride, int count, Number* out) {
+  size_t columns = sixteens(count);
+  for (int i = 0; i < stack.keys(); i++, out += columns) {
+    for (int t = 0; t < count; t++) put(keys[t * stride + i], out + t);
+    for (size_t t = count; t < columns; t++) out[t] = 0;
+  }
+  for (int g = 0; g < stack.groups; g++)
+    for (int t = 0; t < count; t++, out += stack.width)
+      put(keys + t * stride + stack.keys() + g * stack.width, stack.width, out);
+}
+
+// A new place's key and value, each group's in its place.
+template <class Number>
+void add_place(const Stack& stack, const float* keys, size_t group_stride, Number* out) {
+  for (int g = 0; g < stack.groups; g++) {
+    put(keys + g * stack.width, stack.width, out + g * group_stride);
+    put(keys + stack.keys() + g * stack.width, stack.width, out + (stack.groups + g) * group_stride);
+  }
+}
+
 }  // namespace
 
 // -- matrices ---------------------------------------------------------------------------------------------------------
@@ -143,30 +179,27 @@ void Model::encode_block(const Layer& layer, float* x, const std::vector<int>& s
   multiply(layer.self.project, input, rows, projected, After::kNothing, team, room);
   float* heads = room.heads.room(rows * narrow);
   float* scores = room.scores.room(team.size() * columns);
-  float* transposed = room.keys.room(team.size() * columns * stack.keys());
+  float* arranged = room.keys.room(team.size() * 2 * columns * stack.keys());
   room.pointers.resize(team.size() * columns);
   team.run(sentences, [&](int s, int member) {
-    int first = starts[s], count = starts[s + 1] - first, stride = sixteens(count);
-    float *base = projected + first * wide, *own = transposed + member * columns * stack.keys();
-    const float** places = room.pointers.data() + member * columns;
+    int first = starts[s], count = starts[s + 1] - first;
+    float *base = projected + first * wide, *own = arranged + member * 2 * columns * stack.keys();
+    const void** places = room.pointers.data() + member * columns;
     for (int t = 0; t < count; t++) {
       float* row = base + t * wide;
       const float* angles = stack.rotary ? stack.rotary + static_cast<size_t>(t) * stack.real_width : nullptr;
       prepare_heads(stack, layer.self.query_norm, layer.self.sharpness, angles, row, stack.heads);
       prepare_heads(stack, layer.self.key_norm, nullptr, angles, row + stack.queries(), stack.groups);
-      places[t] = row;
+      places[t] = own + static_cast<size_t>(sixteens(count)) * stack.keys() + static_cast<size_t>(t) * stack.width;
       memset(heads + (first + t) * narrow + stack.queries(), 0, (narrow - stack.queries()) * sizeof(float));
     }
-    for (int i = 0; i < stack.keys(); i++) {
-      for (int t = 0; t < count; t++) own[static_cast<size_t>(i) * stride + t] = places[t][stack.queries() + i];
-      for (int t = count; t < stride; t++) own[static_cast<size_t>(i) * stride + t] = 0;
-    }
+    arrange(stack, base + stack.queries(), wide, count, own);
     Look look = {};
     look.query = base;
     look.query_stride = wide;
     look.queries = count;
     look.rows = places;
-    look.value_offset = stack.queries() + stack.keys();
+    look.group_stride = static_cast<size_t>(count) * stack.width;
     look.transposed = own;
     look.count = count;
     look.heads = stack.heads;
@@ -190,20 +223,18 @@ void Model::remember(int layer, const float* x, const std::vector<int>& starts, 
                      Source* out) const {
   const Stack& stack = decoder;
   const Layer& block = stack.blocks[layer];
-  size_t wide = block.source.outputs, keys = stack.keys();
+  size_t wide = block.source.outputs;
   float* projected = room.wide.room(starts.back() * wide);
   multiply(block.source, x, starts.back(), projected, After::kNothing, team, room);
   team.run(static_cast<int>(starts.size()) - 1, [&](int s, int) {
     float* base = projected + starts[s] * wide;
-    int count = out[s].length, stride = sixteens(count);
-    float* own = out[s].memory.room(0) + layer * out[s].size;
-    for (int t = 0; t < count; t++) {
+    for (int t = 0; t < out[s].length; t++)
       prepare_heads(stack, block.cross.key_norm, nullptr, nullptr, base + t * wide, stack.groups);
-      memcpy(own + out[s].transposed + t * keys, base + t * wide + keys, keys * sizeof(float));
-    }
-    for (size_t i = 0; i < keys; i++) {
-      for (int t = 0; t < count; t++) own[i * stride + t] = base[t * wide + i];
-      for (int t = count; t < stride; t++) own[i * stride + t] = 0;
+    char* own = out[s].memory.room(0) + layer * out[s].size * number_size();
+    if (halves) {
+      arrange(stack, base, wide, out[s].length, reinterpret_cast<Half*>(own));
+    } else {
+      arrange(stack, base, wide, out[s].length, reinterpret_cast<float*>(own));
     }
   });
 }
@@ -216,9 +247,10 @@ void Model::encode(const std::vector<std::pair<const int32_t*, int>>& sources, T
     own.length = sources[s].second;
     own.transposed = static_cast<size_t>(sixteens(own.length)) * decoder.keys();
     own.size = own.transposed + static_cast<size_t>(own.length) * decoder.keys();
-    own.keys = own.memory.room(own.size * decoder.layers);
+    const char* memory = own.memory.room(own.size * decoder.layers * number_size());
     own.places.resize(own.length);
-    for (int t = 0; t < own.length; t++) own.places[t] = own.keys + own.transposed + static_cast<size_t>(t) * decoder.keys();
+    for (int t = 0; t < own.length; t++)
+      own.places[t] = memory + (own.transposed + static_cast<size_t>(t) * decoder.width) * number_size();
     starts.push_back(starts.back() + own.length);
   }
   int rows = starts.back();
@@ -262,14 +294,22 @@ void Model::look_back(int layer, const std::vector<Row>& rows, float* x, Team& t
     const float* angles = stack.rotary ? stack.rotary + static_cast<size_t>(row.position) * stack.real_width : nullptr;
     prepare_heads(stack, block.self.query_norm, block.self.sharpness, angles, own, stack.heads);
     prepare_heads(stack, block.self.key_norm, nullptr, angles, own + stack.queries(), stack.groups);
-    memcpy(row.past[row.position] + layer * row.layer_stride, own + stack.queries(), 2 * stack.keys() * sizeof(float));
+    size_t side = row.group_stride * stack.groups, offset = 2 * side * layer;
+    void* place = row.past[row.position];
+    if (halves) {
+      add_place(stack, own + stack.queries(), row.group_stride, static_cast<Half*>(place) + offset);
+    } else {
+      add_place(stack, own + stack.queries(), row.group_stride, static_cast<float*>(place) + offset);
+    }
     memset(heads + r * narrow + stack.queries(), 0, (narrow - stack.queries()) * sizeof(float));
     Look look = {};
     look.query = own;
     look.queries = 1;
+    look.halves = halves;
     look.rows = row.past;
-    look.key_offset = layer * row.layer_stride;
-    look.value_offset = look.key_offset + stack.keys();
+    look.key_offset = offset;
+    look.value_offset = offset + side;
+    look.group_stride = row.group_stride;
     look.count = row.position + 1;
     look.heads = stack.heads;
     look.groups = stack.groups;
@@ -309,9 +349,11 @@ void Model::look_at_source(int layer, const std::vector<Row>& rows, const std::v
     look.query = projected + first * wide;
     look.query_stride = wide;
     look.queries = queries;
+    look.halves = halves;
     look.rows = source.places.data();
     look.value_offset = layer * source.size;
-    look.transposed = source.keys + layer * source.size;
+    look.group_stride = static_cast<size_t>(source.length) * stack.width;
+    look.transposed = source.memory.data() + layer * source.size * number_size();
     look.count = source.length;
     look.heads = stack.heads;
     look.groups = stack.groups;

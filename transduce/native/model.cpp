@@ -23,6 +23,7 @@ Model::Model(const char* path, const Kernels* chosen) : kernels(chosen), file_(p
   source_ = file_.matrix("source", source_vocabulary, d_model);
   target_ = file_.matrix("target", target_vocabulary, d_model);
   output_ = file_.matrix("output", target_vocabulary, d_model);
+  halves = output_.bytes != nullptr;
   encoder = read_stack("encoder");
   decoder = read_stack("decoder");
   if (wired) {

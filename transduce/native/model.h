@@ -29,6 +29,7 @@ class Buffer {
     }
     return data_;
   }
+  const T* data() const { return data_; }
   Buffer() = default;
   Buffer(Buffer&& other) noexcept : data_(other.data_), size_(other.size_) {
     other.data_ = nullptr;
@@ -77,21 +78,20 @@ struct Stack {
   int keys() const { return groups * width; }
 };
 
-// A source as the decoder sees it: for each layer keys, transposed, and values.
+// A source as the decoder sees it: for each layer keys, transposed, and values, each group's together.
 struct Source {
   int length = 0;
-  Buffer<float> memory;
-  size_t size = 0, transposed = 0;   // floats a layer, and of these the keys'
-  std::vector<const float*> places;  // [length]: values in the first layer
-  const float* keys = nullptr;       // of the first layer
+  Buffer<char> memory;
+  size_t size = 0, transposed = 0;  // numbers a layer, and of these the keys'
+  std::vector<const void*> places;  // [length]: values in the first layer
 };
 
 // One token to read: where the keys and values of all tokens before it are, and where its own go.
 struct Row {
   const Source* source;
   int token, position;
-  float* const* past;   // [position + 1] of the tokens so far, the last its own; layer l is l * layer_stride further
-  size_t layer_stride;
+  void* const* past;    // [position + 1] of the tokens so far, the last its own: keys, and then values of each layer
+  size_t group_stride;  // from a group's key or value to the next group's
   float* cross;         // null, or [source length], to which cross-attention's weights are added, of `traced` layers
 };
 
@@ -109,12 +109,12 @@ struct Workspace {
   Buffer<int8_t> values;
   Buffer<float> scales;
   Buffer<int32_t> offsets;
-  std::vector<const float*> pointers;
-  std::vector<Buffer<float>> blocks;  // of keys and values that nobody needs now
+  std::vector<const void*> pointers;
+  std::vector<Buffer<char>> blocks;  // of keys and values that nobody needs now
 
-  Buffer<float> take_block() {
+  Buffer<char> take_block() {
     if (blocks.empty()) return {};
-    Buffer<float> block = std::move(blocks.back());
+    Buffer<char> block = std::move(blocks.back());
     blocks.pop_back();
     return block;
   }
@@ -148,7 +148,8 @@ class Model {
   const Kernels* kernels;
   int d_model, source_vocabulary, target_vocabulary;
   Stack encoder, decoder;
-  size_t bytes() const { return file_.bytes(); }
+  bool halves;  // whether keys and values are remembered as Halves
+  size_t number_size() const { return halves ? sizeof(Half) : sizeof(float); }
 
  private:
   Stack read_stack(const std::string& name);

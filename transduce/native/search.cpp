@@ -140,11 +140,10 @@ bool Sentence::struck(const Ask& ask, int token) const {
 }
 
 void Sentence::prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>& asks) {
-  size_t floats_a_row = 2 * static_cast<size_t>(model_.decoder.keys()), step_floats = floats_a_row * slots_;
-  size_t layer_stride = step_floats * kSteps;
+  size_t width = model_.decoder.width, group_stride = width * kSteps * slots_;
   if (step_ % kSteps == 0) {
     memory_.push_back(room.take_block());
-    memory_.back().room(layer_stride * model_.decoder.layers);
+    memory_.back().room(2 * group_stride * model_.decoder.groups * model_.decoder.layers * model_.number_size());
   }
   if (options_.traced != kNoLayer) traced.resize(traced.size() + source.length, 0.0f);
   pasts_.resize(live_.size());
@@ -153,9 +152,9 @@ void Sentence::prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>
     nodes_[live_[i].node].slot = static_cast<int>(i);
     pasts_[i].resize(step_ + 1);
     for (int node = live_[i].node, t = step_; t >= 0; node = nodes_[node].parent, t--)
-      pasts_[i][t] = memory_[t / kSteps].room(0) + (t % kSteps) * step_floats + nodes_[node].slot * floats_a_row;
+      pasts_[i][t] = memory_[t / kSteps].room(0) + (nodes_[node].slot * kSteps + t % kSteps) * width * model_.number_size();
     float* cross = traced.empty() ? nullptr : traced.data() + traced.size() - source.length;
-    rows.push_back({&source, nodes_[live_[i].node].token, step_, pasts_[i].data(), layer_stride, cross});
+    rows.push_back({&source, nodes_[live_[i].node].token, step_, pasts_[i].data(), group_stride, cross});
     Ask ask;
     ask.best = options_.kind == kBeam ? 2 * slots_ : 1;
     rules(live_[i], ask, forced_[i]);
@@ -178,7 +177,7 @@ void Sentence::prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>
 }
 
 void Sentence::forget(Workspace& room) {
-  for (Buffer<float>& block : memory_) room.blocks.push_back(std::move(block));
+  for (Buffer<char>& block : memory_) room.blocks.push_back(std::move(block));
   memory_.clear();
   pasts_ = {};
   nodes_ = {};

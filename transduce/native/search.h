@@ -124,8 +124,8 @@ class Sentence {
   std::vector<Node> nodes_;
   std::vector<Path> live_;
   std::vector<std::pair<float, Path>> finished_;
-  std::vector<Buffer<float>> memory_;       // keys and values, kSteps steps a block
-  std::vector<std::vector<float*>> pasts_;  // of each row
+  std::vector<Buffer<char>> memory_;        // keys and values, kSteps steps a block
+  std::vector<std::vector<void*>> pasts_;   // of each row
 };
 
 }  // namespace transduce

@@ -40,7 +40,6 @@ class WeightFile {
   const float* floats(const std::string& name, uint64_t rows, uint64_t columns) const;
   const int32_t* integers(const std::string& name, uint64_t columns) const;
   Matrix matrix(const std::string& name, int outputs, int inputs) const;
-  size_t bytes() const { return size_; }
 
  private:
   void read_table();
