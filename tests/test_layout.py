@@ -29,7 +29,9 @@ MAY_IMPORT = {
     "search": "errors config data model.contract evaluation.sentence",
     "objectives": "errors data model search evaluation.sentence",
     "evaluation": "errors progress",
-    "engines": "errors data model search translation",
+    "native": "errors durable config model",
+    "conversion": "errors durable data model_folder native training.run_folder",
+    "engines": "errors data model native search translation",
     "alignment": "errors data",
     "per_text": "errors",
     "extras": "errors",
@@ -49,7 +51,8 @@ MAY_IMPORT = {
     "comparison": "errors progress durable config data evaluation engines experiment loading model_folder plot"
     " search.wishes training translator",
     "demo": "errors config data numbers experiment loading training.loop",
-    "cli": "errors extras config data evaluation experiment loading output plot comparison demo distillation training",
+    "cli": "errors extras config conversion data evaluation experiment loading output plot comparison demo distillation"
+    " training",
     "__main__": "errors extras launch cli",
 }
 NO_TORCH = (

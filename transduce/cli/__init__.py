@@ -21,6 +21,7 @@ COMMANDS = {
     "align": "translating",
     "evaluate": "translating",
     "average": "training",
+    "convert": "converting",
     "distill": "corpora",
     "compare": "training",
     "plot": "training",

@@ -1,6 +1,6 @@
 """The native engine: a converted Transformer on the CPU, searched in one call of the C++ core. Imports no torch.
 
-Searches and scores are those of the torch engine; what it does not have it refuses by name, so that another can be asked.
+Searches and scores are those of the torch engine; what it does not have it refuses by name, so that another may do it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from transduce.native import library
 from transduce.native.weight_file import verify
 from transduce.search.automaton import Automaton
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.limits import Limits
+from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.wishes import Wishes, check_one_path
@@ -33,7 +33,7 @@ class NativeEngine:
     """Opens a weight file written by `transduce convert`. Safe to be called by many threads at once."""
 
     def __init__(self, path: Path, source: Symbols, target: Symbols, threads: int = 0, kernels: str = "") -> None:
-        """`threads` 0 takes every core there is; `kernels` "" the best the machine runs, else avx512, avx2, portable."""
+        """`threads` 0 takes every core; `kernels` "" the best that the machine runs, else avx512, avx2 or portable."""
         library.library()  # where it is not built, the weights are not to blame
         verify(path)
         try:
@@ -95,10 +95,14 @@ class NativeEngine:
         if isinstance(search, Beam):
             if search.groups > 1 or search.coverage > 0:
                 asked = "groups" if search.groups > 1 else "coverage"
-                raise EngineRefusal(f"native engine: its beam search has no '{asked}'; use engine=torch, or leave it out")
+                raise EngineRefusal(
+                    f"native engine: its beam search has no '{asked}'; use engine=torch, or leave it out"
+                )
             most = max((len(wish.include) for wish in wishes), default=0)
             if most > _MOST_WISHES:
-                raise EngineRefusal(f"native engine: it includes {_MOST_WISHES} words at most, not {most}; use engine=torch")
+                raise EngineRefusal(
+                    f"native engine: it includes {_MOST_WISHES} words at most, not {most}; use engine=torch"
+                )
             options = self._plain(library.BEAM, search.limits)
             options.size, options.kept, options.length_penalty = search.size, search.n_best, search.length_penalty
             return options
@@ -113,8 +117,7 @@ class NativeEngine:
     def _plain(self, kind: int, limits: Limits) -> library.Options:
         vocabulary = self.core.target_vocabulary
         highest = max(limits.forbid, default=-1)
-        if highest >= vocabulary:
-            raise ConfigError(f"forbid: expected token numbers below {vocabulary}, as many as there are, got {highest}")
+        require(highest < vocabulary, "forbid", highest, f"token numbers below the vocabulary's size ({vocabulary})")
         never = sorted({*self.target.never, *limits.forbid})
         options = library.Options(kind=kind, size=1, kept=1, samples=1, shortest=limits.shortest)
         options.no_repeat, options.traced, options.temperature = min(limits.no_repeat, 2**31 - 1), library.NO_LAYER, 1.0
@@ -133,6 +136,12 @@ class NativeEngine:
         for name, parts in (("wishes", wishes), ("keys", keys)):
             if len(parts) != len(sources):
                 raise ValueError(f"{name}: expected one a sentence, {len(sources)} in all, got {len(parts)}")
+        for name, phrases in (
+            ("prefix", [wish.prefix for wish in wishes]),
+            ("exclude", [phrase for wish in wishes for phrase in wish.exclude]),
+            ("include", [phrase for wish in wishes for ways in wish.include for phrase in ways]),
+        ):
+            check_tokens(name, max(chain.from_iterable(phrases), default=-1), self.core.target_vocabulary)
         self._check_lengths(max((len(source) + 1 for source in sources), default=0), max(lengths, default=0))
         sentences = [[*source, self.source.eos] for source in sources]
         excluded = [[number for phrase in wish.exclude for number in (len(phrase), *phrase)] for wish in wishes]
@@ -201,10 +210,10 @@ def _copied(view: library.View, sentences: int) -> tuple[list[_Written], NDArray
     ends = list(accumulate(parts[0], initial=0))
     every = [
         (tokens[begin:end], log_probs[begin:end], bool(complete), number)
-        for begin, end, complete, number in zip(ends, ends[1:], *parts[1:], strict=False)
+        for (begin, end), complete, number in zip(pairwise(ends), *parts[1:], strict=True)
     ]
     places = list(accumulate(copy(view.counts, sentences).tolist(), initial=0))
-    found = [every[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    found = [every[begin:end] for begin, end in pairwise(places)]
     return found, copy(view.weights, view.traced)
 
 
@@ -232,5 +241,3 @@ def _ranked(found: list[tuple[int, Hypothesis]], beam: Beam) -> list[Hypothesis]
 
 def _best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
     return not hypothesis.finished, -hypothesis.score
-
-

@@ -1,4 +1,4 @@
-"""A Transformer as the native engine wants it: whatever can be folded into weights is, so that the core knows few cases.
+"""A Transformer as the native engine wants it: what can be folded into weights is, so that the core knows few cases.
 
 Scales of scores and bilinear matrices go into the queries' projection, running statistics into an affine map, positions
 into tables. Heads are padded to multiples of 16 with zeros, which change nothing. What cannot be run is refused, all
@@ -117,11 +117,17 @@ class _Lowered:
 
     @property
     def width(self) -> int:
-        return self.d_model // self.attention.heads
+        """Of queries and keys."""
+        return self.attention.widths(self.d_model)[0]
+
+    @property
+    def value_width(self) -> int:
+        return self.attention.widths(self.d_model)[1]
 
     @property
     def wide(self) -> int:
-        return -(-self.width // _VECTOR) * _VECTOR
+        """Of all of them in the core, where heads have one width."""
+        return -(-max(self.width, self.value_width) // _VECTOR) * _VECTOR
 
     def tensors(self, scheme: PositionScheme) -> Iterator[tuple[str, Packed]]:
         stack, longest = self.stack, self.longest
@@ -190,9 +196,9 @@ class _Lowered:
             parts = self._keys_and_values(own)
             weight, bias = (np.concatenate(pair) for pair in zip((weight, bias), parts, strict=True))
         yield from self._matrix(f"{name}.project", weight, bias)
-        joined, shift = self._linear(f"{own}.output")  # (D, H * K)
-        heads = joined.reshape(self.d_model, self.attention.heads, self.width)
-        heads = np.pad(heads, ((0, 0), (0, 0), (0, self.wide - self.width)))
+        joined, shift = self._linear(f"{own}.output")  # (D, D)
+        heads = joined.reshape(self.d_model, self.attention.heads, self.value_width)
+        heads = np.pad(heads, ((0, 0), (0, 0), (0, self.wide - self.value_width)))
         yield from self._matrix(f"{name}.output", heads.reshape(self.d_model, -1), shift)
         if self.attention.query_key_norm:
             room = (0, self.wide - self.width)
@@ -221,13 +227,13 @@ class _Lowered:
 
     def _keys_and_values(self, own: str) -> tuple[Floats, Floats]:
         sides = [self._linear(f"{own}.{side}") for side in ("key", "value")]
-        weights = [self._wider(weight.reshape(self.groups, self.width, -1)) for weight, _ in sides]
-        biases = [self._wider(bias.reshape(self.groups, self.width, 1)).reshape(-1) for _, bias in sides]
+        weights = [self._wider(weight.reshape(self.groups, -1, self.d_model)) for weight, _ in sides]
+        biases = [self._wider(bias.reshape(self.groups, -1, 1)).reshape(-1) for _, bias in sides]
         return np.concatenate(weights), np.concatenate(biases)
 
     def _wider(self, heads: Floats) -> Floats:
         """(H, K, D) -> (H * W, D)"""
-        return np.pad(heads, ((0, 0), (0, self.wide - self.width), (0, 0))).reshape(-1, heads.shape[2])
+        return np.pad(heads, ((0, 0), (0, self.wide - heads.shape[1]), (0, 0))).reshape(-1, heads.shape[2])
 
     def _to_panels(self, values: Floats) -> Floats:
         room: Any = ((0, padded(len(values)) - len(values)), *((0, 0),) * (values.ndim - 1))

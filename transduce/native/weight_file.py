@@ -44,7 +44,7 @@ def padded(size: int) -> int:
 def floats(values: NDArray[np.floating]) -> Packed:
     """A matrix of numbers, or a row."""
     values = np.atleast_2d(np.asarray(values, dtype="<f4"))
-    return Packed(_FLOATS, *values.shape, values.tobytes())
+    return Packed(_FLOATS, values.shape[0], values.shape[1], values.tobytes())
 
 
 def integers(values: list[int]) -> Packed:
@@ -88,15 +88,15 @@ def write(path: Path, tensors: Mapping[str, Packed]) -> None:
     offsets: dict[bytes, int] = {}
     table, body = bytearray(), bytearray()
     for name, tensor in tensors.items():
-        digest = hashlib.sha256(tensor.data).digest()
-        if digest not in offsets:
+        own = hashlib.sha256(tensor.data).digest()
+        if own not in offsets:
             body += bytes(-(start + len(body)) % _ALIGN)
-            offsets[digest] = start + len(body)
+            offsets[own] = start + len(body)
             body += tensor.data
         encoded = name.encode("ascii")
         if len(encoded) > 40:
             raise ValueError(f"{name}: a tensor's name has at most 40 characters")
-        shape = (tensor.kind, tensor.rows, tensor.columns, 0, offsets[digest])
+        shape = (tensor.kind, tensor.rows, tensor.columns, 0, offsets[own])
         table += struct.pack("<40s4IQ", encoded, *shape)
     size = start + len(body)
     header = struct.pack("<8s2IQ40x", _MAGIC, _VERSION, len(tensors), size)
