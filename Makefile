@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast lint setup clean
+.PHONY: demo test fast lint setup native sanitize clean
 
 demo: $(READY)
 	$(BIN)/transduce demo --output runs/demo
@@ -28,5 +28,17 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[test]'
 	touch $(READY)
 
+# The C++ core again, after a change to it.
+native: $(READY)
+	$(BIN)/python setup.py -q build_ext --inplace --force
+
+# Its tests under the address and undefined-behaviour sanitizers; the ordinary core is put back afterwards.
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+sanitize: $(READY)
+	CFLAGS="$(SANITIZERS)" CXXFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" $(BIN)/python setup.py -q build_ext --inplace --force
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+		$(BIN)/python -m pytest tests/native -p no:cacheprovider; status=$$?; \
+		$(BIN)/python setup.py -q build_ext --inplace --force; exit $$status
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs build transduce/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -152,6 +152,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "align": f"--to --layer --pieces {model}",
         "evaluate": f"--source --other --language --lowercase -lc --moses --output -o --to --beam --json {model}",
         "average": "--last --best",
+        "convert": "--quantize",
         "distill": "--output -o --corpus --beam --best-of --keep-original --workers --device --trust",
         "plot": "--output -o",
         "compare": "--output -o --jobs",

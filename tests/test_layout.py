@@ -29,7 +29,9 @@ MAY_IMPORT = {
     "search": "errors config data model.contract evaluation.sentence",
     "objectives": "errors data model search evaluation.sentence",
     "evaluation": "errors progress",
-    "engines": "errors data model search translation",
+    "native": "errors durable config model",
+    "conversion": "errors durable data model_folder native training.run_folder",
+    "engines": "errors data model native search translation",
     "alignment": "errors data",
     "per_text": "errors",
     "extras": "errors",
@@ -50,8 +52,8 @@ MAY_IMPORT = {
     " search.wishes training translator",
     "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",
     "demo": "errors config data numbers experiment loading training.loop",
-    "cli": "errors extras config data evaluation exchange experiment loading output plot comparison demo distillation"
-    " training",
+    "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
+    " distillation training",
     "__main__": "errors extras launch cli",
 }
 NO_TORCH = (

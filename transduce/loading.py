@@ -102,7 +102,7 @@ def _open_either(folder: Path, trust: bool) -> Translator:
 
 
 def _open_native(folder: Path, trust: bool) -> Translator:
-    from transduce.engines.native_engine import NativeEngine  # type: ignore[import-not-found]
+    from transduce.engines.native_engine import NativeEngine
 
     tokenizers = Tokenizers.load(folder / TOKENIZER)
     facts = Converted.read(folder)

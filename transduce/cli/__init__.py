@@ -22,6 +22,7 @@ COMMANDS = {
     "align": "translating",
     "evaluate": "translating",
     "average": "training",
+    "convert": "converting",
     "distill": "corpora",
     "compare": "training",
     "plot": "training",

@@ -1,0 +1,270 @@
+"""Decoding on a CPU: the native engine against CTranslate2, same weights, same sentences, each in a process of its own.
+
+    python benchmarks/decoding.py --peer-python ENVIRONMENT/bin/python        # made-up base and small models
+    python benchmarks/decoding.py --run runs/mine --input test.en             # a trained model, natural ends
+
+Random weights never end a sentence, so that made-up models write exactly 30 tokens. CTranslate2 is run with several
+settings of its threads and its best is taken. Wall time is what counts on a machine of its own; on a shared one compare
+tokens per second of processor time, one thread each. The table gives both, and every ratio is within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workload import BOS, EOS, PAD, SIZES, UNK
+
+FORCED = 30
+Tokens = list[int]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to decode: a beam of 1 is greedy search; a batch of 0 is the whole file in one call."""
+
+    beam: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return (
+            f"{'greedy' if self.beam == 1 else f'beam {self.beam}'}, {f'batch {self.batch}' if self.batch else 'file'}"
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a child process does."""
+
+    system: str  # native or ctranslate2
+    model: str
+    sources: str  # a JSON file of token lists
+    setting: Setting
+    threads: tuple[int, int]  # batches at a time, threads for each; native takes their product
+    forced: int  # tokens to write, or 0 for natural ends
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it. Speeds are target tokens a second, of the best repeat."""
+
+    wall: float
+    processor: float
+    p50: float  # milliseconds a call
+    p95: float
+    start: float  # seconds until the first sentence is translated
+    megabytes: float  # at the peak
+    written: list[Tokens]
+
+
+# -- children ---------------------------------------------------------------------------------------------------------
+
+
+def translate_native(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
+    from transduce.data.symbols import Symbols
+    from transduce.engines.native_engine import NativeEngine
+    from transduce.search.limits import Limits
+    from transduce.search.settings import Beam, Greedy
+    from transduce.search.wishes import NOTHING
+
+    symbols = Symbols(PAD, BOS, EOS, UNK, (PAD, UNK, BOS))
+    engine = NativeEngine(Path(job.model), symbols, symbols, job.threads[0] * job.threads[1])
+    limits = Limits(longest=256)
+    if job.forced:
+        limits = Limits(longest=job.forced, longest_extra=job.forced, shortest=job.forced - 1, forbid=(EOS,))
+    search = Greedy(limits) if job.setting.beam == 1 else Beam(job.setting.beam, limits=limits)
+
+    def run(batch: Sequence[Tokens]) -> list[Tokens]:
+        found = engine.search(batch, search, [NOTHING] * len(batch), [0] * len(batch))
+        return [list(own[0].tokens) for own in found]
+
+    return run
+
+
+def translate_ctranslate2(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
+    import ctranslate2  # type: ignore[import-not-found]
+
+    inter, intra = job.threads
+    translator = ctranslate2.Translator(job.model, inter_threads=inter, intra_threads=intra, compute_type="int8")
+    share = 32 if not job.setting.batch else max(1, job.setting.batch // inter)
+    lengths = {"max_decoding_length": job.forced or 256, "min_decoding_length": job.forced or 1}
+
+    def run(batch: Sequence[Tokens]) -> list[Tokens]:
+        texts = [[f"t{token}" for token in tokens] for tokens in batch]
+        found = translator.translate_batch(
+            texts, beam_size=job.setting.beam, max_batch_size=share, length_penalty=0.6, disable_unk=True, **lengths
+        )
+        return [[int(word[1:]) for word in one.hypotheses[0] if word.startswith("t")] for one in found]
+
+    return run
+
+
+SYSTEMS = {"native": translate_native, "ctranslate2": translate_ctranslate2}
+
+
+def peak_megabytes() -> float:
+    """Of this process alone: what getrusage tells begins with the parent's."""
+    lines = Path("/proc/self/status").read_text().split("\n")
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def child(job: Job) -> Outcome:
+    begun = time.perf_counter()
+    run = SYSTEMS[job.system](job)
+    sources: list[Tokens] = json.loads(Path(job.sources).read_text())
+    run(sources[:1])
+    start = time.perf_counter() - begun
+    size = job.setting.batch or len(sources)
+    ordered = sorted(sources, key=len) if job.setting.batch else sources
+    batches = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    walls, processors, calls, written = [], [], [], []
+    for _ in range(job.repeats):
+        before, written = (time.perf_counter(), time.process_time()), []
+        for batch in batches:
+            one = time.perf_counter()
+            written += run(batch)
+            calls.append(1000 * (time.perf_counter() - one))
+        walls.append(time.perf_counter() - before[0])
+        processors.append(time.process_time() - before[1])
+    tokens = sum(len(tokens) + (0 if job.forced else 1) for tokens in written)
+    calls.sort()
+    p95 = calls[min(len(calls) - 1, int(0.95 * len(calls)))]
+    return Outcome(
+        tokens / min(walls), tokens / min(processors), statistics.median(calls), p95, start, peak_megabytes(), written
+    )
+
+
+# -- the parent -------------------------------------------------------------------------------------------------------
+
+
+def made_up(name: str, folder: Path, sentences: int) -> tuple[Path, Path, Path]:
+    """A model with random weights for both systems, and sources of 5 to 40 tokens."""
+    import torch
+    from ctranslate2_model import write_ctranslate2
+
+    from transduce.model.attention import Attention
+    from transduce.model.seq2seq import Model
+    from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+    from transduce.native.lowering import lower
+    from transduce.native.weight_file import write
+
+    sizes = SIZES[name]
+    torch.manual_seed(1)
+    stack: dict[str, Any] = {"layers": sizes.layers, "attention": Attention(sizes.heads), "d_ff": sizes.d_ff}
+    config = Model(sizes.d_model, 0.0, encoder=TransformerEncoder(**stack), decoder=TransformerDecoder(**stack))
+    model = config.build(sizes.vocabulary, sizes.vocabulary, shared=True).eval()
+    write(folder / f"{name}.native", lower(config, model, quantize=True))
+    write_ctranslate2(config, model, folder / f"{name}.ctranslate2", "int8")
+    draw = random.Random(1)
+    texts = [[draw.randrange(4, sizes.vocabulary) for _ in range(draw.randint(5, 40))] for _ in range(sentences)]
+    (folder / f"{name}.json").write_text(json.dumps(texts))
+    return folder / f"{name}.native", folder / f"{name}.ctranslate2", folder / f"{name}.json"
+
+
+def trained(run: Path, text: Path, folder: Path) -> tuple[Path, Path, Path]:
+    """The same for a run folder and lines of text; the run's own tokenizer makes tokens of them."""
+    from ctranslate2_model import write_ctranslate2
+
+    from transduce.native.lowering import lower
+    from transduce.native.weight_file import write
+    from transduce.training.run_folder import open_model
+
+    config, tokenizers, model, longest = open_model(run, trust=False)
+    write(folder / "run.native", lower(config.model, model, quantize=True))
+    write_ctranslate2(config.model, model, folder / "run.ctranslate2", "int8")
+    texts = tokenizers.source.encode(text.read_text(encoding="utf-8").split("\n")[:-1])
+    (folder / "run.json").write_text(json.dumps([tokens[:longest] for tokens in texts if tokens]))
+    return folder / "run.native", folder / "run.ctranslate2", folder / "run.json"
+
+
+def spawn(job: Job, python: str) -> Outcome:
+    """The job in a process of its own."""
+    command = [python, __file__, "--child", json.dumps(asdict(job))]
+    root = str(Path(__file__).parents[1])
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}, check=False)
+    if done.returncode:
+        raise SystemExit(f"{job.system} {job.setting.name}: {done.stderr}")
+    return Outcome(**json.loads(done.stdout.split("\n")[-2]))
+
+
+def contest(
+    models: tuple[Path, Path, Path], settings: Sequence[Setting], threads: Sequence[tuple[int, int]], arguments: Any
+) -> Iterator[str]:
+    """A line of the table for each setting: ours, the peer's best, and how they compare."""
+    native, peer, sources = map(str, models)
+    forced = 0 if arguments.run else FORCED
+    for setting in settings:
+
+        def job(system: str, model: str, threads: tuple[int, int], setting: Setting = setting) -> Job:
+            return Job(system, model, sources, setting, threads, forced, arguments.repeats)
+
+        cores = max(inter * intra for inter, intra in threads)
+        ours = spawn(job("native", native, (1, cores)), sys.executable)
+        alone = spawn(job("native", native, (1, 1)), sys.executable)
+        theirs = {own: spawn(job("ctranslate2", peer, own), arguments.peer_python) for own in threads}
+        best = max(theirs, key=lambda own: theirs[own].wall)
+        best_alone = theirs.get((1, 1), theirs[best])
+        same = sum(a == b for a, b in zip(ours.written, theirs[best].written, strict=True)) / len(ours.written)
+        yield (
+            f"| {setting.name} | {ours.wall:,.0f} | {theirs[best].wall:,.0f} ({best[0]}x{best[1]})"
+            f" | **{ours.wall / theirs[best].wall:.2f}** | {alone.processor / best_alone.processor:.2f}"
+            f" | {ours.p50:.1f} / {ours.p95:.1f} | {theirs[best].p50:.1f} / {theirs[best].p95:.1f}"
+            f" | {ours.megabytes:.0f} / {theirs[best].megabytes:.0f}"
+            f" | {ours.start:.2f} / {theirs[best].start:.2f} | {100 * same:.0f} % |"
+        )
+
+
+HEADER = """
+| {name} | native, tokens/s | CTranslate2 | ratio | of CPU time, 1 thread | ms p50/p95 | peer's | MB | start s | same |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", default=["base", "small"], choices=list(SIZES))
+    parser.add_argument("--run", type=Path, help="a run folder instead of made-up models")
+    parser.add_argument("--input", type=Path, help="lines to translate with it")
+    parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has ctranslate2")
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 0])
+    parser.add_argument("--threads", nargs="+", default=["1x1", "2x1", "1x2"], help="of CTranslate2: inter x intra")
+    parser.add_argument("--sentences", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    if arguments.child:
+        given = json.loads(arguments.child)
+        job = Job(**{**given, "setting": Setting(**given["setting"]), "threads": tuple(given["threads"])})
+        print(json.dumps(asdict(child(job))))
+        return
+    settings = [Setting(beam, batch) for batch in arguments.batches for beam in arguments.beams]
+    threads = [(int(a), int(b)) for a, b in (word.split("x") for word in arguments.threads)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for which in ["run"] if arguments.run else arguments.models:
+            models = (
+                trained(arguments.run, arguments.input, folder)
+                if arguments.run
+                else made_up(which, folder, arguments.sentences)
+            )
+            print(HEADER.format(name=which), flush=True)
+            for line in contest(models, settings, threads, arguments):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

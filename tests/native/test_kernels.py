@@ -1,0 +1,112 @@
+"""Kernels against numpy and each other: whole numbers to the last bit, whatever the machine multiplies with."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_float
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from both_engines import KERNELS, SMALL, assert_same, needs_core, opened, runs, search, sources
+from numpy.typing import NDArray
+
+from transduce.errors import RunError
+from transduce.native.library import library
+from transduce.native.weight_file import byte_panels, floats, matrix, padded, quantized
+from transduce.search.settings import Beam
+
+pytestmark = needs_core
+here = pytest.mark.parametrize(
+    "kernels", [pytest.param(k, marks=pytest.mark.skipif(not runs(k), reason="not on this machine")) for k in KERNELS]
+)
+
+
+def multiply(kernels: str, values: NDArray[np.int8], x: NDArray[np.float32], **given: Any) -> NDArray[np.float32]:
+    """Rows x (R, K), quantized by the core, times values (N, K)."""
+
+    def pointer(array: NDArray[np.float32]) -> Any:
+        return np.ascontiguousarray(array, dtype=np.float32).ctypes.data_as(POINTER(c_float))
+
+    outputs, inputs = values.shape
+    panels, x = byte_panels(values), np.ascontiguousarray(x, dtype=np.float32)
+    # As malloc gives it the memory need not be aligned as the weight file's is.
+    room = np.zeros(panels.size + 64, np.uint8)
+    aligned = room[-room.ctypes.data % 64 :][: panels.size]
+    aligned[:] = panels.reshape(-1)
+    out, error = np.zeros((len(x), outputs), np.float32), ctypes.create_string_buffer(200)
+    scales, bias = given.get("scales", np.ones(outputs)), given.get("bias", np.zeros(outputs))
+    scales, bias = (np.ascontiguousarray(a, dtype=np.float32) for a in (scales, bias))
+    failed = library().transduce_multiply(
+        kernels.encode(), aligned.ctypes.data, pointer(scales), pointer(bias), outputs, inputs, pointer(x), len(x),
+        pointer(out), error, 200,
+    )  # fmt: skip
+    assert not failed, error.value
+    return out
+
+
+@here
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 13, 33])
+def test_whole_numbers_are_exact(kernels: str, rows: int) -> None:
+    draw = np.random.default_rng(rows)
+    for inputs, outputs in ((64, 64), (512, 128), (192, 320)):
+        values = draw.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+        x = draw.integers(-127, 128, (rows, inputs)).astype(np.float32)
+        x[:, 0] = 127  # then the scale is 1 and rounding changes nothing
+        exact = x.astype(np.int64) @ values.T.astype(np.int64)
+        assert np.abs(exact).max() < 2**24
+        assert (multiply(kernels, values, x) == exact).all()
+
+
+@here
+def test_the_largest_products_do_not_saturate(kernels: str) -> None:
+    values = np.full((64, 512), -127, np.int8)
+    values[::2] = 127
+    x = np.full((3, 512), 127, np.float32)
+    x[1] = -127
+    assert (multiply(kernels, values, x) == x.astype(np.int64) @ values.T.astype(np.int64)).all()
+
+
+@here
+def test_rows_are_quantized_as_numpy_would(kernels: str) -> None:
+    draw = np.random.default_rng(5)
+    x = draw.normal(size=(9, 128)).astype(np.float32)
+    x[4] = 0
+    values, scales = quantized(draw.normal(size=(64, 128)).astype(np.float32))
+    bias = draw.normal(size=64).astype(np.float32)
+    highest = np.maximum(np.abs(x).max(1, keepdims=True), np.float32(1e-10))
+    whole = np.rint(x * (np.float32(127) / highest)).astype(np.int64)
+    expected = (whole @ values.T.astype(np.int64)) * (highest / 127 * scales).astype(np.float64) + bias
+    np.testing.assert_allclose(multiply(kernels, values, x, scales=scales, bias=bias), expected, rtol=1e-5, atol=1e-5)
+    assert (multiply(kernels, values, x, scales=scales, bias=bias)[4] == bias).all()
+
+
+@here
+@pytest.mark.parametrize("quantize", [False, True])
+def test_models_say_the_same_by_all_kernels(kernels: str, quantize: bool, tmp_path: Path) -> None:
+    both = opened(SMALL, tmp_path, quantize, kernels=kernels)
+    assert both.native.core.kernels == kernels
+    texts = sources(12, 13)
+    if quantize:
+        best = opened(SMALL, tmp_path, quantize).native
+        assert_same(search(both.native, texts, Beam(size=3)), search(best, texts, Beam(size=3)))
+    else:
+        assert_same(search(both.native, texts, Beam(size=3)), search(both.torch, texts, Beam(size=3)))
+
+
+def test_unknown_kernels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="kernels 'mmx' cannot run on this machine"):
+        opened(SMALL, tmp_path, kernels="mmx")
+
+
+def test_quantized_weights_are_near_and_never_128() -> None:
+    weight = np.random.default_rng(1).normal(size=(70, 30)).astype(np.float32)
+    weight[3] = 0
+    values, scales = quantized(weight)
+    assert np.abs(values.astype(int)).max() == 127
+    np.testing.assert_allclose(values * scales[:, None], weight, atol=float(scales.max()) / 2 * 1.001)
+    packed = matrix("m", weight, None, quantize=True)
+    assert (packed["m"].rows, packed["m"].columns) == (70, 30)
+    assert len(packed["m"].data) == padded(70) * padded(30) == 128 * 64
+    assert packed["m.bias"] == floats(np.zeros(128))

@@ -1,0 +1,162 @@
+"""The native engine as its callers see it: the same bits in any batch and from any thread, and clear refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from both_engines import SMALL, Pair, needs_core, opened, search, sources
+from made import SYMBOLS, V
+
+from transduce.engines.native_engine import NativeEngine
+from transduce.errors import ConfigError, EngineRefusal
+from transduce.native import library
+from transduce.search.limits import Limits
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk
+from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
+from transduce.search.wishes import Wishes
+
+pytestmark = needs_core
+SEARCHES = [Greedy(), Beam(size=4, n_best=3), Sample(samples=3, top_p=0.9)]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["float", "int8"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return opened(SMALL, tmp_path_factory.mktemp("model"), request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> NativeEngine:
+    return opened(SMALL, tmp_path_factory.mktemp("model")).native
+
+
+@pytest.mark.parametrize("how", SEARCHES, ids=str)
+def test_the_same_bits_alone_and_in_any_batch(pair: Pair, how: Any) -> None:
+    texts = sources(150, V, longest=30)
+    together = search(pair.native, texts, how)
+    for count in (1, 7, 60):
+        for begin in range(0, 150, count * 7):
+            part = range(begin, min(begin + count, 150))
+            found = pair.native.search([texts[i] for i in part], how, [Wishes()] * len(part), part)
+            assert found == [together[i] for i in part]
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_the_same_bits_with_any_number_of_threads(pair: Pair, threads: int) -> None:
+    texts = sources(40, V, longest=30)
+    other = NativeEngine(pair.path, SYMBOLS, SYMBOLS, threads)
+    for how in SEARCHES:
+        assert search(other, texts, how) == search(pair.native, texts, how)
+        assert search(other, texts[:2], how) == search(pair.native, texts[:2], how)
+    assert other.score(texts, texts) == pair.native.score(texts, texts)
+
+
+def test_many_callers_at_once_get_their_own_answers(pair: Pair) -> None:
+    texts = sources(80, V, longest=20)
+    expected = [search(pair.native, texts, how) for how in SEARCHES]
+    wrong: list[object] = []
+
+    def call(number: int) -> None:
+        try:
+            for turn in range(6):
+                which = (number + turn) % len(SEARCHES)
+                if search(pair.native, texts, SEARCHES[which]) != expected[which]:
+                    wrong.append((number, turn))
+        except Exception as error:
+            wrong.append(error)
+
+    callers = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(8)]
+    for caller in callers:
+        caller.start()
+    end = time.monotonic() + 60
+    for caller in callers:
+        caller.join(max(0.0, end - time.monotonic()))
+    assert not [caller for caller in callers if caller.is_alive()], "a deadlock"
+    assert not wrong
+
+
+def test_engines_come_and_go(pair: Pair) -> None:
+    for _ in range(20):
+        other = NativeEngine(pair.path, SYMBOLS, SYMBOLS, 4)
+        search(other, sources(3, V), Greedy())
+        del other
+
+
+def test_no_torch_is_imported(pair: Pair) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from transduce.data.symbols import Symbols
+from transduce.engines.native_engine import NativeEngine
+from transduce.search.settings import Beam
+from transduce.search.wishes import Wishes
+symbols = Symbols({SYMBOLS.pad}, {SYMBOLS.bos}, {SYMBOLS.eos}, {SYMBOLS.unk}, {SYMBOLS.never})
+NativeEngine(Path({str(pair.path)!r}), symbols, symbols).search([[5, 6]], Beam(), [Wishes()], [0])
+sys.exit('torch' in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def refusal(engine: NativeEngine, how: Any, wishes: Wishes = Wishes(), text: tuple[int, ...] = (5,)) -> str:  # noqa: B008
+    with pytest.raises((EngineRefusal, ConfigError, ValueError)) as caught:
+        engine.search([text], how, [wishes], [0])
+    return str(caught.value)
+
+
+def test_what_it_does_not_have_is_refused_by_name(engine: NativeEngine) -> None:
+    assert refusal(engine, MaskPredict()) == "native engine: it has no search 'MaskPredict'; use engine=torch"
+    assert "its beam search has no 'groups'" in refusal(engine, Beam(size=4, groups=2))
+    assert "its beam search has no 'coverage'" in refusal(engine, Beam(coverage=0.2))
+    many = Wishes(include=tuple(((4 + i % 9, 4 + i // 9),) for i in range(65)))
+    assert "it includes 64 words at most, not 65" in refusal(engine, Beam(), many)
+    assert "include: words that must appear need a beam search" in refusal(engine, Greedy(), Wishes(include=(((4,),),)))
+    assert "a source of up to 2051 tokens came, and this model's positions end at 2048" in refusal(
+        engine, Greedy(), text=(4,) * 2050
+    )
+    assert "a translation of up to 4000 tokens came" in refusal(
+        engine, Greedy(Limits(longest=4000, shortest=3999, longest_extra=4000))
+    )
+
+
+def test_tokens_outside_the_vocabulary_are_refused(engine: NativeEngine) -> None:
+    assert "forbid: expected token numbers below the vocabulary's size (13), got 13" in refusal(
+        engine, Greedy(Limits(forbid=(13,)))
+    )
+    for name, wishes in (
+        ("prefix", Wishes(prefix=(13,))),
+        ("exclude", Wishes(exclude=((4, 13),))),
+        ("include", Wishes(include=(((13,),),))),
+    ):
+        assert f"{name}: expected tokens below the vocabulary's size (13), got 13" in refusal(engine, Beam(), wishes)
+    assert "source: a token outside the vocabulary" in refusal(engine, Greedy(), text=(99,))
+    with pytest.raises(ConfigError, match="layer: expected a decoder layer from 0 to 1 or back from -1, got 2"):
+        engine.attend([[4]], [[4]], 2)
+    with pytest.raises(ValueError, match="keys: expected one a sentence, 1 in all, got 2"):
+        engine.search([[4]], Greedy(), [Wishes()], [1, 2])
+
+
+def test_minimum_bayes_risk_takes_its_candidates_from_here(engine: NativeEngine) -> None:
+    candidates = Beam(size=4, n_best=4)
+    found = search(engine, [[5, 6]], MinimumBayesRisk(candidates))
+    assert found == search(engine, [[5, 6]], candidates)
+
+
+def test_nothing_to_do_is_nothing_done(engine: NativeEngine) -> None:
+    assert engine.search([], Greedy(), [], []) == []
+    assert engine.score([], []) == []
+    assert engine.attend([], [], None) == []
+
+
+def test_a_package_built_without_compiler_says_so(
+    monkeypatch: pytest.MonkeyPatch, engine: NativeEngine, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(library, "built", lambda: None)
+    library.library.cache_clear()
+    with pytest.raises(EngineRefusal, match=r"its C\+\+ core was not built when this package was installed"):
+        NativeEngine(tmp_path / "model.native", SYMBOLS, SYMBOLS)
+    library.library.cache_clear()

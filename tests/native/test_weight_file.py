@@ -1,0 +1,138 @@
+"""Weight files from anywhere: damage is found by the hash, and wrong numbers with a right hash are refused too."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from both_engines import SMALL, needs_core, opened, search, sources
+from made import SYMBOLS, V
+
+from transduce.engines.native_engine import NativeEngine
+from transduce.errors import RunError
+from transduce.native.library import Core, CoreError
+from transduce.native.weight_file import floats, integers, verify, write
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy, Sample
+
+pytestmark = needs_core
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["float", "int8"])
+def good(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return opened(SMALL, tmp_path_factory.mktemp("model"), request.param).path.read_bytes()
+
+
+def sealed(data: bytearray) -> bytes:
+    """With the hash that its bytes have: what somebody who means harm would write."""
+    data[24:56] = bytes(32)
+    data[24:56] = hashlib.sha256(data).digest()
+    return bytes(data)
+
+
+def test_every_change_is_found(good: bytes, tmp_path: Path) -> None:
+    path, draw = tmp_path / "model.native", random.Random(1)
+    for _ in range(100):
+        damaged = bytearray(good)
+        damaged[draw.randrange(len(good))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(RunError, match="damaged, cut short, or no weight file"):
+            NativeEngine(path, SYMBOLS, SYMBOLS)
+    for _ in range(30):
+        path.write_bytes(good[: draw.randrange(1, len(good))])
+        with pytest.raises(RunError, match="damaged, cut short, or no weight file"):
+            verify(path)
+    path.write_bytes(b"")
+    with pytest.raises(RunError, match="the weight file cannot be read"):
+        verify(path)
+    with pytest.raises(RunError, match="no such file; `transduce convert` writes it"):
+        verify(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_hostile_files_are_refused_or_harmless(good: bytes, tmp_path: Path) -> None:
+    """Five hundred of each kind with right hashes and wrong bytes, most where sizes stand: no crash, no hang."""
+    path, draw = tmp_path / "model.native", random.Random(2)
+    count = struct.unpack_from("<I", good, 12)[0]
+    table = 64 + 64 * count
+    opened_anyway = 0
+    for turn in range(500):
+        damaged = bytearray(good)
+        for _ in range(draw.randint(1, 4)):
+            where = draw.randrange(table + 300 if turn % 4 else len(good))
+            damaged[where] = draw.choice([damaged[where] ^ (1 << draw.randrange(8)), 0, 255, draw.randrange(256)])
+        if turn % 10 == 0:
+            damaged = damaged[: draw.randrange(64, len(good))]
+            damaged[16:24] = struct.pack("<Q", len(damaged))
+        path.write_bytes(sealed(damaged))
+        try:
+            engine = NativeEngine(path, SYMBOLS, SYMBOLS, 2)
+        except RunError:
+            continue
+        opened_anyway += 1
+        limits = Limits(longest=4)
+        for how in (Greedy(limits), Beam(size=3, limits=limits), Sample(top_k=3, top_p=0.5, limits=limits)):
+            try:
+                search(engine, [[5, 6], [7]], how)
+            except (ValueError, RunError):
+                break
+    assert opened_anyway > 10
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CoreError) as caught:
+        Core(path, 1)
+    return str(caught.value)
+
+
+def test_reasons_are_given(good: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.native"
+
+    def changed(where: int, values: bytes) -> str:
+        damaged = bytearray(good)
+        damaged[where : where + len(values)] = values
+        path.write_bytes(damaged)
+        return refused(path)
+
+    assert "is no weight file of the native engine" in changed(0, b"safetens")
+    assert "has format 7, and this program reads 1" in changed(8, struct.pack("<I", 7))
+    assert "its table leaves the file" in changed(12, struct.pack("<I", 60000))
+    assert "its header says otherwise: cut short, or damaged" in changed(16, struct.pack("<Q", 1 << 60))
+    assert "tensor 'sizes' has impossible sizes, or leaves the file" in changed(64 + 44, struct.pack("<I", 1 << 31))
+    assert "tensor 'sizes' has impossible sizes" in changed(64 + 56, struct.pack("<Q", (1 << 64) - 64))
+    assert "lacks the tensor 'sizes'" in changed(64, b"other")
+    path.write_bytes(b"TRDNATIV")
+    assert "is no weight file, or cut short within its header" in refused(path)
+    assert "cannot be opened: No such file" in refused(tmp_path / "nowhere")
+    assert "is no weight file" in refused(tmp_path)
+
+
+def test_sizes_that_ask_for_the_world_are_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.native"
+    write(path, {"sizes": integers([1 << 30, 10, 10, 0])})
+    assert "d_model is 1073741824, and must be from 1 to 16384" in refused(path)
+    write(path, {"sizes": integers([16384, 1 << 22, 10, 0]), "embedding_scale": floats(np.ones(1))})
+    assert "lacks the tensor 'source'" in refused(path)
+
+
+def test_equal_bytes_are_stored_once_and_equal_tensors_make_equal_files(tmp_path: Path) -> None:
+    numbers = floats(np.arange(1000))
+    write(tmp_path / "one", {"a": numbers})
+    write(tmp_path / "two", {"a": numbers, "b": numbers})
+    assert (tmp_path / "two").stat().st_size == (tmp_path / "one").stat().st_size + 64
+    write(tmp_path / "again", {"a": numbers, "b": numbers})
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "again").read_bytes()
+    with pytest.raises(ValueError, match="a tensor's name has at most 40 characters"):
+        write(tmp_path / "long", {"n" * 41: numbers})
+
+
+def test_what_was_written_is_opened(good: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.native"
+    path.write_bytes(good)
+    core = NativeEngine(path, SYMBOLS, SYMBOLS, 1).core
+    assert (core.d_model, core.source_vocabulary, core.target_vocabulary, core.layers, core.heads) == (16, V, V, 2, 2)
+    assert len(search(NativeEngine(path, SYMBOLS, SYMBOLS), sources(3, V), Greedy())) == 3

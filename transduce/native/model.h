@@ -1,0 +1,187 @@
+// The model: its sizes, its matrices as views into the weight file, and the two ways it is run: a source is encoded
+// once, then all live rows of all sentences are advanced together by one token.
+#pragma once
+#include <stdlib.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+#include "weights.h"
+
+namespace transduce {
+
+// Memory that only grows, aligned for the widest vectors, its content lost when it does.
+template <class T>
+class Buffer {
+ public:
+  T* room(size_t count) {
+    if (count > size_) {
+      free(data_);
+      size_ = 0;
+      data_ = static_cast<T*>(aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64));
+      if (!data_) throw std::bad_alloc();
+      size_ = count;
+    }
+    return data_;
+  }
+  const T* data() const { return data_; }
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept : data_(other.data_), size_(other.size_) {
+    other.data_ = nullptr;
+    other.size_ = 0;
+  }
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Buffer() { free(data_); }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+struct NormWeights {
+  const float *gain, *shift;
+};
+
+struct Attention {
+  Matrix project, output;                                // queries, keys and values side by side; for cross queries alone
+  const float *query_norm = nullptr, *key_norm = nullptr;  // [width], root mean square 1 before the score
+  const float* sharpness = nullptr;                      // [heads], of the cosine score
+};
+
+struct Layer {
+  Attention self, cross;
+  Matrix source;  // keys and values of what the decoder looks at
+  Matrix inner, outer;
+  NormWeights around_self, around_cross, around_feed_forward;
+};
+
+struct Stack {
+  int layers, heads, groups, width, real_width, feed_forward, longest;
+  Activation activation;
+  Norm norm;
+  bool pre_norm, query_key_norm, cosine, rectified;
+  const float* positions = nullptr;  // [longest][padded d_model], added to the embeddings
+  const float* rotary = nullptr;     // [longest][real_width], cosine and sine of each pair
+  const float* bias = nullptr;       // [heads][2 * longest - 1], by how far a key stands ahead, from 1 - longest
+  NormWeights final;                 // of pre-norm stacks
+  std::vector<Layer> blocks;
+  int queries() const { return heads * width; }
+  int keys() const { return groups * width; }
+};
+
+// A source as the decoder sees it: for each layer keys, transposed, and values, each group's together.
+struct Source {
+  int length = 0;
+  Buffer<char> memory;
+  size_t size = 0, transposed = 0;  // numbers a layer, and of these the keys'
+  std::vector<const void*> places;  // [length]: values in the first layer
+};
+
+// One token to read: where the keys and values of all tokens before it are, and where its own go.
+struct Row {
+  const Source* source;
+  int token, position;
+  void* const* past;    // [position + 1] of the tokens so far, the last its own: keys, and then values of each layer
+  size_t group_stride;  // from a group's key or value to the next group's
+  float* cross;         // null, or [source length], to which cross-attention's weights are added, of `traced` layers
+};
+
+// What an advance leaves of the output for a row.
+struct Logits {
+  const float* values;  // a stretch of kStretch tokens from `first` on
+  int first, count;     // of which so many are in the vocabulary
+};
+constexpr int kStretch = 1024;
+constexpr int kNoLayer = -2, kEveryLayer = -1;  // which cross-attention is traced
+
+// Room to work in, for one thread that drives the model; kept from call to call, for fresh memory is slow.
+struct Workspace {
+  Buffer<float> x, normed, wide, narrow, heads, scores, stretch, memory, keys;
+  Buffer<int8_t> values;
+  Buffer<float> scales;
+  Buffer<int32_t> offsets;
+  std::vector<const void*> pointers;
+  std::vector<Buffer<char>> blocks;  // of keys and values that nobody needs now
+
+  Buffer<char> take_block() {
+    if (blocks.empty()) return {};
+    Buffer<char> block = std::move(blocks.back());
+    blocks.pop_back();
+    return block;
+  }
+};
+
+class Model {
+ public:
+  Model(const char* path, const Kernels* kernels);
+
+  // Encode sources, each a run of tokens; gives one Source for each.
+  void encode(const std::vector<std::pair<const int32_t*, int>>& sources, Team& team, Workspace& room,
+              Source* out) const;
+
+  // Advance rows by a token and hand each stretch of each row's logits to consume(row, logits, stretch, member).
+  template <class Consume>
+  void advance(const std::vector<Row>& rows, int traced, Team& team, Workspace& room, const Consume& consume) const {
+    decode(rows, traced, team, room);
+    int count = static_cast<int>(rows.size()), stretches = (output_.outputs + kStretch - 1) / kStretch;
+    const float* x = room.x.room(0);
+    Quantized quantized = quantize(output_, x, count, team, room);
+    float* logits = room.stretch.room(static_cast<size_t>(team.size()) * count * kStretch);
+    team.run(stretches, [&](int stretch, int member) {
+      float* own = logits + static_cast<size_t>(member) * count * kStretch;
+      int first = stretch * kStretch / kPanel, last = std::min(first + kStretch / kPanel, output_.outputs / kPanel);
+      multiply_panels(output_, first, last, x, quantized, count, own - first * kPanel, kStretch, After::kNothing);
+      for (int r = 0; r < count; r++)
+        consume(r, Logits{own + static_cast<size_t>(r) * kStretch, first * kPanel, (last - first) * kPanel}, stretch, member);
+    });
+  }
+
+  const Kernels* kernels;
+  int d_model, source_vocabulary, target_vocabulary;
+  Stack encoder, decoder;
+  bool halves;  // whether keys and values are remembered as Halves
+  size_t number_size() const { return halves ? sizeof(Half) : sizeof(float); }
+
+ private:
+  Stack read_stack(const std::string& name);
+  Attention read_attention(const Stack& stack, const std::string& name, bool cross) const;
+  NormWeights read_norm(const std::string& name) const;
+
+  void embed(const Matrix& table, const Stack& stack, int token, int position, float* out) const;
+  void encode_block(const Layer& layer, float* x, const std::vector<int>& starts, Team& team, Workspace& room) const;
+  void remember(int layer, const float* x, const std::vector<int>& starts, Team& team, Workspace& room,
+                Source* out) const;
+  void decode(const std::vector<Row>& rows, int traced, Team& team, Workspace& room) const;
+  void look_back(int layer, const std::vector<Row>& rows, float* x, Team& team, Workspace& room) const;
+  void look_at_source(int layer, const std::vector<Row>& rows, const std::vector<int>& runs, bool traced, float* x,
+                      Team& team, Workspace& room) const;
+  void feed_forward(const Stack& stack, const Layer& layer, float* x, int rows, Team& team, Workspace& room) const;
+  void prepare_heads(const Stack& stack, const float* norm, const float* sharpness, const float* angles, float* heads,
+                     int count) const;
+  const float* before(const Stack& stack, const NormWeights& norm, const float* x, int rows, Team& team,
+                      Workspace& room) const;
+  void after(const Stack& stack, const NormWeights& norm, float* x, int rows, Team& team) const;
+  void normalize(Norm norm, const NormWeights& weights, const float* x, int rows, float* out, Team& team) const;
+  Quantized quantize(const Matrix& matrix, const float* x, int rows, Team& team, Workspace& room) const;
+  void multiply_panels(const Matrix& matrix, int first, int last, const float* x, const Quantized& quantized, int rows,
+                       float* out, size_t stride, After after) const;
+  void multiply(const Matrix& matrix, const float* x, int rows, float* out, After after, Team& team,
+                Workspace& room) const;
+
+  WeightFile file_;
+  float embedding_scale_;
+  Matrix source_, target_, output_;
+  const float* shares_ = nullptr;  // [decoder layers][encoder layers] of a mixture; null: all look at the top
+  std::vector<NormWeights> wiring_;
+};
+
+}  // namespace transduce

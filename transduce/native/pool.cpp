@@ -1,0 +1,123 @@
+#include "pool.h"
+
+#include <sched.h>
+
+namespace transduce {
+namespace {
+
+// Spinning is quick where a core is our own; where it is not, the one we wait for may need ours.
+void pause(int& turns) {
+  if (++turns > 2000) {
+    sched_yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+void Team::work(int member) {
+  try {
+    for (int i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) call_(context_, i, member);
+  } catch (...) {
+    std::lock_guard<std::mutex> guard(failing_);
+    failure_ = std::current_exception();
+    next_.store(count_);
+  }
+}
+
+// A helper that comes late is not waited for: the others have done its share. `inside_` is raised before the number is
+// read, and read after the number is raised, so that either the helper sees that the work is over, or is seen.
+void Team::share(int count, Call call, const void* context) {
+  call_ = call;
+  context_ = context;
+  count_ = count;
+  next_.store(0);
+  number_.fetch_add(1);
+  work(0);
+  number_.fetch_add(1);
+  for (int turns = 0; inside_.load() > 0;) pause(turns);
+  if (failure_) {
+    std::exception_ptr failure = failure_;
+    failure_ = nullptr;
+    std::rethrow_exception(failure);
+  }
+}
+
+void Team::help(int member) {
+  unsigned done = 0;
+  for (int turns = 0; !over_.load();) {
+    unsigned number = number_.load();
+    if (number % 2 == 0 || number == done) {
+      pause(turns);
+      continue;
+    }
+    turns = 0;
+    inside_.fetch_add(1);
+    if (number_.load() == number) work(member);
+    inside_.fetch_sub(1);
+    done = number;
+  }
+}
+
+Pool::Loan::Loan(Pool& pool) : pool_(pool) {
+  std::unique_lock<std::mutex> guard(pool.lock_);
+  pool.waiting_++;
+  pool.changed_.wait(guard, [&] { return pool.free_ > 0; });
+  pool.waiting_--;
+  int size = pool.waiting_ ? 1 : pool.free_;
+  pool.free_ -= size;
+  team_.grow(size);
+  int member = 1;
+  for (size_t i = 0; member < size; i++) {
+    if (i == pool.helpers_.size()) {
+      pool.helpers_.emplace_back(new Helper);
+      Helper* helper = pool.helpers_.back().get();
+      helper->thread = std::thread([&pool, helper] { pool.serve(helper); });
+    }
+    Helper* helper = pool.helpers_[i].get();
+    if (helper->team) continue;
+    helper->team = &team_;
+    helper->member = member++;
+  }
+  if (size > 1) pool.called_.notify_all();
+}
+
+Pool::Loan::~Loan() {
+  team_.dismiss();
+  std::unique_lock<std::mutex> guard(pool_.lock_);
+  pool_.changed_.wait(guard, [&] {  // a helper must have left the team before it goes
+    for (auto& helper : pool_.helpers_)
+      if (helper->team == &team_) return false;
+    return true;
+  });
+  pool_.free_ += team_.size();
+  pool_.changed_.notify_all();
+}
+
+void Pool::serve(Helper* helper) {
+  std::unique_lock<std::mutex> guard(lock_);
+  while (true) {
+    called_.wait(guard, [&] { return closing_ || helper->team; });
+    if (closing_) return;
+    Team* team = helper->team;
+    guard.unlock();
+    team->help(helper->member);
+    guard.lock();
+    helper->team = nullptr;
+    changed_.notify_all();
+  }
+}
+
+Pool::~Pool() {
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    closing_ = true;
+  }
+  called_.notify_all();
+  for (auto& helper : helpers_) helper->thread.join();
+}
+
+}  // namespace transduce
