@@ -55,7 +55,7 @@ def transformer(d_model: int = 32, heads: int = 4, **parts: Any) -> Model:
     )
 
 
-def run(path: Path, model: Model, own: Tokenizers | None = None, seed: int = 1) -> Path:
+def run(path: Path, model: Model, own: Tokenizers | None = None, seed: int = 1, longest: int = 128) -> Path:
     """A folder as training leaves it, but that nothing was learned: logits differ, and translations end."""
     own = own or tokenizers(shared=model.tie == "all")
     config = replace(
@@ -77,5 +77,6 @@ def run(path: Path, model: Model, own: Tokenizers | None = None, seed: int = 1) 
     path.mkdir(parents=True)
     own.save(path / TOKENIZER)
     (path / CONFIG).write_text(configs.dump(config), encoding="utf-8")
-    save_weights(path / MODEL, built.weights(), {"tokenizer": own.digest(), "longest": "128", "weights": "random"})
+    facts = {"tokenizer": own.digest(), "longest": str(longest), "weights": "random"}
+    save_weights(path / MODEL, built.weights(), facts)
     return path

@@ -97,6 +97,9 @@ def export_onnx(trained: Trained, output: Path) -> None:
         import onnxscript  # noqa: F401
     places = _places(trained)
     with torch.no_grad(), whole_folder(output, WITH_PAST, overwrite=False) as work:
+        if places > PLACES:  # tables of positions grow when they are needed, and graphs do not
+            long = torch.zeros(1, places, dtype=torch.int64)
+            trained.model.advance(long, trained.model.start(trained.model.encode(long, long == 0)))
         _write_graphs(trained.model, trained.stacks[1].layers, places, work)
         write_tokenizers(trained, work)
         write_json(work / GENERATION, generation_settings(trained))
