@@ -1,4 +1,4 @@
-"""Packed, a batch gives the numbers it gives padded: losses, gradients and running statistics; empty rows add nothing."""
+"""Packed, a batch gives the numbers it gives padded: loss, gradients, running statistics; empty rows add nothing."""
 
 from __future__ import annotations
 
