@@ -118,8 +118,9 @@ class Ours:
         stream = Batches(opened.split("train"), opened.tokenizers, tokens, 8, 1, shapes=shapes, packed=variant.packed)
         plan = stream.plan(0)
         self.batches = [stream.make(plan, 0, number).to(self.device) for number in range(len(plan))]
-        self.full = stream.split.target_lengths.sum() + len(stream.split)
-        self.room = len(plan) * stream.few.room
+        split = stream.split
+        self.full = split.source_lengths.sum() + split.target_lengths.sum() + 2 * len(split)
+        self.room = len(plan) * sum(stream.few.room)
 
     def make_pass(self) -> float:
         """One update on each batch; gives the mean loss a token of the pass."""
@@ -181,12 +182,16 @@ def serve(words: Sequence[str]) -> None:
 # -- taking turns -----------------------------------------------------------------------------------------------------
 
 
+def environment() -> dict[str, str]:
+    """Ours, with the package and whatever else this process finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
+
+
 class Contender:
     """A process and what it said."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, line: str) -> None:
         self.name, self.line, self.log = name, line, log
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
         with log.open("wb") as errors:
             self.process: subprocess.Popen[str] | None = subprocess.Popen(
                 [sys.executable, *command],
@@ -194,7 +199,7 @@ class Contender:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=environment,
+                env=environment(),
             )
         self.first: dict[str, Any] = {}
         self.rounds: list[dict[str, Any]] = []
@@ -281,6 +286,9 @@ def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict
 
     best = ceiling(torch.device(device), True, 8192 if device == "cuda" else 1024)
     told(corpus=str(corpus.name), pairs=len(pairs), target_tokens=pairs.target_tokens, ceiling_tera=best / 1e12)
+    same = subprocess.Popen(
+        [sys.executable, str(HERE / "same.py"), device], stdout=subprocess.PIPE, text=True, env=environment()
+    )
     contenders = started(options, folder, job, peers_job)
     for contender in contenders:
         if contender.name in PEERS:
@@ -293,6 +301,11 @@ def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict
         if contender.process:
             contender.first = contender.hear(ready_by)
         told(name=contender.name, missing=contender.missing, first=contender.first)
+    try:
+        told(same=same.communicate(timeout=max(1.0, ready_by - time.monotonic()))[0])
+    except subprocess.TimeoutExpired:
+        same.kill()
+        told(same="not ready in time")
     speeds: dict[str, float] = {}
 
     def speed(seconds: float) -> dict[str, float]:
@@ -354,8 +367,7 @@ def fitted(options: argparse.Namespace, folder: Path, told: Told) -> None:
     settings = [*job.settings, "data.tokens=0", f"data.folder={folder / 'corpus'}", "training.steps=3"]
     settings += ["training.precision=bf16", "training.compile=false", "training.average=0", "training.device=cuda"]
     command = [sys.executable, "-m", "transduce", "train", "base", *settings, "--output", str(folder / "fitted")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
     lines = [line for line in done.stderr.split("\n") if line.startswith("data.tokens")]
     told(fitted=lines or done.stderr[-600:], code=done.returncode)
 

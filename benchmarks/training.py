@@ -247,7 +247,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     contenders, ceilings = take_turns(options, folder)
     present = [contender for contender in contenders if not contender.missing]
     room = Job.read(folder / "transduce.json").room
-    full = {name: fullness(made, room if name == "transduce" else 0) for name, made in batches.items()}
+    full = {name: fullness(made, room if name == "transduce" else (0, 0)) for name, made in batches.items()}
     facts = Facts(pairs.target_tokens, pairs.flops(sizes), ceilings, full)
     rows = [row for precision in options.precision for row in rows_of(present, precision, facts)]
     loop = {}

@@ -33,7 +33,7 @@ class Job:
     device: str
     batches: str
     settings: tuple[str, ...] = ()  # overrides of our config
-    room: int = 0  # of our batches, packed; 0 = padded
+    room: tuple[int, int] = (0, 0)  # of our batches, packed; 0 = padded
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -41,7 +41,9 @@ class Job:
     @classmethod
     def read(cls, path: Path) -> Job:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        return cls(Sizes(**tree["sizes"]), tree["device"], tree["batches"], tuple(tree["settings"]), tree["room"])
+        return cls(
+            Sizes(**tree["sizes"]), tree["device"], tree["batches"], tuple(tree["settings"]), tuple(tree["room"])
+        )
 
 
 def peer(name: str, job: Job) -> tuple[Update, list[Any]]:
@@ -97,7 +99,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     batches = []
     for padded in load_batches(Path(job.batches)):
         source, target = _on(padded.source, device), _on(padded.target, device)
-        batches.append(Batch(source, source != PAD, target, target[:, 1:] != PAD, room=(job.room, job.room)))
+        batches.append(Batch(source, source != PAD, target, target[:, 1:] != PAD, room=job.room))
     return update, batches
 
 

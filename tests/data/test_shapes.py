@@ -60,13 +60,14 @@ def test_every_pair_is_in_one_batch_that_holds_it(tokens: int) -> None:
         members = pairs[starts[number] : starts[number + 1]]
         assert 0 < len(members) <= shapes.rows[kind]
         assert max(source[members].max(), target[members].max()) <= shapes.widths[kind]
-        assert max(source[members].sum(), target[members].sum()) <= shapes.room
+        assert source[members].sum() <= shapes.room[0]
+        assert target[members].sum() <= shapes.room[1]
 
 
 def test_a_pair_longer_than_the_budget_has_room() -> None:
     source = np.array([5, 6, 500])
     shapes = choose_shapes(source, source, np.ones(3), 100, 2)
-    assert shapes.room >= 500
+    assert min(shapes.room) >= 500
     assert sorted(cut(source, source, shapes)[0].tolist()) == [0, 1, 2]
 
 
@@ -81,7 +82,17 @@ def test_rooms_are_full(tokens: int, count: int) -> None:
     source, target = lengths(200_000)
     shapes = choose_shapes(source, target, np.ones(len(source)), tokens, count)
     _, _, kinds = cut(source, target, shapes)
-    assert (source.sum() + target.sum()) / (2 * shapes.room * len(kinds)) > 0.97
+    assert (source.sum() + target.sum()) / (sum(shapes.room) * len(kinds)) > 0.97
+
+
+def test_the_side_with_fewer_tokens_has_less_room() -> None:
+    source, target = lengths(50_000)
+    target = np.minimum(target + target // 2, 120)
+    shapes = choose_shapes(source, target, np.ones(len(source)), 4096, 6)
+    _, _, kinds = cut(source, target, shapes)
+    assert shapes.room[1] == 4096
+    assert shapes.room[0] < 0.75 * 4096
+    assert (source.sum() + target.sum()) / (sum(shapes.room) * len(kinds)) > 0.96
 
 
 def test_the_plan_follows_from_lengths_seed_and_epoch() -> None:

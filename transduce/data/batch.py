@@ -67,10 +67,11 @@ def pad_sources(sources: Sequence[Tokens], symbols: Symbols, length: int = 0, ro
     lengths = np.zeros(max(rows, len(sources)), dtype=np.int64)
     lengths[: len(sources)] = [len(tokens) + 1 for tokens in sources]
     padded = np.full((len(lengths), max(length, lengths.max(initial=0))), symbols.pad, dtype=np.int64)
-    for row, tokens in enumerate(sources):
-        padded[row, : len(tokens)] = tokens
+    places = np.arange(padded.shape[1])
+    if sources:  # all rows in one go: a loop over a thousand takes as many milliseconds as a fifth of a GPU's step
+        padded[places < lengths[:, None] - 1] = np.concatenate([np.asarray(tokens, np.int64) for tokens in sources])
     padded[np.arange(len(sources)), lengths[: len(sources)] - 1] = symbols.eos
-    mask = np.arange(padded.shape[1]) < lengths[:, None]
+    mask = places < lengths[:, None]
     return torch.from_numpy(padded), torch.from_numpy(mask)
 
 

@@ -220,7 +220,7 @@ class Batches:
         source_symbols, target_symbols = self.tokenizers.source.symbols, self.tokenizers.target.symbols
         batch = collate(sources, targets, source_symbols, target_symbols, source_length, target_length, height)
         if self.packed and height == plan.rows[number]:
-            batch = replace(batch, room=(self.few.room, self.few.room))
+            batch = replace(batch, room=self.few.room)
         if not self.split.aligned:
             return batch
         return replace(batch, alignment=self._alignment(members, sources, targets, batch))

@@ -1,7 +1,7 @@
 """Few shapes of batches for a whole corpus: compiled code and recorded launches are made for one shape each.
 
-A batch holds up to `room` tokens a side, which a model packs end to end (model/packing.py), so that padding costs
-attention alone. What differs is the width that attention pads rows to; a shape is (rows, width), and one room for all.
+A batch has room for so many tokens a side, which a model packs end to end (model/packing.py), so that padding costs
+attention alone. What differs is the width that attention pads rows to; a shape is (rows, width), with one room for all.
 Widths are chosen from the corpus's own lengths. Lengths count the end symbol here.
 """
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 GRID = 8  # widths are multiples of it, as matrix units like them
 SPARE = 1.04  # rows of a shape against those that fill the room on average, so that the room is filled first
+UNEVEN = 1.01  # room of the side with fewer tokens, against its share
 # Padding a row to width W costs attention about W (W + 48): scores, W * W for each of 8 heads and read some six times,
 # and queries, keys, values and outputs, W * 512 each, moved once.
 MOVED = 48
@@ -22,11 +23,11 @@ MOVED = 48
 
 @dataclass(frozen=True)
 class Shapes:
-    """Rows and width of each shape, narrow ones first; `room` is what all of them hold of real tokens a side."""
+    """Rows and width of each shape, narrow ones first; `room` is what all of them hold of source and target tokens."""
 
     rows: Integers
     widths: Integers
-    room: int
+    room: tuple[int, int]
 
     def __len__(self) -> int:
         return len(self.widths)
@@ -44,11 +45,13 @@ def choose_shapes(source: Integers, target: Integers, weights: NDArray[np.float6
     chosen = np.array(_cheapest(pairs, edges, count), dtype=np.int64)
     begins = np.concatenate([[0], chosen[:-1] + 1])
     held, fuller = np.add.reduceat(pairs, begins), np.maximum(*(np.add.reduceat(s, begins) for s in (sources, targets)))
-    room = max(tokens // 8 * 8, int(edges[-1]))
+    words = np.array([sources.sum(), targets.sum()])
+    rooms = np.minimum(tokens, UNEVEN * tokens * words / max(words.max(), 1.0)).astype(np.int64)
+    rooms = np.maximum(-(-rooms // 8) * 8, edges[-1])
     # A shape that no pair has yet (all weigh 0) is as wide as its width says.
     mean = np.where(held > 0, fuller / np.maximum(held, 1e-9), edges[chosen])
-    rows = np.ceil(SPARE * room / mean / 8).astype(np.int64) * 8
-    return Shapes(rows, edges[chosen], room)
+    rows = np.ceil(SPARE * rooms.max() / mean / 8).astype(np.int64) * 8
+    return Shapes(rows, edges[chosen], (int(rooms[0]), int(rooms[1])))
 
 
 def _cheapest(pairs: NDArray[np.float64], edges: Integers, count: int) -> list[int]:
@@ -87,7 +90,10 @@ def cut(source: Integers, target: Integers, shapes: Shapes) -> tuple[Integers, I
         sums = [np.concatenate([[0], np.cumsum(lengths[pool])]) for lengths in (source, target)]
         begin, widest = 0, shape == len(shapes) - 1
         while begin < len(pool):
-            ends = [int(np.searchsorted(total, total[begin] + shapes.room, side="right")) - 1 for total in sums]
+            ends = [
+                int(np.searchsorted(total, total[begin] + room, side="right")) - 1
+                for total, room in zip(sums, shapes.room, strict=True)
+            ]
             end = min(*ends, begin + int(shapes.rows[shape]))
             if end >= len(pool) and not widest:  # it could hold more
                 break

@@ -112,7 +112,7 @@ def warm_up(session: Session, passes: Eager, batches: Batches, say: Callable[[st
 
 def nothing(batches: Batches, rows: int, width: int) -> Batch:
     """A batch of a shape without pairs."""
-    symbols, room = batches.tokenizers, (batches.few.room,) * 2 if batches.packed else (0, 0)
+    symbols, room = batches.tokenizers, batches.few.room if batches.packed else (0, 0)
     empty = collate([], [], symbols.source.symbols, symbols.target.symbols, width, width, rows)
     alignment = torch.zeros(rows, width, width) if batches.split.aligned else None
     return replace(empty, alignment=alignment, room=room)
