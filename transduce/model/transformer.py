@@ -19,6 +19,7 @@ from transduce.model.attention import Attention, Trace, Turn
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
+from transduce.model.packing import PADDED, Padded
 from transduce.model.positions import Positions, PositionScheme, Sinusoidal
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
 from transduce.model.whole import Block, StepwiseDecoder
@@ -88,15 +89,24 @@ class TransformerDecoder(StepwiseDecoder, WiredStack):
 
 @dataclass(frozen=True)
 class Places:
-    """What a stack's positions mean for the self-attention of all its layers."""
+    """What a stack's positions and the layout of its tokens mean for the attention of all its layers."""
 
     turn: Turn
     bias: Tensor | None
+    layout: Padded
 
     @classmethod
-    def of(cls, positions: PositionScheme, start: int, count: int) -> Places:
+    def of(cls, positions: PositionScheme, start: int, count: int, layout: Padded = PADDED) -> Places:
         """For `count` tokens after `start` read before."""
-        return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count))
+        return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count), layout)
+
+
+def sight(mask: Tensor) -> Tensor:
+    """(B, S) as (B, 1, 1, S), for every head and query: look at real tokens only.
+
+    A row of padding alone looks at all of it, for kernels differ in what they make of nothing to look at.
+    """
+    return (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
 
 
 class EncoderBlock(Block):
@@ -109,21 +119,16 @@ class EncoderBlock(Block):
         self.around_attention = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
-    def forward(self, x: Tensor, mask: Tensor, places: Places, trace: Trace | None, name: str) -> Tensor:
-        """x (B, S, D), mask (B, S)."""
-        looking = mask[:, None, None, :]  # (B, 1, 1, S): every head and query may look at real tokens only
+    def forward(
+        self, x: Tensor, mask: Tensor | None, looking: Tensor, places: Places, trace: Trace | None, name: str
+    ) -> Tensor:
+        """x (B, S, D), mask (B, S); looking (B, 1, 1, S) as `sight` gives it."""
 
         def attention(y: Tensor) -> Tensor:
-            out: Tensor = self.attention(
-                y,
-                *self.attention.remember(y, places.turn),
-                looking,
-                turn=places.turn,
-                bias=places.bias,
-                trace=trace,
-                name=f"{name}.self",
+            asked = self.attention.reflect(y, places.turn, places.layout)
+            return self.attention.look(
+                *asked, looking, bias=places.bias, trace=trace, name=f"{name}.self", layout=places.layout
             )
-            return out
 
         x = self.around_attention(x, attention, mask)
         x = self.around_feed_forward(x, self.feed_forward, mask)
@@ -141,17 +146,18 @@ class EncoderStack(nn.Module):
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
 
-    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
-        """x (B, S, D), mask (B, S) True at real tokens."""
-        places = Places.of(self.positions, 0, x.size(1))
-        x = self.dropout(self.positions.add(x, 0))
+    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: Padded = PADDED) -> Memory:
+        """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
+        places, looking = Places.of(self.positions, 0, x.size(1), layout), sight(mask)
+        x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            x = layer(x, mask, places, trace, f"encoder.{number}")
+            # A name of its own for each layer would have the compiler make code for each.
+            x = layer(x, real, looking, places, trace, "" if trace is None else f"encoder.{number}")
             outputs.append(x)
             if trace is not None:
                 trace[f"encoder.{number}.out"] = x
-        outputs[-1] = self.final(x, mask)
+        outputs[-1] = self.final(x, real)
         return Memory(tuple(outputs), mask)
 
 
@@ -186,9 +192,9 @@ class DecoderBlock(Block):
         self.around_cross = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
-    def remember_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def remember_source(self, memory: Tensor, layout: Padded = PADDED) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's output (B, S, D), projected once a sentence."""
-        remembered: tuple[Tensor, Tensor] = self.cross.remember(memory)
+        remembered: tuple[Tensor, Tensor] = self.cross.remember(memory, layout=layout)
         return remembered
 
     def forward(
@@ -206,20 +212,22 @@ class DecoderBlock(Block):
         grown: list[Remembered] = []
         # A causal place sees no padding, which comes last; any other must be kept from it.
         looking = None if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
+        layout = places.layout
 
         def attention(y: Tensor) -> Tensor:
-            key, value = self.attention.remember(y, places.turn)
+            query, key, value = self.attention.reflect(y, places.turn, layout)
             if past is not None:
                 key = torch.cat((past.key, key), dim=2)  # (B, H, L + t, K)
                 value = torch.cat((past.value, value), dim=2)
             grown.append(Remembered(key, value))
-            out: Tensor = self.attention(
-                y, key, value, looking, self.causal, places.turn, places.bias, trace=trace, name=f"{name}.self"
+            return self.attention.look(
+                query, key, value, looking, self.causal, places.bias, trace, f"{name}.self", layout
             )
-            return out
 
         def cross(y: Tensor) -> Tensor:
-            out: Tensor = self.cross(y, source.key, source.value, source_mask, trace=trace, name=f"{name}.cross")
+            out: Tensor = self.cross(
+                y, source.key, source.value, source_mask, trace=trace, name=f"{name}.cross", layout=layout
+            )
             return out
 
         x = self.around_attention(x, attention, mask)
@@ -245,25 +253,31 @@ class DecoderStack(nn.Module):
     def blocks(self) -> Iterator[DecoderBlock]:
         return (cast("DecoderBlock", layer) for layer in self.layers)
 
-    def start(self, memory: Memory) -> State:
+    def start(self, memory: Memory, layout: Padded = PADDED) -> State:
         """Keys and values of what each layer will look at, projected once a sentence."""
-        looked_at = self.wiring(memory.layers)
-        layers = tuple(Remembered(*layer.remember_source(x)) for layer, x in zip(self.blocks(), looked_at, strict=True))
-        return State(fixed=SourceView(layers, memory.mask[:, None, None, :]), grown=None, length=0)
+        looked_at = zip(self.blocks(), self.wiring(memory.layers), strict=True)
+        layers = tuple(Remembered(*layer.remember_source(x, layout)) for layer, x in looked_at)
+        return State(fixed=SourceView(layers, sight(memory.mask)), grown=None, length=0)
 
     def forward(
-        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+        self,
+        x: Tensor,
+        state: State,
+        trace: Trace | None = None,
+        mask: Tensor | None = None,
+        layout: Padded = PADDED,
     ) -> tuple[Tensor, State]:
-        """Read x (B, t, D), real where mask (B, t) is True, further from `state`."""
-        places = Places.of(self.positions, state.length, x.size(1))
-        x = self.dropout(self.positions.add(x, state.length))
+        """Read x (B, t, D), real where mask (B, t) is True, further from `state`; (1, N, D) in a packed layout."""
+        read = x.size(1)
+        places = Places.of(self.positions, state.length, read, layout)
+        x, mask = self.dropout(layout.collect(self.positions.add(x, state.length))), layout.real(mask)
         source: SourceView = state.fixed
         past = state.grown or (None,) * len(self.layers)
         grown: list[Remembered] = []
         for number, layer in enumerate(self.layers):
-            name = f"decoder.{number}"
+            name = "" if trace is None else f"decoder.{number}"
             x, remembered = layer(x, past[number], source.layers[number], source.mask, mask, places, trace, name)
             grown.append(remembered)
             if trace is not None:
                 trace[f"decoder.{number}.out"] = x
-        return self.final(x, mask), replace(state, grown=tuple(grown), length=state.length + x.size(1))
+        return self.final(x, mask), replace(state, grown=tuple(grown), length=state.length + read)
