@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.dropout import dropout as drop
+from transduce.model.linear import Linear, narrowed
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 
 Trace = dict[str, Tensor]
@@ -77,12 +79,12 @@ def attend(
     query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the
     scores. `causal` means that the queries are the last T of the S places and none looks ahead (it takes no further
     mask). With a trace the weights are kept under `name`; without one the fused kernel does the same sum without
-    storing them, where it knows the score, save where gradients are wanted on a CPU: there its backward pass alone
-    was measured at a quarter of a training step.
+    storing them, where it knows the score, save where gradients are wanted on a CPU (attention_on_cpu.py).
     """
     queries, keys = query.size(2), key.size(2)
-    known = isinstance(score, DotScore) and to_weights is softmax
-    fused = known and trace is None and not (query.requires_grad and query.device.type == "cpu")
+    learning_on_cpu = query.requires_grad and query.device.type == "cpu"
+    known = isinstance(score, DotScore) and to_weights is softmax and trace is None
+    fused = known and not learning_on_cpu
     causal = causal and bool(queries > 1)  # a single query is the last place, and sees everything
     if causal and (not fused or queries != keys or bias is not None):
         mask, causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries), False
@@ -92,6 +94,9 @@ def attend(
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, scale=score.scale)
+    if known and bias is None and not dropout and isinstance(score, DotScore):
+        scale = query.size(-1) ** -0.5 if score.scale is None else score.scale
+        return attend_on_cpu(*score.prepare(query, key), value, mask, scale)
     scores = score(query, key)  # (B, H, T, S)
     weights = to_weights(scores if bias is None else scores + bias, mask)
     if trace is not None:
@@ -118,10 +123,10 @@ class MultiHeadAttention(nn.Module):
         self.width, self.value_width = width, value_width
         self.dropout = config.dropout
         # The paper writes W^Q, W^K, W^V, W^O without biases; like the authors' own code and torch.nn we have them.
-        self.query = nn.Linear(d_model, config.heads * width)
-        self.key = nn.Linear(d_model, self.groups * width)
-        self.value = nn.Linear(d_model, self.groups * value_width)
-        self.output = nn.Linear(d_model, d_model)
+        self.query = Linear(d_model, config.heads * width)
+        self.key = Linear(d_model, self.groups * width)
+        self.value = Linear(d_model, self.groups * value_width)
+        self.output = Linear(d_model, d_model)
         self.score = config.score.build(config.heads, width)
         self.to_weights = config.weights.build()
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
@@ -129,6 +134,7 @@ class MultiHeadAttention(nn.Module):
 
     def remember(self, memory: Tensor, turn: Turn = unturned) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
+        memory = narrowed(memory)
         key = self.key_norm(split(self.key(memory), self.width))
         return turn(key), split(self.value(memory), self.value_width)
 
