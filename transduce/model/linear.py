@@ -71,10 +71,10 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _for_one_dnn(x: Tensor) -> bool:
-    """Whether it is installed and has a way to multiply what x holds."""
+    """Whether it is installed and has a way to multiply what x holds; a compiler finds its own."""
     in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
     able = _IN_BFLOAT16 if in_bfloat16 else _ONE_DNN and x.dtype == torch.float32
-    return able and x.device.type == "cpu"
+    return able and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
