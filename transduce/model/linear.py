@@ -22,7 +22,8 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         learning = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
-        if learning and _for_one_dnn(x):
+        pays = relu or not torch.is_autocast_enabled("cpu")  # else torch does the same, with less ado
+        if learning and pays and _for_one_dnn(x):
             y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
             return y
         y = super().forward(x)
