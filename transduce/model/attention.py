@@ -94,7 +94,7 @@ def attend(
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, scale=score.scale)
-    plain = known and bias is None and not dropout and not torch.compiler.is_compiling()
+    plain = known and learning_on_cpu and bias is None and not dropout and not torch.compiler.is_compiling()
     if plain and isinstance(score, DotScore):
         scale = query.size(-1) ** -0.5 if score.scale is None else score.scale
         return attend_on_cpu(*score.prepare(query, key), value, mask, scale)
