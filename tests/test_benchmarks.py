@@ -157,6 +157,15 @@ def test_the_scaling_benchmark_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_benchmark_of_preparing_runs(tmp_path: Path) -> None:
+    words = "--millions 0.001 0.002 --plan 0.002 --workers 1 --output"
+    printed = run("preparing.py", *words.split(), str(tmp_path / "figures.json"))
+    assert "| seconds (processor seconds) per million pairs | 0.001 M | 0.002 M | last / first |" in printed
+    assert "planning 0.002 M pairs alone: " in printed
+    assert json.loads((tmp_path / "figures.json").read_text())["prepare"]["0.002"]["cpu"]["tokenizing"] > 0
+
+
+@pytest.mark.slow
 def test_the_speedrun_runs_on_text_of_its_own(tmp_path: Path) -> None:
     """Letters backwards: val says that it is enough long before the planned end."""
     generator = torch.Generator().manual_seed(1)
