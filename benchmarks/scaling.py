@@ -6,6 +6,8 @@
 Along each axis all else stays as in `--size`. The exponent is the slope of a line through logarithms: 1 is growth in
 proportion. By the count of operations (workload.py) a batch of so many tokens costs a + b n at length n, c d + e d^2 at
 width d, f + g l at l layers. Draws scaling.png and prints a table. Processes are torchrun's, on gloo or NCCL.
+On a CPU a step's seconds are those of its threads together, from which other work on the machine takes least; those of
+several processes are the clock's.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,10 +56,16 @@ def step_cost(sizes: Sizes, length: int, rows: int, options: argparse.Namespace)
         path = Path(folder) / "batches.npz"
         save_batches(path, [pairs.padded(range(rows))])
         update, batches = ours(Job(sizes, options.device, str(path), tuple(settings_of(sizes, rows * length, 8))))
-    for _ in range(3):  # graphs are recorded at the second batch of a shape
+    for _ in range(3 if device.type == "cuda" else 1):  # graphs are recorded at the second batch of a shape
         timed_pass(update, batches, device, bf16)
-    seconds = [timed_pass(update, batches, device, bf16) for _ in range(options.repeats)]
-    return statistics.median(seconds), pairs.flops(sizes)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+
+    def seconds() -> float:
+        started = clock()
+        timed_pass(update, batches, device, bf16)  # it waits for the device
+        return clock() - started
+
+    return statistics.median(seconds() for _ in range(options.repeats)), pairs.flops(sizes)
 
 
 def along(axis: str, options: argparse.Namespace) -> list[Point]:

@@ -106,7 +106,8 @@ def start(name: str, job: Path, interpreters: Sequence[str], log: Path) -> Conte
 class Row:
     """One contender at its best setting. `ratio` is the median, over rounds, of its speed against the best peer's.
 
-    `cpu_tokens_per_second` counts the time that its threads had a core, from which other work takes less.
+    `cpu_tokens_per_second` counts the time that its threads had a core, from which other work takes less, and
+    `cpu_ratio` is its ratio to the most that any peer has of it: what to go by on a machine that is not idle.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Row:
     first_tokens_per_second: float
     memory: int
     ratio: float
+    cpu_ratio: float
     full: float
     torch: str
 
@@ -133,6 +135,8 @@ def rows_of(contenders: Sequence[Contender], precision: str, facts: Facts) -> li
             best[contender.name] = setting, settings[setting]
     peers = {name: seconds for name, (_, seconds) in best.items() if name != "transduce"}
     fastest = min(peers, key=lambda name: statistics.median(peers[name])) if peers else "transduce"
+    cpu = {c.name: statistics.median(c.cpu[best[c.name][0]]) for c in contenders if c.name in best}
+    least = min((cpu[name] for name in peers), default=cpu.get("transduce", 0.0))
     rows = []
     for contender in contenders:
         if contender.name not in best:
@@ -147,12 +151,13 @@ def rows_of(contenders: Sequence[Contender], precision: str, facts: Facts) -> li
                 setting=setting,
                 tokens_per_second=facts.target_tokens / middle,
                 best_tokens_per_second=facts.target_tokens / min(seconds),
-                cpu_tokens_per_second=facts.target_tokens / statistics.median(contender.cpu[setting]),
+                cpu_tokens_per_second=facts.target_tokens / cpu[contender.name],
                 tera=work / 1e12,
                 share=work / facts.ceilings[setting],
                 first_tokens_per_second=facts.target_tokens / contender.first[setting],
                 memory=contender.memory,
                 ratio=statistics.median(theirs / own for theirs, own in pairs),
+                cpu_ratio=least / cpu[contender.name],
                 full=facts.full["transduce" if contender.name == "transduce" else "peers"],
                 torch=contender.torch,
             )
@@ -174,7 +179,7 @@ def table(rows: Sequence[Row], loop: dict[str, tuple[str, float]]) -> str:
     """Markdown."""
     lines = [
         "| | threads, precision | target tokens/s (median; best) | a second of CPU time | TFLOP/s | share of ceiling"
-        " | first pass, tokens/s | peak GB | places full | against the best peer |",
+        " | first pass, tokens/s | peak GB | places full | against the best peer: clock, CPU time |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
@@ -188,7 +193,7 @@ def table(rows: Sequence[Row], loop: dict[str, tuple[str, float]]) -> str:
             f"{row.first_tokens_per_second:,.0f}",
             f"{row.memory / 1e9:.1f}",
             f"{row.full:.1%}",
-            f"{row.ratio:.2f}",
+            f"{row.ratio:.2f}, {row.cpu_ratio:.2f}",
         )
         lines.append(f"| {' | '.join(cells)} |")
     for precision, (setting, speed) in loop.items():

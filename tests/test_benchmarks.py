@@ -35,6 +35,11 @@ def job(folder: Path, pairs: Pairs, sizes: Sizes) -> Job:
     return Job(sizes, "cpu", str(folder / "batches.npz"), tuple(settings))
 
 
+def flops_of_linear(rows: tuple[int, int], matrix: tuple[int, int], *rest: object, **named: object) -> int:
+    """Of shapes (N, I) and (O, I)."""
+    return 2 * rows[0] * rows[1] * matrix[0]
+
+
 @pytest.mark.parametrize("sizes", [TINY, Sizes(d_model=48, d_ff=80, heads=3, layers=2, vocabulary=100)])
 @pytest.mark.parametrize("contender", ["transduce", "torch"])
 def test_the_formula_counts_what_torch_counts(tmp_path: Path, sizes: Sizes, contender: str) -> None:
@@ -42,8 +47,9 @@ def test_the_formula_counts_what_torch_counts(tmp_path: Path, sizes: Sizes, cont
     pairs = Pairs.draw(6, sizes.vocabulary, 9, seed=1, spread=0.0)
     work = job(tmp_path, pairs, sizes)
     update, (batch,) = ours(work) if contender == "transduce" else peer(contender, work)
-    # torch does not count its fused attention for CPUs
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    # torch does not count its fused attention for CPUs, nor what it has oneDNN multiply
+    counted = {torch.ops.mkldnn._linear_pointwise: flops_of_linear}
+    with FlopCounterMode(display=False, custom_mapping=counted) as counter, sdpa_kernel(SDPBackend.MATH):
         update(batch, False)
     assert counter.get_total_flops() == pytest.approx(pairs.flops(sizes), rel=1e-6)
 
@@ -99,11 +105,12 @@ def test_rows_compare_round_by_round_with_the_best_peer() -> None:
     assert rows["transduce"].setting == "1 fp32"
     assert rows["transduce"].ratio == 2  # of 3, 2 and 1
     assert rows["torch"].ratio == 1
+    assert rows["transduce"].cpu_ratio == 2
     assert (rows["transduce"].tokens_per_second, rows["transduce"].best_tokens_per_second) == (50, 100)
     assert (rows["transduce"].tera, rows["transduce"].share) == (0.5, 0.25)
     shown = training.table(list(rows.values()), {"fp32": ("1 fp32", 45.0)})
     assert "0.90 of the bare step" in shown
-    assert "| transduce, bare step | 1, fp32 | 50; 100 | 100 | 0.5 | 25% | 11 | 0.0 | 90.0% | 2.00 |" in shown
+    assert "| transduce, bare step | 1, fp32 | 50; 100 | 100 | 0.5 | 25% | 11 | 0.0 | 90.0% | 2.00, 2.00 |" in shown
 
 
 def test_exponents_are_slopes_of_logarithms() -> None:
@@ -147,6 +154,15 @@ def test_the_scaling_benchmark_runs(tmp_path: Path) -> None:
     printed = run("scaling.py", *words.split(), "--output", str(tmp_path))
     assert "| layers | 1: " in printed
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_preparing_runs(tmp_path: Path) -> None:
+    words = "--millions 0.001 0.002 --plan 0.002 --workers 1 --output"
+    printed = run("preparing.py", *words.split(), str(tmp_path / "figures.json"))
+    assert "| seconds (processor seconds) per million pairs | 0.001 M | 0.002 M | last / first |" in printed
+    assert "planning 0.002 M pairs alone: " in printed
+    assert json.loads((tmp_path / "figures.json").read_text())["prepare"]["0.002"]["cpu"]["tokenizing"] > 0
 
 
 @pytest.mark.slow

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.dropout import dropout as drop
+from transduce.model.linear import Linear, narrowed
 from transduce.model.packing import PADDED, Padded
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 
@@ -81,13 +83,14 @@ def attend(
     query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the
     scores. `causal` means that the queries are the last T of the S places and none looks ahead (it takes no further
     mask). With a trace the weights are kept under `name`; without one the fused kernel does the same sum without
-    storing them, where it knows the score, save where gradients are wanted on a CPU: there its backward pass alone
-    was measured at a quarter of a training step. Nor in compiled training on sentences.
+    storing them, where it knows the score, save where gradients are wanted: on a CPU (attention_on_cpu.py), and in
+    compiled training on sentences, where the compiler's own chain of steps is faster.
     """
     queries, keys = query.size(2), key.size(2)
-    known = isinstance(score, DotScore) and to_weights is softmax
-    compiled = torch.compiler.is_compiling() and keys <= SHORT
-    fused = known and trace is None and not (query.requires_grad and (compiled or query.device.type == "cpu"))
+    compiling = torch.compiler.is_compiling()
+    learning_on_cpu = query.requires_grad and query.device.type == "cpu"
+    known = isinstance(score, DotScore) and to_weights is softmax and trace is None
+    fused = known and not learning_on_cpu and not (query.requires_grad and compiling and keys <= SHORT)
     causal = causal and bool(queries > 1)  # a single query is the last place, and sees everything
     if causal and (not fused or queries != keys or bias is not None):
         mask, causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries), False
@@ -97,6 +100,10 @@ def attend(
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, scale=score.scale)
+    plain = known and learning_on_cpu and bias is None and not dropout and not compiling
+    if plain and isinstance(score, DotScore):
+        scale = query.size(-1) ** -0.5 if score.scale is None else score.scale
+        return attend_on_cpu(*score.prepare(query, key), value, mask, scale)
     scores = score(query, key)  # (B, H, T, S)
     weights = to_weights(scores if bias is None else scores + bias, mask)
     if trace is not None:
@@ -123,10 +130,10 @@ class MultiHeadAttention(nn.Module):
         self.width, self.value_width = width, value_width
         self.dropout = config.dropout
         # The paper writes W^Q, W^K, W^V, W^O without biases; like the authors' own code and torch.nn we have them.
-        self.query = nn.Linear(d_model, config.heads * width)
-        self.key = nn.Linear(d_model, self.groups * width)
-        self.value = nn.Linear(d_model, self.groups * value_width)
-        self.output = nn.Linear(d_model, d_model)
+        self.query = Linear(d_model, config.heads * width)
+        self.key = Linear(d_model, self.groups * width)
+        self.value = Linear(d_model, self.groups * value_width)
+        self.output = Linear(d_model, d_model)
         self.score = config.score.build(config.heads, width)
         self.to_weights = config.weights.build()
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
@@ -183,6 +190,7 @@ class MultiHeadAttention(nn.Module):
     def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
         """x through several maps; in compiled training as one product, for which joining the weights costs little."""
         if not (self.training and torch.compiler.is_compiling()):
+            x = narrowed(x)
             return [projection(x) for projection in maps]
         weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
         return torch.split(F.linear(x, weight, bias), [one.out_features for one in maps], dim=-1)

@@ -19,7 +19,8 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return F.dropout(x, probability)
     threshold = min(round(probability * 65536), 65535)
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= threshold - 32768
+    # Compared in place, 1 and 0 stay 16 bits wide: several times faster than making truth values and numbers of them.
+    kept = words.view(torch.int16)[: x.numel()].view(x.shape).ge_(threshold - 32768)
     return x * kept.to(x.dtype).mul_(65536 / (65536 - threshold))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.model.dropout import Dropout, dropout
+from transduce.model.linear import Linear, narrowed
 from transduce.model.norms import Norm
 
 Activation = Literal["relu", "gelu", "silu", "swiglu", "geglu"]
@@ -35,14 +36,17 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", inner_dropout: float = 0.0) -> None:
         super().__init__()
-        self.inner = nn.Linear(d_model, d_ff)
-        self.gate = nn.Linear(d_model, d_ff) if activation in GATED else None
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff)
+        self.gate = Linear(d_model, d_ff) if activation in GATED else None
+        self.outer = Linear(d_ff, d_model)
         self.activation = ACTIVATIONS[activation]
         self.inner_dropout = inner_dropout  # not in the paper, 0 by default
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.activation(self.inner(x))  # (B, T, d_ff)
+        if self.activation is F.relu:
+            inner: Tensor = self.inner(x, relu=True)  # (B, T, d_ff)
+        else:
+            inner = self.activation(self.inner(x))
         if self.gate is not None:
             inner = inner * self.gate(x)
         outer: Tensor = self.outer(dropout(inner, self.inner_dropout, self.training))  # (B, T, D)
@@ -58,7 +62,7 @@ class PostNormResidual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], mask: Tensor | None = None) -> Tensor:
-        normed: Tensor = self.norm(x + self.dropout(sublayer(x)), mask)
+        normed: Tensor = self.norm(x + self.dropout(sublayer(narrowed(x))), mask)
         return normed
 
 
@@ -71,7 +75,7 @@ class PreNormResidual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], mask: Tensor | None = None) -> Tensor:
-        summed: Tensor = x + self.dropout(sublayer(self.norm(x, mask)))
+        summed: Tensor = x + self.dropout(sublayer(narrowed(self.norm(x, mask))))
         return summed
 
 

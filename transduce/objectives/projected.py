@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from transduce.model.linear import multiplied, narrowed, summed_products
 
 STRETCH = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
 # On a CPU a stretch is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
@@ -27,8 +28,11 @@ def projected_losses(
     states (N, D), weight (V, D), bias (V,) of the logits, gold and mask (N). The gold token weighs 1 - e + e / V, every
     other e / V.
     """
-    if torch.is_autocast_enabled(states.device.type):
-        states = states.to(torch.get_autocast_dtype(states.device.type))
+    states = narrowed(states)
+    compiling = torch.compiler.is_compiling()
+    if states.device.type == "cpu" and not compiling and not mask.all():  # elsewhere, asking is to wait for the device
+        real = mask.nonzero().squeeze(-1)
+        states, gold, mask = states[real], gold[real], mask[real]
     sums: Tensor = _ProjectedLosses.apply(states, weight, bias, gold, mask, smoothing)  # type: ignore[no-untyped-call]
     return sums
 
@@ -50,12 +54,12 @@ class _ProjectedLosses(torch.autograd.Function):
         whole = torch.compiler.is_compiling()
         for begin in (0,) if whole else range(0, states.size(0), rows):
             part = slice(None) if whole else slice(begin, begin + rows)
-            logits = F.linear(states[part], matrix, None if bias is None else bias.to(states.dtype))  # (C, V)
+            logits = multiplied(states[part], matrix, None if bias is None else bias.to(states.dtype))  # (C, V)
             found, slope = _losses_in_parts(logits, gold[part], mask[part], smoothing, learning, together)
             sums += found
             if to_states is not None and to_weight is not None:
-                torch.mm(slope, matrix, out=to_states[part])
-                to_weight += slope.T @ states[part]
+                to_states[part] = multiplied(slope, matrix.T)
+                to_weight += summed_products(slope, states[part])
             if to_bias is not None:
                 to_bias += slope.sum(0, dtype=to_bias.dtype)
         ctx.save_for_backward(*([to_states, to_weight, to_bias] if learning else []))
@@ -88,15 +92,21 @@ def _losses_in_parts(
 
 
 def _losses(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learning: bool) -> tuple[Tensor, Tensor]:
-    """The two sums (2,) of a stretch, and what each logit (C, V) adds to the first."""
-    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    plain = -log_probs.gather(-1, gold.unsqueeze(-1)).squeeze(-1)
-    smoothed = (1 - smoothing) * plain - smoothing * log_probs.mean(-1)
+    """The two sums (2,) of a stretch, and what each logit (C, V) adds to the first.
+
+    Softmax alone goes over the logits with exp, which costs most: the logarithm of its divisor follows from the
+    largest logit and the largest probability, which is at least 1 / V.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    probs = logits.softmax(-1)
+    divisor = logits.amax(-1) - probs.amax(-1).log()  # (C,), as a logarithm
+    plain = divisor - logits.gather(-1, gold.unsqueeze(-1)).squeeze(-1)
+    smoothed = (1 - smoothing) * plain + smoothing * (divisor - logits.mean(-1))
     nothing = plain.new_zeros(())
     sums = torch.stack((smoothed.where(mask, nothing).sum(), plain.where(mask, nothing).sum()))
     if not learning:
         return sums, logits
-    slope = log_probs.exp_().sub_(smoothing / logits.size(-1))
+    slope = probs.sub_(smoothing / logits.size(-1))
     slope.scatter_add_(-1, gold.unsqueeze(-1), slope.new_full((), smoothing - 1).expand(len(gold), 1))
     return sums, slope.mul_(mask.unsqueeze(-1))
 

@@ -1,0 +1,83 @@
+"""Linear maps, and what a CPU wants of them while it learns.
+
+On a CPU oneDNN multiplies single precision a tenth faster than the library torch takes by itself (measured on Zen 4),
+and adds the bias and cuts off at zero while a row is at hand; in bfloat16 torch takes it anyway.
+Shapes: N tokens, I numbers in, O numbers out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_ONE_DNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+_IN_BFLOAT16: bool = _ONE_DNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+class Linear(nn.Linear):
+    """x W^T + b, then, if asked, max(0, ...): (..., I) to (..., O)."""
+
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        learning = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
+        pays = relu or not torch.is_autocast_enabled("cpu")  # else torch does the same, with less ado
+        if learning and pays and _for_one_dnn(x):
+            y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
+            return y
+        y = super().forward(x)
+        return F.relu(y) if relu else y
+
+
+class _LearningOnCpu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+        rows, matrix = narrowed(x).reshape(-1, x.size(-1)), narrowed(weight)  # (N, I), (O, I)
+        y = _multiplied(rows, matrix, narrowed(bias), relu)
+        ctx.save_for_backward(rows, matrix, y if relu else None)
+        return y.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        rows, matrix, y = ctx.saved_tensors
+        shape = gradients[0].shape[:-1]
+        gradient = gradients[0].reshape(-1, gradients[0].size(-1))  # (N, O)
+        if y is not None:
+            gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
+        to_x = multiplied(gradient, matrix.T).view(*shape, -1) if ctx.needs_input_grad[0] else None
+        to_weight = summed_products(gradient, rows) if ctx.needs_input_grad[1] else None
+        return to_x, to_weight, gradient.sum(0), None
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """x in the type that autocast wants of it, so that several maps of it share one copy."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+def multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """rows (N, I) times matrix (O, I), turned, plus bias (O,): (N, O)."""
+    return _multiplied(rows, matrix, bias) if _for_one_dnn(rows) else F.linear(rows, matrix, bias)
+
+
+def summed_products(left: Tensor, right: Tensor) -> Tensor:
+    """left (N, O), turned, times right (N, I): (O, I).
+
+    oneDNN copies its first matrix if that is turned: the narrower one, and where neither is it does not pay.
+    """
+    if left.dtype != torch.float32 or left.size(1) == right.size(1) or not _for_one_dnn(left):
+        return left.T @ right
+    return _multiplied(left.T, right.T) if left.size(1) < right.size(1) else _multiplied(right.T, left.T).T
+
+
+def _for_one_dnn(x: Tensor) -> bool:
+    """Whether it is installed and has a way to multiply what x holds; a compiler finds its own."""
+    in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+    able = _IN_BFLOAT16 if in_bfloat16 else _ONE_DNN and x.dtype == torch.float32
+    return able and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, matrix, bias, "relu" if relu else "none", [], "")
+    return product
