@@ -13,6 +13,7 @@ from torch import Tensor
 
 from transduce.data.batch import collate, pad_sources
 from transduce.data.symbols import Symbols
+from transduce.engines.rooms import Rooms
 from transduce.errors import ConfigError, UserError
 from transduce.model.contract import evaluating
 from transduce.model.whole import EncoderDecoder
@@ -22,24 +23,37 @@ from transduce.search.wishes import Wishes
 
 
 class TorchEngine:
-    """Runs a model in evaluation mode; the model stays usable for training in between."""
+    """Runs a model in evaluation mode; the model stays usable for training in between.
+
+    With `graphs`, searches that can be are done in memory set aside once (rooms.py), on a GPU as recorded graphs.
+    """
 
     def __init__(
-        self, model: EncoderDecoder | Ensemble, source: Symbols, target: Symbols, device: torch.device
+        self,
+        model: EncoderDecoder | Ensemble,
+        source: Symbols,
+        target: Symbols,
+        device: torch.device,
+        graphs: bool = False,
     ) -> None:
         self.model = model
         self.source = source
         self.target = target
         self.device = device
+        holding = model.holding() if graphs else None
+        self.rooms = None if holding is None else Rooms(holding, source, target, device)
 
     def search(
         self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        tokens, mask = pad_sources(sources, self.source)
         with evaluating(self.model), torch.inference_mode():
+            found = self.rooms.search(sources, search, wishes) if self.rooms else None
+            if found is not None:
+                return found
+            tokens, mask = pad_sources(sources, self.source)
             memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
-            found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(wishes), list(keys))
-            return found
+            written: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(wishes), list(keys))
+            return written
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)

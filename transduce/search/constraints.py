@@ -19,6 +19,7 @@ from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.wishes import NOTHING, Phrase, Wishes
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+LOWEST = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand
 
 
 def rules_of(limits: Limits, symbols: Symbols, wishes: Sequence[Wishes], device: torch.device) -> list[Rule]:
@@ -51,8 +52,7 @@ def next_log_probs(logits: Tensor, tokens: Tensor, sentence: Tensor, rules: Sequ
     A row to which nothing is left may end: every row has a token that can be written.
     """
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
-    lowest = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand
-    end = log_probs[:, eos].clamp(min=lowest)  # (N,)
+    end = log_probs[:, eos].clamp(min=LOWEST)  # (N,)
     allowed = torch.ones_like(log_probs, dtype=torch.bool)
     for rule in rules:
         allowed = rule(allowed, tokens, sentence)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.contract import Memory, State, Stepwise, stepwise_log_probs
+from transduce.model.contract import Holding, Memory, State, Stepwise, stepwise_log_probs
 
 Trace = dict[str, Tensor]
 
@@ -47,6 +47,10 @@ class Ensemble(nn.Module):
     @property
     def members(self) -> list[Stepwise]:
         return [cast("Stepwise", model) for model in self.models]
+
+    def holding(self) -> Holding | None:
+        """Nothing is set aside for several models."""
+        return None
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """source (B, S) tokens, mask (B, S) True at real ones."""

@@ -1,0 +1,238 @@
+"""Searches in rooms find what the plain ones find: ragged ends, slots taken over, limits, prefixes, threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from transduce.data.symbols import Symbols
+from transduce.engines.graphs import Recorder
+from transduce.engines.rooms import MOST_ROOMS
+from transduce.engines.slots import Shape, Slots, crowd, jobs_of, rounded
+from transduce.engines.torch_engine import TorchEngine
+from transduce.model.attention import Attention
+from transduce.model.contract import Room
+from transduce.model.positions import Learned, Rotary, Sinusoidal
+from transduce.model.recurrent import RecurrentDecoder
+from transduce.model.seq2seq import Model
+from transduce.model.sublayers import PreNorm
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search.fixed import Plan
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.wishes import NOTHING, Wishes
+
+SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
+V = 90
+SHORT = Limits(longest=14, longest_extra=6)
+VARIED = Limits(longest=14, no_repeat=1)  # else random models fall into loops and do not end
+
+
+def engine_of(device: torch.device = CPU, **parts: Any) -> TorchEngine:
+    """A random model whose sentences end at all lengths, in rooms too small for a test's sentences."""
+    torch.manual_seed(5)
+    shared = {"layers": 2, "attention": Attention(2), "d_ff": 24, **parts}
+    config = Model(16, 0.1, "none", TransformerEncoder(**shared), TransformerDecoder(**shared))
+    model = config.build(V, V, shared=True).to(device).eval()
+    with torch.no_grad():
+        model.output_embedding.weight.mul_(2)[SYMBOLS.eos] *= 1.5
+    engine = TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs=True)
+    assert engine.rooms
+    engine.rooms.places = 300
+    return engine
+
+
+def sentences(count: int, seed: int = 3, longest: int = 9) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, longest, (count,), generator=generator).tolist()
+    return [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
+
+
+def plainly(engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes] = ()) -> Any:
+    plain = TorchEngine(engine.model, SYMBOLS, SYMBOLS, engine.device)
+    return plain.search(sources, search, wishes or [NOTHING] * len(sources), list(range(len(sources))))
+
+
+def assert_alike(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]]) -> None:
+    assert [[h.tokens for h in own] for own in found] == [[h.tokens for h in own] for own in expected]
+    for own, others in zip(found, expected, strict=True):
+        for one, other in zip(own, others, strict=True):
+            assert one.finished == other.finished
+            assert one.score == pytest.approx(other.score, abs=1e-4, rel=1e-5)
+            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-4)
+
+
+def visits(engine: TorchEngine) -> int:
+    assert engine.rooms
+    return sum(slots.visits for slots in engine.rooms.rooms.values())
+
+
+def in_room(
+    engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes] = ()
+) -> list[list[Hypothesis]]:
+    """Found in a room, and nowhere else."""
+    assert engine.rooms
+    with torch.inference_mode():
+        found = engine.rooms.search(sources, search, wishes or [NOTHING] * len(sources))
+    assert found is not None
+    return found
+
+
+SEARCHES = [
+    Greedy(SHORT),
+    Greedy(VARIED),
+    Greedy(Limits(longest=14, shortest=4, no_repeat=2, forbid=(9, 10))),
+    Beam(1, limits=SHORT),
+    Beam(4, limits=VARIED),
+    Beam(3, n_best=3, length_penalty=0.0, limits=SHORT),
+    Beam(4, n_best=4, length_penalty=-1.5, limits=Limits(longest=11, no_repeat=1)),
+    Beam(5, n_best=2, length_penalty=2.0, limits=Limits(longest=9, shortest=3, no_repeat=3)),
+    Beam(2, n_best=2, limits=Limits(longest=1)),
+]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+@pytest.mark.parametrize("wished", [False, True])
+def test_rooms_find_what_is_found_without(search: Any, wished: bool) -> None:
+    engine, sources = engine_of(), sentences(30)
+    prefixes = [(), (5,), (1, 6, 7), tuple(range(20, 37))]  # 1 is never written unless it is asked for
+    wishes = [Wishes(prefix=prefixes[i % 4]) if wished else NOTHING for i in range(30)]
+    found = in_room(engine, sources, search, wishes)
+    assert_alike(found, plainly(engine, sources, search, wishes))
+    (slots,) = engine.rooms.rooms.values()  # type: ignore[union-attr]
+    assert slots.shape.room.sentences < 30
+
+
+def test_sentences_end_at_many_places_by_themselves_and_at_limits() -> None:
+    """So that the tests above see all of it."""
+    engine = engine_of()
+    for search in (Greedy(VARIED), Beam(4, n_best=4, limits=VARIED)):
+        found = [hypothesis for own in in_room(engine, sentences(30), search) for hypothesis in own]
+        assert len({len(one.tokens) for one in found if one.finished}) >= 4
+        assert any(not one.finished for one in found)
+
+
+@pytest.mark.parametrize("positions", [Sinusoidal(), Learned(64), Rotary()], ids=str)
+def test_long_and_short_in_one_room(positions: Any) -> None:
+    """Memory is looked at farther as paths grow: past 16, 32 and 48 places."""
+    engine = engine_of(positions=positions, residual=PreNorm())
+    sources = [*sentences(6, longest=40), *sentences(6, seed=4, longest=3)]
+    limits = Limits(longest=50, longest_extra=40)
+    for search in (Greedy(limits), Beam(2, limits=limits)):
+        assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
+
+
+def test_a_room_is_used_again_with_nothing_left_of_those_before() -> None:
+    engine, search = engine_of(), Beam(3, n_best=2, limits=SHORT)
+    for seed in range(4):
+        sources = sentences(7, seed)
+        assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
+    assert engine.rooms
+    assert len(engine.rooms.rooms) == 1
+
+
+def test_what_no_room_can_do_is_done_without() -> None:
+    engine, sources = engine_of(), sentences(5)
+    excluding = [Wishes(exclude=((5,),))] * 5
+    for search, wishes in ((Sample(), ()), (Beam(4, groups=2, limits=SHORT), ()), (Greedy(SHORT), excluding)):
+        found = engine.search(sources, search, wishes or [NOTHING] * 5, list(range(5)))
+        assert found == plainly(engine, sources, search, wishes)
+    learned = engine_of(positions=Learned(20))
+    wide = Greedy(Limits(longest=30, longest_extra=30))
+    assert wide.limits.lengths([1], [NOTHING]) == [30]
+    assert learned.rooms
+    assert learned.rooms.search([[5]], wide, [NOTHING]) is None  # positions are learned for 20 places
+    assert visits(engine) == visits(learned) == 0
+
+
+def test_models_of_other_kinds_have_no_rooms() -> None:
+    model = Model(d_model=16, decoder=RecurrentDecoder(1)).build(V, V, shared=True)
+    engine = TorchEngine(model, SYMBOLS, SYMBOLS, CPU, graphs=True)
+    assert engine.rooms is None
+    assert engine.search([[5, 6]], Greedy(SHORT), [NOTHING], [0])
+
+
+def test_no_more_rooms_are_kept_than_there_should_be() -> None:
+    engine = engine_of()
+    for size in range(1, MOST_ROOMS + 3):
+        in_room(engine, [[5]], Beam(size, limits=SHORT))
+    assert engine.rooms
+    assert len(engine.rooms.rooms) == MOST_ROOMS
+    assert min(shape.plan.paths for shape in engine.rooms.rooms) == 3  # the last used stay
+
+
+def test_without_memory_for_a_room_the_search_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sources = engine_of(), sentences(5)
+
+    def full(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Slots, "of", full)
+    found = engine.search(sources, Greedy(SHORT), [NOTHING] * 5, [0] * 5)
+    assert_alike(found, plainly(engine, sources, Greedy(SHORT)))
+
+
+def test_many_threads_get_their_own_answers() -> None:
+    engine, search = engine_of(), Beam(3, limits=SHORT)
+    tasks = [sentences(4, seed) for seed in range(8)]
+    expected = [plainly(engine, sources, search) for sources in tasks]
+    found: dict[int, Any] = {}
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            found[number] = engine.search(tasks[number], search, [NOTHING] * 4, [0] * 4)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(8):
+        assert_alike(found[number], expected[number])
+
+
+def test_sizes_are_few() -> None:
+    assert [rounded(length) for length in (1, 16, 17, 33, 65, 129, 500, 513, 769)] == [
+        16, 16, 32, 48, 96, 192, 512, 768, 1024,
+    ]  # fmt: skip
+    assert [crowd(count) for count in (1, 2, 3, 5, 9, 16, 17, 40, 100)] == [1, 2, 4, 8, 16, 16, 32, 48, 128]
+    assert len({(rounded(a), crowd(b)) for a in range(1, 513) for b in range(1, 513)}) < 150
+
+
+def test_a_room_holds_as_many_sentences_as_fit() -> None:
+    plan = Plan.of(Beam(4, limits=Limits(longest=30)), [NOTHING], SYMBOLS, V)
+    assert plan
+    jobs = jobs_of(sentences(100), plan, [NOTHING] * 100)
+    assert [len(job.source) for job in jobs] == sorted((len(job.source) for job in jobs), reverse=True)
+    assert Shape.of(jobs, plan, 4 * 32 * 1000).room == Room(128, 4, 16, 32)
+    assert Shape.of(jobs, plan, 4 * 32 * 70).room == Room(64, 4, 16, 32)
+    assert Shape.of(jobs, plan, 1).room == Room(1, 4, 16, 32)
+
+
+def test_work_on_a_cpu_is_never_recorded() -> None:
+    recorder, done = Recorder(CPU), []
+    recorder.recording = True
+    for number in range(3):
+        recorder.run("work", lambda number=number: done.append(number))  # type: ignore[misc]
+    assert done == [0, 1, 2]
+    assert not recorder.graphs
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_graphs_find_what_is_found_without(search: Any) -> None:
+    engine = engine_of(CUDA)
+    for seed in range(4):  # as it is written, then recorded, then replayed
+        sources = sentences(30, seed)
+        wishes = [Wishes(prefix=(5, 6)) if i % 3 == 0 else NOTHING for i in range(30)]
+        assert_alike(in_room(engine, sources, search, wishes), plainly(engine, sources, search, wishes))
+    assert engine.rooms
+    assert any(slots.recorder.graphs for slots in engine.rooms.rooms.values())

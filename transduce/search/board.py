@@ -1,0 +1,211 @@
+"""Greedy and beam search in fixed shapes: what is held of each sentence, in tensors that are only ever written into.
+
+A search by hand of Python lets sentences leave and tensors grow; here every step does the same work at the same
+addresses, so that a GPU may replay it. Sentences stand at places of their own, and new ones take over from those that
+are done. What is found is the same as by beam.py and stepwise.py.
+Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, V vocabulary, P longest prefix, b arrivals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transduce.data.symbols import Symbols
+from transduce.model.contract import Room
+from transduce.search.hypothesis import Hypothesis, best_first
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Sentences that come in: source and mask (b, S), the slots (b,) they take of the B there are.
+
+    longest (b,) is the most tokens each may write, shortest (b,) the fewest before an end, prefix (b, P) how it must
+    begin, -1 after that.
+    """
+
+    source: Tensor
+    mask: Tensor
+    slots: Tensor
+    longest: Tensor
+    shortest: Tensor
+    prefix: Tensor
+
+    def tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in dataclasses.fields(self)]
+
+
+@dataclass(frozen=True)
+class Board:
+    """All that is known of B sentences.
+
+    newest (B, K) are tokens still to be read, place (B,) tells how many were written before them, done (B,) whether the
+    sentence is decided (or nobody is in its slot). chosen (B, L + 1, K) holds for each place and path the token
+    written there and, V apart, which path it went on from; token_log_probs (B, L + 1, K) how probable it was. Line 0,
+    where nothing is written, takes what sentences write that are done. rank (B, K) and ancestors (B, K, L) are of live
+    paths, see contract.py; score, end and last (B, n) of finished ones: what they are ranked by, the place and the path
+    they ended after, and the log-probability of the end.
+    """
+
+    newest: Tensor
+    place: Tensor
+    done: Tensor
+    longest: Tensor
+    shortest: Tensor
+    prefix: Tensor
+    chosen: Tensor
+    token_log_probs: Tensor
+    rank: Tensor
+    ancestors: Tensor
+    score: Tensor
+    end: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, room: Room, kept: int, prefix: int, device: torch.device) -> Board:
+        """With nobody in it."""
+        size, paths, length = room.sentences, room.paths, room.length
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(size, *shape, dtype=torch.int64, device=device)
+
+        def real(*shape: int) -> Tensor:
+            return torch.zeros(size, *shape, device=device)
+
+        return cls(
+            newest=whole(paths),
+            place=whole(),
+            done=torch.ones(size, dtype=torch.bool, device=device),
+            longest=whole() + 1,
+            shortest=whole(),
+            prefix=whole(prefix) - 1,
+            chosen=whole(length + 1, paths),
+            token_log_probs=real(length + 1, paths),
+            rank=real(paths),
+            ancestors=whole(paths, length),
+            score=real(kept) - torch.inf,
+            end=whole(kept),
+            last=real(kept),
+        )
+
+    def admit(self, arrivals: Arrivals, symbols: Symbols) -> None:
+        """New sentences, with nothing written: one live path each, or the first step would find all K times."""
+        slots = arrivals.slots
+        for own, new in ((self.longest, arrivals.longest), (self.shortest, arrivals.shortest)):
+            own.index_copy_(0, slots, new)
+        self.prefix.index_copy_(0, slots, arrivals.prefix)
+        self.place.index_fill_(0, slots, 0)
+        self.done.index_fill_(0, slots, False)
+        self.newest.index_fill_(0, slots, symbols.bos)
+        self.score.index_fill_(0, slots, -torch.inf)
+        paths = torch.arange(self.rank.shape[1], device=slots.device)
+        self.rank.index_copy_(0, slots, torch.where(paths == 0, 0.0, -torch.inf).expand(len(slots), -1))
+        self.ancestors.index_copy_(0, slots, paths[:, None].expand(len(slots), *self.ancestors.shape[1:]))
+
+    def write(self, chosen: Tensor, log_probs: Tensor) -> None:
+        """One token further for each path: both (B, K)."""
+        where = torch.arange(len(self.place), device=self.place.device), (self.place + 1).masked_fill(self.done, 0)
+        self.chosen.index_put_(where, chosen)
+        self.token_log_probs.index_put_(where, log_probs)
+
+    def close(self, decided: Tensor) -> None:
+        """Sentences that are decided (B,), or at their limit, are done; the others go on to their next place."""
+        self.done.logical_or_(decided | (self.longest <= self.place + 1))
+        self.place.add_(~self.done)
+
+
+def longest_first(lengths: Sequence[int]) -> list[int]:
+    """The order in which sentences come in, so that none is longer than those that made the room."""
+    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is read of boards when sentences are done: parts of `Board` for them, on the CPU."""
+
+    place: Tensor
+    chosen: Tensor
+    token_log_probs: Tensor
+    rank: Tensor
+    score: Tensor
+    end: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, board: Board, slots: Tensor) -> Finding:
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(getattr(board, name).index_select(0, slots) for name in names))
+
+    @classmethod
+    def joined(cls, findings: Sequence[Finding]) -> Finding:
+        """All of them in a row, on the CPU."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(torch.cat([getattr(finding, name) for finding in findings]).cpu() for name in names))
+
+    def greedy(self, vocabulary: int, eos: int) -> list[list[Hypothesis]]:
+        """The one hypothesis of each sentence."""
+        lengths = (self.place + 1).tolist()
+        written = slice(1, max(lengths) + 1)
+        tokens, log_probs = (
+            (self.chosen[:, written, 0] % vocabulary).tolist(),
+            self.token_log_probs[:, written, 0].tolist(),
+        )
+        return [
+            [Hypothesis.read(own[:length], logs[:length], eos)]
+            for own, logs, length in zip(tokens, log_probs, lengths, strict=True)
+        ]
+
+    def beams(self, vocabulary: int, eos: int, alpha: float) -> list[list[Hypothesis]]:
+        """The n best of each sentence; live paths at the limit only fill places that finished ones left empty."""
+        paths, kept = self.rank.shape[1], self.score.shape[1]
+        finished = self._paths(self.score > -torch.inf, self.end // paths, self.end % paths)
+        wanting = (self.score == -torch.inf).any(1, keepdim=True)
+        every = torch.arange(paths).expand_as(self.rank)
+        live = self._paths((self.rank > -torch.inf) & wanting, (self.place[:, None] + 1).expand_as(every), every)
+        found: list[tuple[list[Hypothesis], list[Hypothesis]]] = [([], []) for _ in self.place]
+        ends = self.last[self.score > -torch.inf].tolist()
+        for (sentence, tokens, log_probs), last in zip(self._read(finished, vocabulary), ends, strict=True):
+            found[sentence][0].append(Hypothesis.read([*tokens, eos], [*log_probs, last], eos, alpha))
+        for sentence, tokens, log_probs in self._read(live, vocabulary):
+            found[sentence][1].append(Hypothesis.read(tokens, log_probs, eos, alpha))
+        return [_best(*own, kept) for own in found]
+
+    def _paths(self, there: Tensor, place: Tensor, path: Tensor) -> Ends:
+        sentence, column = there.nonzero(as_tuple=True)
+        return Ends(sentence.numpy(), place[sentence, column].numpy(), path[sentence, column].numpy())
+
+    def _read(self, ends: Ends, vocabulary: int) -> Iterator[tuple[int, list[int], list[float]]]:
+        """The sentence of each path, its tokens and their log-probabilities, walking back from where it ended."""
+        chosen, log_probs, path = self.chosen.numpy(), self.token_log_probs.numpy(), ends.path
+        count, longest = len(path), int(ends.place.max(initial=0))
+        tokens, logs = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.float32)
+        for line in range(longest, 0, -1):
+            parent, tokens[:, line - 1] = np.divmod(chosen[ends.sentence, line, path], vocabulary)
+            logs[:, line - 1] = log_probs[ends.sentence, line, path]
+            path = np.where(ends.place >= line, parent, path)
+        parts = zip(ends.sentence.tolist(), ends.place.tolist(), tokens.tolist(), logs.tolist(), strict=True)
+        for sentence, length, own, own_logs in parts:
+            yield sentence, own[:length], own_logs[:length]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where paths ended: numbers of sentence, place and path, all (h,)."""
+
+    sentence: NDArray[np.int64]
+    place: NDArray[np.int64]
+    path: NDArray[np.int64]
+
+
+def _best(finished: list[Hypothesis], live: list[Hypothesis], count: int) -> list[Hypothesis]:
+    best = [*sorted(finished, key=best_first), *sorted(live, key=best_first)][:count]
+    different: dict[tuple[int, ...], Hypothesis] = {}
+    for hypothesis in best:
+        different.setdefault(hypothesis.tokens, hypothesis)
+    return sorted(different.values(), key=best_first)
