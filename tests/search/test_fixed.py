@@ -22,26 +22,28 @@ SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 @given(
     sentences=st.integers(1, 3),
     paths=st.integers(1, 5),
-    vocabulary=st.sampled_from([10, STRETCH - 1, STRETCH, STRETCH + 1, 3 * STRETCH, 5 * STRETCH + 7]),
+    stretches=st.sampled_from([1, 2, 3, 8]),
     values=st.integers(1, 60),
     seed=st.integers(0, 1000),
 )
 def test_the_best_are_the_best_of_all_and_of_equals_the_first(
-    sentences: int, paths: int, vocabulary: int, values: int, seed: int
+    sentences: int, paths: int, stretches: int, values: int, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
+    vocabulary = stretches * STRETCH
     log_probs = -torch.randint(0, values, (sentences, paths, vocabulary), generator=generator).float() / 4
     log_probs[torch.rand(log_probs.shape, generator=generator) < 0.3] = -torch.inf
     rank = -torch.randint(0, 5, (sentences, paths), generator=generator).float() / 4
     rank[:, 1:][torch.rand(sentences, paths - 1, generator=generator) < 0.3] = -torch.inf
     count = 2 * paths
-    places, totals = best(rank, log_probs, count)
+    starts = torch.arange(0, paths * vocabulary, STRETCH)
+    places, costs = best(-rank, log_probs, count, starts, torch.arange(STRETCH))
     for row in range(sentences):
         every = (rank[row][:, None] + log_probs[row]).flatten().tolist()
         order = sorted(range(len(every)), key=lambda place: (-every[place], place))[:count]
         possible = [place for place in order if every[place] > -torch.inf]
         assert places[row].tolist()[: len(possible)] == possible
-        assert totals[row].tolist() == [every[place] for place in order]
+        assert costs[row].tolist() == [-every[place] for place in order]
 
 
 @pytest.mark.parametrize(

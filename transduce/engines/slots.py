@@ -21,7 +21,7 @@ from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
 from transduce.model.contract import Holding, Room
 from transduce.search.board import Arrivals, Board, Finding, longest_first
-from transduce.search.fixed import Plan, Stepper
+from transduce.search.fixed import Constants, Plan, Stepper
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
 
@@ -100,7 +100,8 @@ class Slots:
         if held is None:
             return None
         board = Board.of(shape.room, shape.plan.kept, shape.prefix, device)
-        return cls(model, source, shape, Stepper.of(model, held, board, shape.plan), compiled)
+        stepper = Stepper(model, held, board, shape.plan, Constants.of(shape.plan, board))
+        return cls(model, source, shape, stepper, compiled)
 
     def run(self, jobs: Sequence[Job]) -> list[list[Hypothesis]]:
         """Hypotheses of each job, by its number."""

@@ -41,9 +41,9 @@ class Reserved(Remembered):
         shape = (room.sentences, room.length, room.paths, groups, width)
         return cls(like.new_zeros(shape), like.new_zeros(shape))
 
-    def at(self, place: Tensor, reach: int) -> Open:
-        """To be written at place (B,) of each sentence, and read as far as `reach`."""
-        return Open(self.key, self.value, (torch.arange(len(place), device=place.device), place), reach)
+    def at(self, where: tuple[Tensor, Tensor], reach: int) -> Open:
+        """To be written `where` (numbers of sentences and places in them), and read as far as `reach`."""
+        return Open(self.key, self.value, where, reach)
 
 
 @dataclass(frozen=True)

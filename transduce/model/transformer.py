@@ -283,7 +283,8 @@ class DecoderStack(nn.Module):
         start: int | Tensor
         if isinstance(state, Held):
             places, start = Places.held(self.positions, state, x.dtype if self._fused else None), state.place
-            past = [reserved.at(state.place, state.length) for reserved in state.grown]
+            where = torch.arange(len(x), device=x.device), state.place
+            past = [reserved.at(where, state.length) for reserved in state.grown]
         else:
             places, start = Places.of(self.positions, state.length, x.size(1)), state.length
             past = state.grown or [None] * len(self.layers)

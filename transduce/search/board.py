@@ -47,10 +47,10 @@ class Board:
 
     newest (B, K) are tokens still to be read, place (B,) tells how many were written before them, done (B,) whether the
     sentence is decided (or nobody is in its slot). chosen (B, L + 1, K) holds for each place and path the token
-    written there and, V apart, which path it went on from; token_log_probs (B, L + 1, K) how probable it was. Line 0,
-    where nothing is written, takes what sentences write that are done. rank (B, K) and ancestors (B, K, L) are of live
-    paths, see contract.py; score, end and last (B, n) of finished ones: what they are ranked by, the place and the path
-    they ended after, and the log-probability of the end.
+    written there plus `radix` times the path it went on from; token_log_probs (B, L + 1, K) how probable it was. Line
+    0, where nothing is written, takes what sentences write that are done. Of live paths cost (B, K) is minus the
+    log-probability, and ancestors (B, K, L) is as in contract.py. finished (B, n, 3) has the score of each finished
+    path (-inf: there is none), where it ended (place * K + path) and the log-probability of the end.
     """
 
     newest: Tensor
@@ -61,11 +61,9 @@ class Board:
     prefix: Tensor
     chosen: Tensor
     token_log_probs: Tensor
-    rank: Tensor
+    cost: Tensor
     ancestors: Tensor
-    score: Tensor
-    end: Tensor
-    last: Tensor
+    finished: Tensor
 
     @classmethod
     def of(cls, room: Room, kept: int, prefix: int, device: torch.device) -> Board:
@@ -87,11 +85,9 @@ class Board:
             prefix=whole(prefix) - 1,
             chosen=whole(length + 1, paths),
             token_log_probs=real(length + 1, paths),
-            rank=real(paths),
+            cost=real(paths),
             ancestors=whole(paths, length),
-            score=real(kept) - torch.inf,
-            end=whole(kept),
-            last=real(kept),
+            finished=real(kept, 3).double() - torch.inf,  # whole numbers and float32 both fit in float64
         )
 
     def admit(self, arrivals: Arrivals, symbols: Symbols) -> None:
@@ -103,20 +99,20 @@ class Board:
         self.place.index_fill_(0, slots, 0)
         self.done.index_fill_(0, slots, False)
         self.newest.index_fill_(0, slots, symbols.bos)
-        self.score.index_fill_(0, slots, -torch.inf)
-        paths = torch.arange(self.rank.shape[1], device=slots.device)
-        self.rank.index_copy_(0, slots, torch.where(paths == 0, 0.0, -torch.inf).expand(len(slots), -1))
+        self.finished.index_fill_(0, slots, -torch.inf)
+        paths = torch.arange(self.cost.shape[1], device=slots.device)
+        self.cost.index_copy_(0, slots, torch.where(paths == 0, 0.0, torch.inf).expand(len(slots), -1))
         self.ancestors.index_copy_(0, slots, paths[:, None].expand(len(slots), *self.ancestors.shape[1:]))
 
-    def write(self, chosen: Tensor, log_probs: Tensor) -> None:
-        """One token further for each path: both (B, K)."""
-        where = torch.arange(len(self.place), device=self.place.device), (self.place + 1).masked_fill(self.done, 0)
+    def write(self, rows: Tensor, chosen: Tensor, log_probs: Tensor) -> None:
+        """One token further for each path: both (B, K); rows are the numbers of all sentences."""
+        where = rows, (self.place + 1).masked_fill(self.done, 0)
         self.chosen.index_put_(where, chosen)
         self.token_log_probs.index_put_(where, log_probs)
 
     def close(self, decided: Tensor) -> None:
         """Sentences that are decided (B,), or at their limit, are done; the others go on to their next place."""
-        self.done.logical_or_(decided | (self.longest <= self.place + 1))
+        self.done.logical_or_(decided).logical_or_(self.longest <= self.place + 1)
         self.place.add_(~self.done)
 
 
@@ -132,10 +128,8 @@ class Finding:
     place: Tensor
     chosen: Tensor
     token_log_probs: Tensor
-    rank: Tensor
-    score: Tensor
-    end: Tensor
-    last: Tensor
+    cost: Tensor
+    finished: Tensor
 
     @classmethod
     def of(cls, board: Board, slots: Tensor) -> Finding:
@@ -148,45 +142,40 @@ class Finding:
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(torch.cat([getattr(finding, name) for finding in findings]).cpu() for name in names))
 
-    def greedy(self, vocabulary: int, eos: int) -> list[list[Hypothesis]]:
+    def greedy(self, eos: int) -> list[list[Hypothesis]]:
         """The one hypothesis of each sentence."""
         lengths = (self.place + 1).tolist()
         written = slice(1, max(lengths) + 1)
-        tokens, log_probs = (
-            (self.chosen[:, written, 0] % vocabulary).tolist(),
-            self.token_log_probs[:, written, 0].tolist(),
-        )
+        tokens, log_probs = self.chosen[:, written, 0].tolist(), self.token_log_probs[:, written, 0].tolist()
         return [
             [Hypothesis.read(own[:length], logs[:length], eos)]
             for own, logs, length in zip(tokens, log_probs, lengths, strict=True)
         ]
 
-    def beams(self, vocabulary: int, eos: int, alpha: float) -> list[list[Hypothesis]]:
+    def beams(self, radix: int, eos: int, alpha: float) -> list[list[Hypothesis]]:
         """The n best of each sentence; live paths at the limit only fill places that finished ones left empty."""
-        paths, kept = self.rank.shape[1], self.score.shape[1]
-        finished = self._paths(self.score > -torch.inf, self.end // paths, self.end % paths)
-        wanting = (self.score == -torch.inf).any(1, keepdim=True)
-        every = torch.arange(paths).expand_as(self.rank)
-        live = self._paths((self.rank > -torch.inf) & wanting, (self.place[:, None] + 1).expand_as(every), every)
+        paths, kept = self.cost.shape[1], self.finished.shape[1]
+        there = self.finished[..., 0] > -torch.inf  # (B, n)
+        end = self.finished[..., 1].where(there, 0).long()
+        finished = _ends(there, end // paths, end % paths)
+        every = torch.arange(paths).expand_as(self.cost)
+        wanting = (self.cost < torch.inf) & ~there.all(1, keepdim=True)
+        live = _ends(wanting, (self.place[:, None] + 1).expand_as(every), every)
         found: list[tuple[list[Hypothesis], list[Hypothesis]]] = [([], []) for _ in self.place]
-        ends = self.last[self.score > -torch.inf].tolist()
-        for (sentence, tokens, log_probs), last in zip(self._read(finished, vocabulary), ends, strict=True):
+        lasts = self.finished[..., 2][there].tolist()
+        for (sentence, tokens, log_probs), last in zip(self._read(finished, radix), lasts, strict=True):
             found[sentence][0].append(Hypothesis.read([*tokens, eos], [*log_probs, last], eos, alpha))
-        for sentence, tokens, log_probs in self._read(live, vocabulary):
+        for sentence, tokens, log_probs in self._read(live, radix):
             found[sentence][1].append(Hypothesis.read(tokens, log_probs, eos, alpha))
         return [_best(*own, kept) for own in found]
 
-    def _paths(self, there: Tensor, place: Tensor, path: Tensor) -> Ends:
-        sentence, column = there.nonzero(as_tuple=True)
-        return Ends(sentence.numpy(), place[sentence, column].numpy(), path[sentence, column].numpy())
-
-    def _read(self, ends: Ends, vocabulary: int) -> Iterator[tuple[int, list[int], list[float]]]:
+    def _read(self, ends: Ends, radix: int) -> Iterator[tuple[int, list[int], list[float]]]:
         """The sentence of each path, its tokens and their log-probabilities, walking back from where it ended."""
         chosen, log_probs, path = self.chosen.numpy(), self.token_log_probs.numpy(), ends.path
         count, longest = len(path), int(ends.place.max(initial=0))
         tokens, logs = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.float32)
         for line in range(longest, 0, -1):
-            parent, tokens[:, line - 1] = np.divmod(chosen[ends.sentence, line, path], vocabulary)
+            parent, tokens[:, line - 1] = np.divmod(chosen[ends.sentence, line, path], radix)
             logs[:, line - 1] = log_probs[ends.sentence, line, path]
             path = np.where(ends.place >= line, parent, path)
         parts = zip(ends.sentence.tolist(), ends.place.tolist(), tokens.tolist(), logs.tolist(), strict=True)
@@ -201,6 +190,11 @@ class Ends:
     sentence: NDArray[np.int64]
     place: NDArray[np.int64]
     path: NDArray[np.int64]
+
+
+def _ends(there: Tensor, place: Tensor, path: Tensor) -> Ends:
+    sentence, column = there.nonzero(as_tuple=True)
+    return Ends(sentence.numpy(), place[sentence, column].numpy(), path[sentence, column].numpy())
 
 
 def _best(finished: list[Hypothesis], live: list[Hypothesis], count: int) -> list[Hypothesis]:

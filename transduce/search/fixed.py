@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
 from transduce.model.contract import Held, Holding
@@ -19,7 +20,6 @@ from transduce.search.constraints import LOWEST, strike
 from transduce.search.diverse import first_going
 from transduce.search.hypothesis import Hypothesis, length_penalty
 from transduce.search.limits import Limits
-from transduce.search.paths import greatest
 from transduce.search.settings import Beam, Greedy
 from transduce.search.wishes import Wishes
 
@@ -60,15 +60,53 @@ class Plan:
         )
         return known and asked and left >= 1 and self.vocabulary >= 2 * self.paths
 
-    def penalties(self, length: int, device: torch.device) -> Tensor:
-        """The penalty of each length up to `length`."""
-        return torch.tensor([length_penalty(written, self.alpha) for written in range(length + 1)], device=device)
+    @property
+    def radix(self) -> int:
+        """The vocabulary's size, rounded up to whole stretches."""
+        return -(-self.vocabulary // STRETCH) * STRETCH
 
     def read(self, finding: Finding) -> list[list[Hypothesis]]:
         """Hypotheses of sentences that are done, best first."""
         if self.greedy:
-            return finding.greedy(self.vocabulary, self.symbols.eos)
-        return finding.beams(self.vocabulary, self.symbols.eos, self.alpha)
+            return finding.greedy(self.symbols.eos)
+        return finding.beams(self.radix, self.symbols.eos, self.alpha)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Numbers that every step needs, made once.
+
+    rows (B,), paths (K, 1) and lines (L,) count from 0, penalties (L + 1,) are those of each length, `never` the tokens
+    that are not to be written, starts (K * C,) where each stretch begins in a sentence's K * radix continuations, and
+    offsets (STRETCH,) count within one.
+    """
+
+    rows: Tensor
+    paths: Tensor
+    lines: Tensor
+    penalties: Tensor
+    never: Tensor
+    starts: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, plan: Plan, board: Board) -> Constants:
+        sentences, paths, length = board.ancestors.shape
+
+        def count(*bounds: int) -> Tensor:
+            return torch.arange(*bounds, device=board.place.device)
+
+        penalties = [length_penalty(written, plan.alpha) for written in range(length + 1)]
+        never = torch.tensor(sorted({*plan.symbols.never, *plan.limits.forbid}), dtype=torch.int64)
+        return cls(
+            count(sentences),
+            count(paths)[:, None],
+            count(length),
+            torch.tensor(penalties).to(board.place.device),
+            never.to(board.place.device),
+            count(0, paths * plan.radix, STRETCH),
+            count(STRETCH),
+        )
 
 
 @dataclass(frozen=True)
@@ -79,25 +117,26 @@ class Stepper:
     held: Held
     board: Board
     plan: Plan
-    penalties: Tensor  # (L + 1,)
-    never: Tensor  # tokens that are not to be written
-
-    @classmethod
-    def of(cls, model: Holding, held: Held, board: Board, plan: Plan) -> Stepper:
-        device = board.place.device
-        never = torch.tensor(sorted({*plan.symbols.never, *plan.limits.forbid}), dtype=torch.int64, device=device)
-        return cls(model, held, board, plan, plan.penalties(board.ancestors.size(2), device), never)
+    constants: Constants
 
     def __call__(self, reach: int) -> None:
         """One token further; no sentence has written as many as `reach`."""
-        board = self.board
-        state = replace(self.held, length=reach, place=board.place, ancestors=board.ancestors)
-        logits, _ = self.model.advance(board.newest, state)
+        self.choose(self.read(reach))
+
+    def read(self, reach: int) -> Tensor:
+        """What the model thinks of each continuation of each path: (B, K, V)."""
+        state = replace(self.held, length=reach, place=self.board.place, ancestors=self.board.ancestors)
+        return self.model.advance(self.board.newest, state)[0]
+
+    def choose(self, logits: Tensor) -> None:
+        """Write what is chosen on the board."""
         log_probs = self._allowed(logits.log_softmax(-1, dtype=torch.float32))  # (B, K, V)
         if self.plan.greedy:
             self._follow(log_probs)
-        else:
-            self._expand(log_probs)
+            return
+        if self.plan.radix > self.plan.vocabulary:
+            log_probs = F.pad(log_probs, (0, self.plan.radix - self.plan.vocabulary), value=-torch.inf)
+        self._expand(log_probs)
 
     def _allowed(self, log_probs: Tensor) -> Tensor:
         """-inf where a rule forbids a token; the same rules as those of constraints.py, in the same order."""
@@ -109,7 +148,7 @@ class Stepper:
             wanted = wanted.expand(*log_probs.shape[:2], 1)  # (B, K, 1), -1 where the prefix is over
             kept = log_probs.gather(2, wanted.clamp(min=0))
         end = log_probs[..., eos].clamp(min=LOWEST) if limits.no_repeat else None
-        log_probs.index_fill_(2, self.never, -torch.inf)
+        log_probs.index_fill_(2, self.constants.never, -torch.inf)
         if limits.shortest:
             log_probs[..., eos].masked_fill_((board.place < board.shortest)[:, None], -torch.inf)
         if end is not None:
@@ -124,7 +163,7 @@ class Stepper:
     def _unrepeated(self, log_probs: Tensor) -> Tensor:
         """No n-gram twice in one path; (B, K, V)."""
         board, size = self.board, self.plan.limits.no_repeat
-        written = board.chosen[:, 1:-1].transpose(1, 2).gather(1, board.ancestors[..., 1:]) % self.plan.vocabulary
+        written = board.chosen[:, 1:-1].transpose(1, 2).gather(1, board.ancestors[..., 1:]) % self.plan.radix
         allowed = torch.ones_like(log_probs, dtype=torch.bool)
         if written.size(2) < size:
             return allowed
@@ -140,63 +179,63 @@ class Stepper:
         """Greedy search: the most probable token, of equals the first."""
         board = self.board
         token = log_probs.argmax(-1)  # (B, 1)
-        board.write(token, log_probs.gather(2, token[..., None]).squeeze(2))
+        board.write(self.constants.rows, token, log_probs.gather(2, token[..., None]).squeeze(2))
         board.newest.copy_(token)
         board.close(token[:, 0] == self.plan.symbols.eos)
 
     def _expand(self, log_probs: Tensor) -> None:
         """Beam search: see beam.py, whose `_step` and `_decided` this is."""
-        board, size, vocabulary = self.board, self.plan.paths, self.plan.vocabulary
-        places, totals = best(board.rank, log_probs, 2 * size)  # (B, 2K)
+        board, size, constants = self.board, self.plan.paths, self.constants
+        places, costs = best(board.cost, log_probs, 2 * size, constants.starts, constants.offsets)  # (B, 2K)
         own = log_probs.flatten(1).gather(1, places)
-        ended = places % vocabulary == self.plan.symbols.eos
-        self._finish(places[:, :size] // vocabulary, totals[:, :size], own[:, :size], ended[:, :size])
+        parent, token = places // self.plan.radix, places % self.plan.radix
+        ended = token == self.plan.symbols.eos
+        self._finish(parent[:, :size], costs[:, :size], own[:, :size], ended[:, :size])
 
         going = first_going(ended, size)
-        chosen, parent = places.gather(1, going), places.gather(1, going) // vocabulary
-        board.write(chosen, own.gather(1, going))
-        board.newest.copy_(chosen % vocabulary)
-        board.rank.copy_(torch.where(board.done[:, None], board.rank, totals.gather(1, going)))
-        before = torch.arange(board.ancestors.size(2), device=places.device) <= board.place[:, None, None]
-        paths = torch.arange(size, device=places.device)[:, None]
-        followed = board.ancestors.gather(1, parent[..., None].expand_as(board.ancestors))
-        board.ancestors.copy_(torch.where(before, followed, paths))
+        board.write(constants.rows, places.gather(1, going), own.gather(1, going))
+        torch.gather(token, 1, going, out=board.newest)
+        board.cost.copy_(torch.where(board.done[:, None], board.cost, costs.gather(1, going)))
+        before = constants.lines <= board.place[:, None, None]
+        followed = board.ancestors.gather(1, parent.gather(1, going)[..., None].expand_as(board.ancestors))
+        board.ancestors.copy_(torch.where(before, followed, constants.paths))
 
-        kindest = self.penalties[board.longest if self.plan.alpha >= 0 else board.place + 1]
-        board.close(board.score[:, -1] >= board.rank.amax(1) / kindest)
+        kindest = constants.penalties[board.longest if self.plan.alpha >= 0 else board.place + 1]
+        board.close(board.finished[:, -1, 0] >= -board.cost.amin(1) / kindest)
 
-    def _finish(self, path: Tensor, totals: Tensor, own: Tensor, ended: Tensor) -> None:
+    def _finish(self, path: Tensor, costs: Tensor, own: Tensor, ended: Tensor) -> None:
         """The best of what is finished and of what ends now; of equals the older: all (B, K)."""
         board = self.board
-        scores = totals / self.penalties[board.place + 1][:, None]
+        scores = -costs / self.constants.penalties[board.place + 1][:, None]
         scores = scores.masked_fill(~ended | board.done[:, None], -torch.inf)
-        every = torch.cat([board.score, scores], dim=1)
-        order = every.argsort(dim=1, descending=True, stable=True)[:, : self.plan.kept]
         end = board.place[:, None] * self.plan.paths + path
-        board.end.copy_(torch.cat([board.end, end], dim=1).gather(1, order))
-        board.last.copy_(torch.cat([board.last, own], dim=1).gather(1, order))
-        board.score.copy_(every.gather(1, order))
+        every = torch.cat([board.finished, torch.stack([scores, end, own], dim=2)], dim=1)  # (B, n + K, 3)
+        order = every[..., 0].argsort(dim=1, descending=True, stable=True)[:, : self.plan.kept, None]
+        torch.gather(every, 1, order.expand(-1, -1, 3), out=board.finished)
 
 
-def best(rank: Tensor, log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Places in K * V of the greatest of rank (B, K) + log_probs (B, K, V), of equals the first, and these: (B, count).
+def best(cost: Tensor, log_probs: Tensor, count: int, starts: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Places in K * V, of the least of cost (B, K) - log_probs (B, K, V), of equals the first; and these: (B, count).
 
-    The `count` greatest lie in the `count` stretches whose own greatest are greatest: only those are ordered.
+    V is of whole stretches; starts and offsets are as in `Constants`. The `count` best lie in the `count` stretches
+    whose own best are best: only those are ordered.
     """
-    _, paths, vocabulary = log_probs.shape
-    whole = vocabulary - vocabulary % STRETCH
-    tops = log_probs[..., :whole].view(len(rank), paths, whole // STRETCH, STRETCH).amax(-1)
-    if whole < vocabulary:
-        tops = torch.cat([tops, log_probs[..., whole:].amax(-1, keepdim=True)], dim=2)
-    stretches = tops.size(2)  # C
-    # In order of their places, so that of equals the first is the first.
-    chosen = greatest((rank[..., None] + tops).flatten(1), min(count, paths * stretches)).sort(1).values[..., None]
-    path = chosen // stretches
-    columns = chosen % stretches * STRETCH + torch.arange(STRETCH, device=rank.device)
-    places = path * vocabulary + columns.clamp(max=vocabulary - 1)
-    totals = rank.gather(1, path.flatten(1))[..., None] + log_probs.flatten(1).gather(1, places.flatten(1)).view_as(
-        places
-    )
-    totals = totals.masked_fill(columns >= vocabulary, -torch.inf).flatten(1)
-    first = greatest(totals, count)
-    return places.flatten(1).gather(1, first), totals.gather(1, first)
+    rows, paths, vocabulary = log_probs.shape
+    tops = log_probs.view(rows, paths, -1, STRETCH).amax(-1)  # (B, K, C)
+    start, _ = lowest((cost[..., None] - tops).flatten(1), starts, min(count, len(starts)))
+    places = (start[..., None] + offsets).flatten(1)  # (B, count * STRETCH)
+    own = log_probs.flatten(1).gather(1, places).view(rows, -1, STRETCH)
+    costs = (cost.gather(1, start // vocabulary)[..., None] - own).flatten(1)
+    found, index = lowest(costs, places, count)
+    return found, costs.gather(1, index)
+
+
+def lowest(costs: Tensor, names: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The names of the `count` least costs of each row, of equals the least name; and where they stand.
+
+    torch.topk takes any of several equals, and 16-bit logits often are equal. A float above 0 orders as its bits do, so
+    these bits above the name make a whole number without equals.
+    """
+    keyed = torch.add(names, costs.view(torch.int32), alpha=1 << 32)
+    least = keyed.topk(count, largest=False)
+    return least.values & 0xFFFFFFFF, least.indices
