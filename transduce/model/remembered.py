@@ -1,6 +1,7 @@
 """The keys and values that a decoder stack remembers: as many as there are, or in memory set aside once.
 
-Shapes: B sentences, K paths of a sentence, L target places, S source places, G heads of keys and values, W their width.
+Shapes: B sentences, K paths of a sentence, L target places, S source places, G heads of keys and values, W the width
+of a head, which may be another for keys than for values.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transduce.model.attention import hidden
+from transduce.model.attention import MultiHeadAttention, hidden
 from transduce.model.contract import Held, Room
 
 
@@ -36,10 +37,10 @@ class Reserved(Remembered):
     """
 
     @classmethod
-    def of(cls, room: Room, like: Tensor, groups: int, width: int) -> Reserved:
+    def of(cls, room: Room, attention: MultiHeadAttention) -> Reserved:
         """All zeros, not whatever the memory held: what nobody sees is still multiplied, by 0."""
-        shape = (room.sentences, room.length, room.paths, groups, width)
-        return cls(like.new_zeros(shape), like.new_zeros(shape))
+        like, before = attention.key.weight, (room.sentences, room.length, room.paths, attention.groups)
+        return cls(like.new_zeros(*before, attention.width), like.new_zeros(*before, attention.value_width))
 
     def at(self, where: tuple[Tensor, Tensor], reach: int) -> Open:
         """To be written `where` (numbers of sentences and places in them), and read as far as `reach`."""
@@ -82,13 +83,15 @@ class SourceView:
     mask: Tensor
 
     @classmethod
-    def reserve(cls, room: Room, parts: Sequence[tuple[Tensor, int, int]], additive: bool) -> SourceView:
-        """Memory for the sources of all sentences; parts are a tensor of the right kind, G and W for each layer."""
-        size, mask = room.sentences, torch.zeros(room.sentences, 1, 1, room.source, dtype=torch.bool)
-        shapes = [(like, (size, groups, room.source, width)) for like, groups, width in parts]
-        layers = tuple(Remembered(like.new_zeros(shape), like.new_zeros(shape)) for like, shape in shapes)
-        like = parts[0][0]
-        return cls(layers, (hidden(mask, like.dtype) if additive else mask).to(like.device))
+    def of(cls, room: Room, attentions: Sequence[MultiHeadAttention], additive: bool) -> SourceView:
+        """Memory for the sources of all sentences, for the attention of each layer."""
+        layers = []
+        for attention in attentions:
+            like, before = attention.key.weight, (room.sentences, attention.groups, room.source)
+            widths = attention.width, attention.value_width
+            layers.append(Remembered(*(like.new_zeros(*before, width) for width in widths)))
+        mask = torch.zeros(room.sentences, 1, 1, room.source, dtype=torch.bool, device=like.device)
+        return cls(tuple(layers), hidden(mask, like.dtype) if additive else mask)
 
     def put(self, slots: Tensor, view: SourceView) -> None:
         """In the places slots (b,) what was found of b sentences of at most S tokens."""

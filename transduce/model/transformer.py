@@ -259,10 +259,9 @@ class DecoderStack(nn.Module):
         """None where learned positions end before the room does."""
         if not self.positions.reaches(room.length):
             return None
-        parts = [(block.cross.key.weight, block.cross.groups, block.cross.width) for block in self.blocks()]
-        source = SourceView.reserve(room, parts, additive=self._fused)
-        grown = tuple(Reserved.of(room, *part) for part in parts)
-        nothing = torch.zeros(room.sentences, dtype=torch.int64, device=parts[0][0].device)
+        source = SourceView.of(room, [block.cross for block in self.blocks()], additive=self._fused)
+        grown = tuple(Reserved.of(room, block.attention) for block in self.blocks())
+        nothing = torch.zeros(room.sentences, dtype=torch.int64, device=source.mask.device)
         ancestors = nothing.new_zeros(room.sentences, room.paths, room.length)
         return Held(source, grown, room.length, nothing, ancestors)
 
