@@ -21,6 +21,7 @@ from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search.ensemble import Ensemble
 from transduce.search.fixed import Plan
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
@@ -111,6 +112,33 @@ def test_rooms_find_what_is_found_without(search: Any, wished: bool) -> None:
     assert slots.shape.room.sentences < 30
 
 
+@pytest.mark.parametrize("search", [Greedy(VARIED), Greedy(SHORT), Beam(4, n_best=3, limits=SHORT)], ids=str)
+def test_phrases_to_exclude(search: Any) -> None:
+    """Those that come up most, of one token, two and three; some sentences have none, and one may write nothing."""
+    engine, sources = engine_of(), sentences(30)
+    written = [hypotheses[0].tokens for hypotheses in in_room(engine, sources, search)]
+    pairs = tuple(tokens[:2] for tokens in written if len(tokens) >= 2)
+    triples = tuple(tokens[1:4] for tokens in written if len(tokens) >= 4)
+    every = tuple((token,) for token in range(V))
+    kinds = [(), pairs[:3], triples, (*pairs[3:], pairs[0][:1]), every]
+    wishes = [Wishes(prefix=pairs[0][:1] if i % 3 else (), exclude=kinds[i % 5]) for i in range(30)]
+    found = in_room(engine, sources, search, wishes)
+    assert_alike(found, plainly(engine, sources, search, wishes))
+    assert [own[0].tokens for own in found] != written
+
+
+def test_members_of_an_ensemble_have_their_places_in_one_room() -> None:
+    models = [engine_of(positions=positions).model for positions in (Sinusoidal(), Rotary())]
+    engine = TorchEngine(Ensemble(models, (2.0, 1.0)).eval(), SYMBOLS, SYMBOLS, CPU, graphs=True)
+    assert engine.rooms
+    engine.rooms.places = 300
+    for search in (Greedy(VARIED), Beam(3, n_best=2, limits=SHORT)):
+        assert_alike(in_room(engine, sentences(20), search), plainly(engine, sentences(20), search))
+    other = Model(d_model=16, decoder=RecurrentDecoder(1)).build(V, V, shared=True)
+    assert Ensemble([*models, other]).holding() is None
+    assert Ensemble([engine_of(positions=Learned(9)).model, models[0]]).reserve(Room(1, 1, 4, 10)) is None
+
+
 def test_sentences_end_at_many_places_by_themselves_and_at_limits() -> None:
     """So that the tests above see all of it."""
     engine = engine_of()
@@ -141,8 +169,8 @@ def test_a_room_is_used_again_with_nothing_left_of_those_before() -> None:
 
 def test_what_no_room_can_do_is_done_without() -> None:
     engine, sources = engine_of(), sentences(5)
-    excluding = [Wishes(exclude=((5,),))] * 5
-    for search, wishes in ((Sample(), ()), (Beam(4, groups=2, limits=SHORT), ()), (Greedy(SHORT), excluding)):
+    including = [Wishes(include=(((5,),),))] * 5
+    for search, wishes in ((Sample(), ()), (Beam(4, groups=2, limits=SHORT), ()), (Beam(4), including)):
         found = engine.search(sources, search, wishes or [NOTHING] * 5, list(range(5)))
         assert found == plainly(engine, sources, search, wishes)
     learned = engine_of(positions=Learned(20))

@@ -56,7 +56,8 @@ def test_the_best_are_the_best_of_all_and_of_equals_the_first(
         (Beam(4, groups=2), NOTHING, False),
         (Beam(4, coverage=0.1), NOTHING, False),
         (Beam(4), Wishes(include=(((5,),),)), False),
-        (Beam(4), Wishes(exclude=((5,),)), False),
+        (Beam(4), Wishes(exclude=((5,),)), True),
+        (Beam(4), Wishes(exclude=((5, 20),)), False),
         (Beam(11), NOTHING, False),  # 2 * 11 continuations of the first path, of 20 tokens
         (Greedy(), Wishes(prefix=(20,)), False),  # the plain search says what is wrong
         (Greedy(Limits(forbid=(20,))), NOTHING, False),

@@ -21,6 +21,7 @@ from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
 from transduce.model.contract import Holding, Room
 from transduce.search.board import Arrivals, Board, Finding, longest_first
+from transduce.search.constraints import phrase_table
 from transduce.search.fixed import Constants, Plan, Stepper
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
@@ -41,20 +42,20 @@ def crowd(count: int) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """A sentence that waits: its number, source with end symbol, bounds on what is written, and how that must begin."""
+    """A sentence that waits: its number, its source, bounds on what is written, and what else is asked of that."""
 
     number: int
     source: Sequence[int]
     longest: int
     shortest: int
-    prefix: Sequence[int]
+    wishes: Wishes
 
 
 def jobs_of(sources: Sequence[Sequence[int]], plan: Plan, wishes: Sequence[Wishes]) -> list[Job]:
     """One a source (given without end symbol), the longest first."""
     longest = plan.limits.lengths([len(source) + 1 for source in sources], wishes)
     made = [
-        Job(i, source, longest[i], plan.limits.shortest + len(wishes[i].prefix), wishes[i].prefix)
+        Job(i, source, longest[i], plan.limits.shortest + len(wishes[i].prefix), wishes[i])
         for i, source in enumerate(sources)
     ]
     return [made[i] for i in longest_first([len(source) for source in sources])]
@@ -62,10 +63,11 @@ def jobs_of(sources: Sequence[Sequence[int]], plan: Plan, wishes: Sequence[Wishe
 
 @dataclass(frozen=True)
 class Shape:
-    """What a room is known by: its size, the longest prefix, and the search."""
+    """What a room is known by: its size, the longest prefix, how many phrases to exclude and how long, the search."""
 
     room: Room
     prefix: int
+    exclude: tuple[int, int]
     plan: Plan
 
     @classmethod
@@ -76,9 +78,12 @@ class Shape:
         while sentences > 1 and sentences * plan.paths * length > most:
             sentences //= 2
         source = rounded(max(len(job.source) + 1 for job in jobs))
-        prefix = max(len(job.prefix) for job in jobs)
+        prefix = max(len(job.wishes.prefix) for job in jobs)
+        most_phrases = max(len(job.wishes.exclude) for job in jobs)
+        tokens = max((len(phrase) for job in jobs for phrase in job.wishes.exclude), default=0)
+        phrases = (crowd(most_phrases), crowd(tokens)) if tokens else (0, 0)
         room = Room(sentences, plan.paths, source, length)
-        return cls(room, rounded(prefix) if prefix else 0, plan)
+        return cls(room, rounded(prefix) if prefix else 0, phrases, plan)
 
 
 class Slots:
@@ -99,7 +104,7 @@ class Slots:
         held = model.reserve(shape.room)
         if held is None:
             return None
-        board = Board.of(shape.room, shape.plan.kept, shape.prefix, device)
+        board = Board.of(shape.room, shape.plan.kept, shape.prefix, shape.exclude, device)
         stepper = Stepper(model, held, board, shape.plan, Constants.of(shape.plan, board))
         return cls(model, source, shape, stepper, compiled)
 
@@ -130,13 +135,15 @@ class Slots:
         jobs, slots = [*jobs, *[jobs[-1]] * more], [*slots, *[slots[-1]] * more]
         sources = [job.source for job in jobs]
         width = rounded(max(len(source) + 1 for source in sources))
-        prefixes = [[*job.prefix, *[-1] * (self.shape.prefix - len(job.prefix))] for job in jobs]
+        prefixes = [[*job.wishes.prefix, *[-1] * (self.shape.prefix - len(job.wishes.prefix))] for job in jobs]
+        excluded = [phrase_table(job.wishes.exclude, *self.shape.exclude) for job in jobs]
         return Arrivals(
             *pad_sources(sources, self.source, width),
             torch.tensor(slots),
             torch.tensor([job.longest for job in jobs]),
             torch.tensor([job.shortest for job in jobs]),
             torch.tensor(prefixes, dtype=torch.int64).view(rows, self.shape.prefix),
+            torch.tensor(excluded, dtype=torch.int64).view(rows, *self.shape.exclude),
         )
 
     def _admit(self, arrivals: Arrivals) -> None:

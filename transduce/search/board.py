@@ -3,7 +3,8 @@
 A search by hand of Python lets sentences leave and tensors grow; here every step does the same work at the same
 addresses, so that a GPU may replay it. Sentences stand at places of their own, and new ones take over from those that
 are done. What is found is the same as by beam.py and stepwise.py.
-Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, V vocabulary, P longest prefix, b arrivals.
+Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, b arrivals, P longest prefix,
+M phrases of X tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Arrivals:
     """Sentences that come in: source and mask (b, S), the slots (b,) they take of the B there are.
 
     longest (b,) is the most tokens each may write, shortest (b,) the fewest before an end, prefix (b, P) how it must
-    begin, -1 after that.
+    begin, -1 after that. exclude (b, M, X) are phrases it must not hold: -1 before a phrase, -2 where there is none.
     """
 
     source: Tensor
@@ -36,6 +37,7 @@ class Arrivals:
     longest: Tensor
     shortest: Tensor
     prefix: Tensor
+    exclude: Tensor
 
     def tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
@@ -50,7 +52,8 @@ class Board:
     written there plus `radix` times the path it went on from; token_log_probs (B, L + 1, K) how probable it was. Line
     0, where nothing is written, takes what sentences write that are done. Of live paths cost (B, K) is minus the
     log-probability, and ancestors (B, K, L) is as in contract.py. finished (B, n, 3) has the score of each finished
-    path (-inf: there is none), where it ended (place * K + path) and the log-probability of the end.
+    path (-inf: there is none), where it ended (place * K + path) and the log-probability of the end. What sentences
+    brought with them is kept as in `Arrivals`.
     """
 
     newest: Tensor
@@ -59,6 +62,7 @@ class Board:
     longest: Tensor
     shortest: Tensor
     prefix: Tensor
+    exclude: Tensor
     chosen: Tensor
     token_log_probs: Tensor
     cost: Tensor
@@ -66,8 +70,8 @@ class Board:
     finished: Tensor
 
     @classmethod
-    def of(cls, room: Room, kept: int, prefix: int, device: torch.device) -> Board:
-        """With nobody in it."""
+    def of(cls, room: Room, kept: int, prefix: int, phrases: tuple[int, int], device: torch.device) -> Board:
+        """With nobody in it. `phrases`: how many to exclude there may be, and how long."""
         size, paths, length = room.sentences, room.paths, room.length
 
         def whole(*shape: int) -> Tensor:
@@ -83,6 +87,7 @@ class Board:
             longest=whole() + 1,
             shortest=whole(),
             prefix=whole(prefix) - 1,
+            exclude=whole(*phrases) - 2,
             chosen=whole(length + 1, paths),
             token_log_probs=real(length + 1, paths),
             cost=real(paths),
@@ -93,9 +98,8 @@ class Board:
     def admit(self, arrivals: Arrivals, symbols: Symbols) -> None:
         """New sentences, with nothing written: one live path each, or the first step would find all K times."""
         slots = arrivals.slots
-        for own, new in ((self.longest, arrivals.longest), (self.shortest, arrivals.shortest)):
-            own.index_copy_(0, slots, new)
-        self.prefix.index_copy_(0, slots, arrivals.prefix)
+        for name in ("longest", "shortest", "prefix", "exclude"):
+            getattr(self, name).index_copy_(0, slots, getattr(arrivals, name))
         self.place.index_fill_(0, slots, 0)
         self.done.index_fill_(0, slots, False)
         self.newest.index_fill_(0, slots, symbols.bos)

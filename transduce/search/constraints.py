@@ -119,8 +119,7 @@ def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
     """No phrase of those given for each sentence: its last token is struck where the others have just been written."""
     longest = max(len(phrase) for own in phrases for phrase in own)
     most = max(map(len, phrases))
-    free, absent = [-1] * longest, [-2] * longest  # -1 stands for any token, -2 is none that could be written
-    padded = [[[*free, *phrase][-longest:] for phrase in own] + [absent] * (most - len(own)) for own in phrases]
+    padded = [phrase_table(own, most, longest) for own in phrases]
     table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, most, longest)
     highest = max(max(phrase) for own in phrases for phrase in own)
 
@@ -132,6 +131,12 @@ def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
         return strike(allowed, last, ((head == -1) | (head == latest[:, None])).all(-1) & (last >= 0))
 
     return rule
+
+
+def phrase_table(phrases: Sequence[Phrase], most: int, longest: int) -> list[list[int]]:
+    """Phrases as lines of one length: -1 stands for any token, -2 is none that could be written."""
+    free, absent = [-1] * longest, [-2] * longest
+    return [[*free, *phrase][-longest:] for phrase in phrases] + [absent] * (most - len(phrases))
 
 
 def force(prefixes: Sequence[Phrase], device: torch.device) -> Rule:

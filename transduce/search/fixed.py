@@ -55,7 +55,8 @@ class Plan:
         left = self.vocabulary - len(never | {self.symbols.eos})
         known = all(token < self.vocabulary for token in never) and self.symbols.eos not in never
         asked = all(
-            not wish.include and not wish.exclude and all(token < self.vocabulary for token in wish.prefix)
+            not wish.include
+            and all(token < self.vocabulary for phrase in (wish.prefix, *wish.exclude) for token in phrase)
             for wish in wishes
         )
         return known and asked and left >= 1 and self.vocabulary >= 2 * self.paths
@@ -147,12 +148,13 @@ class Stepper:
             wanted = board.prefix.gather(1, column).masked_fill(board.place[:, None] > column, -1)[:, :, None]
             wanted = wanted.expand(*log_probs.shape[:2], 1)  # (B, K, 1), -1 where the prefix is over
             kept = log_probs.gather(2, wanted.clamp(min=0))
-        end = log_probs[..., eos].clamp(min=LOWEST) if limits.no_repeat else None
+        told = bool(limits.no_repeat or board.exclude.numel())  # rules that go by what is written
+        end = log_probs[..., eos].clamp(min=LOWEST) if told else None
         log_probs.index_fill_(2, self.constants.never, -torch.inf)
         if limits.shortest:
             log_probs[..., eos].masked_fill_((board.place < board.shortest)[:, None], -torch.inf)
         if end is not None:
-            log_probs.masked_fill_(~self._unrepeated(log_probs), -torch.inf)
+            log_probs.masked_fill_(self._struck(log_probs), -torch.inf)
             stuck = log_probs.amax(-1) == -torch.inf  # other rules leave some token: a plan sees to that
             log_probs[..., eos].copy_(torch.where(stuck, end, log_probs[..., eos]))
         if wanted is not None and kept is not None:
@@ -160,20 +162,28 @@ class Stepper:
             log_probs.scatter_(2, wanted.clamp(min=0), torch.where(wanted >= 0, kept, log_probs[..., :1]))
         return log_probs
 
-    def _unrepeated(self, log_probs: Tensor) -> Tensor:
-        """No n-gram twice in one path; (B, K, V)."""
+    def _struck(self, log_probs: Tensor) -> Tensor:
+        """Where a token would repeat an n-gram of its path, or end a phrase that is excluded: (B, K, V)."""
         board, size = self.board, self.plan.limits.no_repeat
         written = board.chosen[:, 1:-1].transpose(1, 2).gather(1, board.ancestors[..., 1:]) % self.plan.radix
-        allowed = torch.ones_like(log_probs, dtype=torch.bool)
-        if written.size(2) < size:
-            return allowed
-        grams = written.unfold(2, size, 1)  # (B, K, L - size, size)
-        behind = torch.arange(1 - size, 0, device=written.device)
-        latest = written.gather(2, (board.place[:, None, None] + behind).clamp(min=0).expand(*written.shape[:2], -1))
-        whole = torch.arange(size, size + grams.size(2), device=written.device) <= board.place[:, None, None]
-        repeats = (grams[..., :-1] == latest[:, :, None]).all(-1) & whole
-        rows = (grams[..., -1].flatten(0, 1), repeats.flatten(0, 1))
-        return strike(allowed.flatten(0, 1), *rows).view_as(log_probs)
+        allowed = torch.ones_like(log_probs, dtype=torch.bool).flatten(0, 1)
+        if 0 < size <= written.size(2):
+            grams = written.unfold(2, size, 1)  # (B, K, L - size, size)
+            whole = torch.arange(size, size + grams.size(2), device=written.device) <= board.place[:, None, None]
+            repeats = (grams[..., :-1] == self._latest(written, size)).all(-1) & whole
+            allowed = strike(allowed, grams[..., -1].flatten(0, 1), repeats.flatten(0, 1))
+        if board.exclude.numel():
+            head, last = board.exclude[:, None, :, :-1], board.exclude[:, None, :, -1]  # (B, 1, M, X - 1), (B, 1, M)
+            latest = self._latest(written, board.exclude.size(2))
+            ending = ((head == -1) | (head == latest)).all(-1) & (last >= 0)  # (B, K, M)
+            allowed = strike(allowed, last.expand_as(ending).flatten(0, 1), ending.flatten(0, 1))
+        return ~allowed.view_as(log_probs)
+
+    def _latest(self, written: Tensor, size: int) -> Tensor:
+        """The last size - 1 tokens of each path, -3 before its first: written (B, K, L - 1) -> (B, K, 1, size - 1)."""
+        behind = self.board.place[:, None, None] + torch.arange(1 - size, 0, device=written.device)
+        found = written.gather(2, behind.clamp(min=0).expand(*written.shape[:2], -1))
+        return found.masked_fill(behind < 0, -3)[:, :, None]
 
     def _follow(self, log_probs: Tensor) -> None:
         """Greedy search: the most probable token, of equals the first."""
