@@ -44,7 +44,7 @@ def engine_of(device: torch.device = CPU, **parts: Any) -> TorchEngine:
     model = config.build(V, V, shared=True).to(device).eval()
     with torch.no_grad():
         model.output_embedding.weight.mul_(2)[SYMBOLS.eos] *= 1.5
-    engine = TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs=True)
+    engine = TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs="on")
     assert engine.rooms
     engine.rooms.places = 300
     return engine
@@ -129,7 +129,7 @@ def test_phrases_to_exclude(search: Any) -> None:
 
 def test_members_of_an_ensemble_have_their_places_in_one_room() -> None:
     models = [engine_of(positions=positions).model for positions in (Sinusoidal(), Rotary())]
-    engine = TorchEngine(Ensemble(models, (2.0, 1.0)).eval(), SYMBOLS, SYMBOLS, CPU, graphs=True)
+    engine = TorchEngine(Ensemble(models, (2.0, 1.0)).eval(), SYMBOLS, SYMBOLS, CPU, graphs="on")
     assert engine.rooms
     engine.rooms.places = 300
     for search in (Greedy(VARIED), Beam(3, n_best=2, limits=SHORT)):
@@ -183,7 +183,7 @@ def test_what_no_room_can_do_is_done_without() -> None:
 
 def test_models_of_other_kinds_have_no_rooms() -> None:
     model = Model(d_model=16, decoder=RecurrentDecoder(1)).build(V, V, shared=True)
-    engine = TorchEngine(model, SYMBOLS, SYMBOLS, CPU, graphs=True)
+    engine = TorchEngine(model, SYMBOLS, SYMBOLS, CPU, graphs="on")
     assert engine.rooms is None
     assert engine.search([[5, 6]], Greedy(SHORT), [NOTHING], [0])
 
