@@ -12,7 +12,7 @@ import torch
 from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
 from transduce.engines.rooms import MOST_ROOMS
-from transduce.engines.slots import Shape, Slots, crowd, jobs_of, rounded
+from transduce.engines.slots import Shape, Slots, crowd, jobs_of, reached, rounded
 from transduce.engines.torch_engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.contract import Room
@@ -150,7 +150,7 @@ def test_sentences_end_at_many_places_by_themselves_and_at_limits() -> None:
 
 @pytest.mark.parametrize("positions", [Sinusoidal(), Learned(64), Rotary()], ids=str)
 def test_long_and_short_in_one_room(positions: Any) -> None:
-    """Memory is looked at farther as paths grow: past 16, 32 and 48 places."""
+    """Memory is looked at farther as paths grow: past 32 places."""
     engine = engine_of(positions=positions, residual=PreNorm())
     sources = [*sentences(6, longest=40), *sentences(6, seed=4, longest=3)]
     limits = Limits(longest=50, longest_extra=40)
@@ -232,6 +232,7 @@ def test_sizes_are_few() -> None:
         16, 16, 32, 48, 96, 192, 512, 768, 1024,
     ]  # fmt: skip
     assert [crowd(count) for count in (1, 2, 3, 5, 9, 16, 17, 40, 100)] == [1, 2, 4, 8, 16, 16, 32, 48, 128]
+    assert [reached(length) for length in (1, 32, 33, 64, 65, 500)] == [32, 32, 64, 64, 128, 512]
     assert len({(rounded(a), crowd(b)) for a in range(1, 513) for b in range(1, 513)}) < 150
 
 

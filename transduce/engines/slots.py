@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -33,6 +33,11 @@ SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 def rounded(length: int) -> int:
     """The next length for which there is room: 16, 32, 48, 64, 96, 128 ..., above 512 a multiple of 256."""
     return next((size for size in SIZES if length <= size), -(-length // 256) * 256)
+
+
+def reached(length: int) -> int:
+    """How far attention looks where paths have so many places: 32, 64, 128 ..., for each there is a graph."""
+    return max(32, 1 << (length - 1).bit_length())
 
 
 def crowd(count: int) -> int:
@@ -94,7 +99,7 @@ class Slots:
         self.device = stepper.board.place.device
         module = cast("nn.Module", model)
         self.recorder = Recorder(self.device, tuple(itertools.chain(module.parameters(), module.buffers())))
-        self.step = torch.compile(stepper.__call__, dynamic=False) if compiled else stepper
+        self.step = compiled_step(stepper) if compiled else stepper
         self.arrivals: dict[tuple[int, int], Arrivals] = {}
         self.visits = self.steps = 0
 
@@ -155,8 +160,20 @@ class Slots:
         """One token further for everybody, of whom none has written more than `written`."""
         self.steps += 1
         self.recorder.recording = self.visits > 1 or self.steps > PATIENCE
-        reach = min(rounded(written + 1), self.shape.room.length)
+        reach = min(reached(written + 1), self.shape.room.length)
         self.recorder.run(("step", reach), lambda: self.step(reach))
+
+
+def compiled_step(stepper: Stepper) -> Callable[[int], None]:
+    """The same step, compiled at its first call for each reach."""
+    step = torch.compile(stepper.__call__, dynamic=False)
+
+    def run(reach: int) -> None:
+        # Every room and reach is a program of its own, and torch gives up compiling after eight of one function.
+        with torch._dynamo.config.patch(recompile_limit=1024, accumulated_recompile_limit=4096):
+            step(reach)
+
+    return run
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
