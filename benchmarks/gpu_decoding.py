@@ -51,6 +51,7 @@ class Size:
     vocabulary: int
     batches: tuple[int, ...]
     file: int  # sentences of the test with many of them
+    checked: int  # and of those whose hypotheses are compared
 
     def build(self, seed: int = 1) -> Any:
         torch.manual_seed(seed)
@@ -67,8 +68,8 @@ class Size:
 
 
 SIZES = {
-    "base": Size(512, 6, 8, 2048, 32000, (1, 64, 512), 8192),
-    "tiny": Size(32, 2, 2, 64, 200, (1, 8), 40),
+    "base": Size(512, 6, 8, 2048, 32000, (1, 64, 512), 8192, 100),
+    "tiny": Size(32, 2, 2, 64, 200, (1, 4), 20, 12),
 }
 
 
@@ -103,14 +104,14 @@ def median(work: Callable[[int], object], times: int, longest: float = 8.0) -> t
 # -- the same hypotheses ---------------------------------------------------------------------------------------------
 
 
-def check(book: Book, device: torch.device) -> None:
+def check(book: Book, device: torch.device, count: int) -> None:
     """Rooms against the plain engine: small and exact, with ragged ends and slots taken over."""
-    small = Size(64, 2, 4, 128, 500, (), 0)
+    small = Size(64, 2, 4, 128, 500, (), 0, 0)
     model = small.build().to(device)
     with torch.no_grad():
         model.output_embedding.weight[SYMBOLS.eos] *= 1.5
     plain, rooms = engines(model, device)
-    rooms.rooms.places = 4 * 48 * 16
+    rooms.rooms.places = 4 * 48 * 4
     for search in (
         Greedy(Limits(longest=40, no_repeat=2)),
         Beam(4, n_best=3, limits=Limits(longest=40, no_repeat=2)),
@@ -119,7 +120,7 @@ def check(book: Book, device: torch.device) -> None:
         same = total = 0
         worst = 0.0
         for seed in range(4):  # as it is written, recorded, replayed
-            sources = small.sources(100, seed)
+            sources = small.sources(count, seed)
             found, expected = (find(engine, search, sources) for engine in (rooms, plain))
             for own, other in zip(found, expected, strict=True):
                 alike = [one.tokens for one in own] == [one.tokens for one in other]
@@ -376,7 +377,7 @@ def main() -> None:
         return lambda: time_ours(book, who, TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs), size, times)
 
     parts: list[tuple[str, Callable[[], None]]] = [
-        ("check", lambda: check(book, device)),
+        ("check", lambda: check(book, device, size.checked)),
         ("check", lambda: check_rounded(book, size, device, model)),
         ("peer", lambda: time_hugging_face(book, size, device)),
         ("graphs", ours("graphs", "on")),

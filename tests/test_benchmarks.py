@@ -180,7 +180,7 @@ def test_decoding_in_rooms_is_measured_and_checked(tmp_path: Path) -> None:
         "--output",
         str(tmp_path),
     ]
-    without = ["--without", "peer", "profile", "compiled"]
+    without = ["--without", "peer", "plain", "profile", "matmul", "compiled"]
     done = subprocess.run([*command, *without], cwd=ROOT, capture_output=True, text=True, check=False)
     rows = json.loads((tmp_path / "gpu_decoding.json").read_text(encoding="utf-8"))
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import torch
 
 from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
-from transduce.engines.rooms import MOST_ROOMS
+from transduce.engines.rooms import MOST_PLACES, MOST_ROOMS, most_places
 from transduce.engines.slots import Shape, Slots, crowd, jobs_of, reached, rounded
 from transduce.engines.torch_engine import TorchEngine
 from transduce.model.attention import Attention
@@ -253,6 +253,50 @@ def test_work_on_a_cpu_is_never_recorded() -> None:
         recorder.run("work", lambda number=number: done.append(number))  # type: ignore[misc]
     assert done == [0, 1, 2]
     assert not recorder.graphs
+
+
+class Unrecordable:
+    """What torch.cuda.graph raises on entering, as if the work could not be recorded."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *parts: object, **options: object) -> Unrecordable:
+        return self
+
+    def __enter__(self) -> None:
+        raise self.error
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def test_what_cannot_be_recorded_is_done_as_written_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, done = Recorder(CPU), []
+    recorder.able = recorder.recording = True
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", Unrecordable(RuntimeError("a wait in it\nand more")))
+    recorder.run("work", lambda: done.append(1))
+    with pytest.warns(match=r"graphs: this model's steps cannot be recorded \(a wait in it\); going on without"):
+        recorder.run("work", lambda: done.append(2))
+    recorder.run("work", lambda: done.append(3))
+    assert done == [1, 2, 3]
+    recorder.able = True
+    monkeypatch.setattr(torch.cuda, "graph", Unrecordable(torch.OutOfMemoryError("full")))
+    with pytest.raises(torch.OutOfMemoryError):
+        recorder.run("work", lambda: done.append(4))
+
+
+def test_rooms_are_as_large_as_a_gpu_has_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        total_memory = (
+            16 * 1000 * 2 * 2 * 16 * 4
+        )  # of a sixteenth, 1000 places: 2 layers, keys and values of 16
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    engine = engine_of()
+    assert engine.rooms
+    assert most_places(engine.rooms.model, CUDA) == 1000
+    assert most_places(engine.rooms.model, CPU) == MOST_PLACES
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -7,6 +7,7 @@ come again: the first answer does not wait.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable
 
 import torch
@@ -20,6 +21,7 @@ class Recorder:
         """`kept` are tensors that the work reads and others might drop."""
         self.device = device
         self.kept = kept
+        self.able = device.type == "cuda"
         self.recording = False  # to be set when the same work is known to come again
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.seen: set[Hashable] = set()
@@ -27,19 +29,26 @@ class Recorder:
 
     def run(self, name: Hashable, work: Callable[[], None]) -> None:
         """As it is written; from the second time on, once `recording`, as a graph."""
-        graph = self.graphs.get(name)
-        if graph is None and self.recording and name in self.seen and self.device.type == "cuda":
-            graph = self._record(work)
-            self.graphs[name] = graph
-        if graph is not None:
-            graph.replay()
+        if name not in self.graphs and name in self.seen and self.recording and self.able:
+            self._record(name, work)
+        if name in self.graphs:
+            self.graphs[name].replay()
         else:
             self.seen.add(name)
             work()
 
-    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def _record(self, name: Hashable, work: Callable[[], None]) -> None:
+        """Nothing is done while it is recorded; where that cannot be, say so once and go on without."""
         graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads may meanwhile use the device
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            work()
-        return graph
+        try:
+            # thread_local: other threads may meanwhile use the device
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                work()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.able = False
+            reason = str(error).split("\n")[0]
+            warnings.warn(f"graphs: this model's steps cannot be recorded ({reason}); going on without", stacklevel=2)
+            return
+        self.graphs[name] = graph

@@ -101,9 +101,9 @@ def attend(
 
 
 def hidden(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as numbers to add to scores: 0 where one may look, else the lowest float32 there is."""
-    lowest = max(torch.finfo(dtype).min, torch.finfo(torch.float32).min)
-    return torch.where(mask, 0.0, lowest).to(dtype)
+    """A mask as numbers to add to scores: 0 where one may look, else the lowest there is."""
+    # Not torch.where: it would bring both numbers to the device, for which a graph that is recorded cannot wait.
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 Turn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) turned by their places, or left as they are

@@ -197,7 +197,9 @@ class evaluating:
 
     def __enter__(self) -> None:
         self.before = self.model.training
-        self.model.eval()
+        if self.before:  # else not even looked at: that would take as long as a step of decoding
+            self.model.eval()
 
     def __exit__(self, *error: object) -> None:
-        self.model.train(self.before)
+        if self.before:
+            self.model.train()

@@ -105,7 +105,8 @@ class Board:
         self.newest.index_fill_(0, slots, symbols.bos)
         self.finished.index_fill_(0, slots, -torch.inf)
         paths = torch.arange(self.cost.shape[1], device=slots.device)
-        self.cost.index_copy_(0, slots, torch.where(paths == 0, 0.0, torch.inf).expand(len(slots), -1))
+        self.cost.index_fill_(0, slots, torch.inf)
+        self.cost[:, 0].index_fill_(0, slots, 0.0)
         self.ancestors.index_copy_(0, slots, paths[:, None].expand(len(slots), *self.ancestors.shape[1:]))
 
     def write(self, rows: Tensor, chosen: Tensor, log_probs: Tensor) -> None:
