@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from transduce.engines.slots import Shape, Slots, crowd, jobs_of, reached, round
 from transduce.engines.torch_engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.contract import Room
-from transduce.model.positions import Learned, Rotary, Sinusoidal
+from transduce.model.positions import Learned, Positions, Rotary, Sinusoidal
 from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PreNorm
@@ -227,6 +227,29 @@ def test_many_threads_get_their_own_answers() -> None:
         assert_alike(found[number], expected[number])
 
 
+@pytest.mark.parametrize("positions", [kind() for kind in get_args(Positions)], ids=str)
+@pytest.mark.parametrize("search", [Greedy(VARIED), Beam(4, n_best=2, limits=Limits(longest=14, shortest=3))], ids=str)
+def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> None:
+    """On the meta device there are no numbers: whoever reads one, or mixes devices, fails. A graph cannot either."""
+    shared: Any = {"layers": 1, "attention": Attention(2), "d_ff": 24, "positions": positions}
+    with torch.device("meta"), torch.inference_mode():
+        config = Model(16, 0.1, encoder=TransformerEncoder(**shared), decoder=TransformerDecoder(**shared))
+        model = config.build(V, V, shared=True).eval()
+    wishes = [Wishes(prefix=(5,), exclude=((6, 7),))] * 3
+    plan = Plan.of(search, wishes, SYMBOLS, V)
+    holding = model.holding()
+    assert plan
+    assert holding
+    jobs = jobs_of(sentences(3), plan, wishes)
+    with torch.inference_mode():
+        slots = Slots.of(holding, SYMBOLS, Shape.of(jobs, plan, 1000), torch.device("meta"), compiled=False)
+        assert slots
+        slots.take_in(jobs, [0, 1, 2])
+        slots.advance(0)
+    with pytest.raises(RuntimeError):
+        slots.stepper.board.place[0].item()
+
+
 def test_sizes_are_few() -> None:
     assert [rounded(length) for length in (1, 16, 17, 33, 65, 129, 500, 513, 769)] == [
         16, 16, 32, 48, 96, 192, 512, 768, 1024,
@@ -288,9 +311,7 @@ def test_what_cannot_be_recorded_is_done_as_written_and_said_once(monkeypatch: p
 
 def test_rooms_are_as_large_as_a_gpu_has_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
     class Properties:
-        total_memory = (
-            16 * 1000 * 2 * 2 * 16 * 4
-        )  # of a sixteenth, 1000 places: 2 layers, keys and values of 16
+        total_memory = 16 * 1000 * 2 * 2 * 16 * 4  # of a sixteenth, 1000 places: 2 layers, keys and values of 16
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     engine = engine_of()
