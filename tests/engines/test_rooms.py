@@ -25,6 +25,7 @@ from transduce.search.ensemble import Ensemble
 from transduce.search.fixed import Plan
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.wishes import NOTHING, Wishes
 
@@ -82,7 +83,7 @@ def in_room(
     """Found in a room, and nowhere else."""
     assert engine.rooms
     with torch.inference_mode():
-        found = engine.rooms.search(sources, search, wishes or [NOTHING] * len(sources))
+        found = engine.rooms.search(sources, search, wishes or [NOTHING] * len(sources), list(range(len(sources))))
     assert found is not None
     return found
 
@@ -91,6 +92,9 @@ SEARCHES = [
     Greedy(SHORT),
     Greedy(VARIED),
     Greedy(Limits(longest=14, shortest=4, no_repeat=2, forbid=(9, 10))),
+    Sample(limits=SHORT, samples=3, seed=5),
+    Sample(0.7, 8, 0.9, 2, limits=Limits(longest=14, shortest=2, no_repeat=2)),
+    MinimumBayesRisk(Samples(samples=4, temperature=2.0, seed=2, limits=SHORT)),
     Beam(1, limits=SHORT),
     Beam(4, limits=VARIED),
     Beam(3, n_best=3, length_penalty=0.0, limits=SHORT),
@@ -125,6 +129,14 @@ def test_phrases_to_exclude(search: Any) -> None:
     found = in_room(engine, sources, search, wishes)
     assert_alike(found, plainly(engine, sources, search, wishes))
     assert [own[0].tokens for own in found] != written
+
+
+def test_a_seed_is_no_reason_for_another_room() -> None:
+    engine = engine_of()
+    first, second = (in_room(engine, sentences(5), Sample(samples=2, seed=seed, limits=SHORT)) for seed in (1, 2))
+    assert [own[0].tokens for own in first] != [own[0].tokens for own in second]
+    assert engine.rooms
+    assert len(engine.rooms.rooms) == 1
 
 
 def test_members_of_an_ensemble_have_their_places_in_one_room() -> None:
@@ -170,14 +182,15 @@ def test_a_room_is_used_again_with_nothing_left_of_those_before() -> None:
 def test_what_no_room_can_do_is_done_without() -> None:
     engine, sources = engine_of(), sentences(5)
     including = [Wishes(include=(((5,),),))] * 5
-    for search, wishes in ((Sample(), ()), (Beam(4, groups=2, limits=SHORT), ()), (Beam(4), including)):
+    covering = Beam(4, coverage=0.1, limits=SHORT)
+    for search, wishes in ((covering, ()), (Beam(4, groups=2, limits=SHORT), ()), (Beam(4), including)):
         found = engine.search(sources, search, wishes or [NOTHING] * 5, list(range(5)))
         assert found == plainly(engine, sources, search, wishes)
     learned = engine_of(positions=Learned(20))
     wide = Greedy(Limits(longest=30, longest_extra=30))
     assert wide.limits.lengths([1], [NOTHING]) == [30]
     assert learned.rooms
-    assert learned.rooms.search([[5]], wide, [NOTHING]) is None  # positions are learned for 20 places
+    assert learned.rooms.search([[5]], wide, [NOTHING], [0]) is None  # positions are learned for 20 places
     assert visits(engine) == visits(learned) == 0
 
 
@@ -228,7 +241,7 @@ def test_many_threads_get_their_own_answers() -> None:
 
 
 @pytest.mark.parametrize("positions", [kind() for kind in get_args(Positions)], ids=str)
-@pytest.mark.parametrize("search", [Greedy(VARIED), Beam(4, n_best=2, limits=Limits(longest=14, shortest=3))], ids=str)
+@pytest.mark.parametrize("search", [Greedy(VARIED), Sample(), Beam(4, n_best=2, limits=Limits(shortest=3))], ids=str)
 def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> None:
     """On the meta device there are no numbers: whoever reads one, or mixes devices, fails. A graph cannot either."""
     shared: Any = {"layers": 1, "attention": Attention(2), "d_ff": 24, "positions": positions}
@@ -240,7 +253,7 @@ def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> No
     holding = model.holding()
     assert plan
     assert holding
-    jobs = jobs_of(sentences(3), plan, wishes)
+    jobs = jobs_of(sentences(3), plan, wishes, plan.streams(search, range(3)))
     with torch.inference_mode():
         slots = Slots.of(holding, SYMBOLS, Shape.of(jobs, plan, 1000), torch.device("meta"), compiled=False)
         assert slots
@@ -262,7 +275,7 @@ def test_sizes_are_few() -> None:
 def test_a_room_holds_as_many_sentences_as_fit() -> None:
     plan = Plan.of(Beam(4, limits=Limits(longest=30)), [NOTHING], SYMBOLS, V)
     assert plan
-    jobs = jobs_of(sentences(100), plan, [NOTHING] * 100)
+    jobs = jobs_of(sentences(100), plan, [NOTHING] * 100, [[0] * 4] * 100)
     assert [len(job.source) for job in jobs] == sorted((len(job.source) for job in jobs), reverse=True)
     assert Shape.of(jobs, plan, 4 * 32 * 1000).room == Room(128, 4, 16, 32)
     assert Shape.of(jobs, plan, 4 * 32 * 70).room == Room(64, 4, 16, 32)

@@ -171,14 +171,15 @@ def test_what_rooms_cannot_do_is_done_in_batches_of_usual_size(monkeypatch: pyte
         12, 12, shared=True
     )
     engine = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu"), "on")
+    search = Beam(4, groups=2)
     expected = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu")).search(
-        SOURCES, Sample(samples=2), [NOTHING] * 4, [1, 2, 3, 4]
+        SOURCES, search, [NOTHING] * 4, [1, 2, 3, 4]
     )
     monkeypatch.setattr("transduce.engines.torch_engine.PLAIN_TOKENS", 7)
     batches: list[int] = []
     plain = engine._search
     monkeypatch.setattr(engine, "_search", lambda *given: batches.append(len(given[0])) or plain(*given))  # type: ignore[func-returns-value]
-    found = engine.search(SOURCES, Sample(samples=2), [NOTHING] * 4, [1, 2, 3, 4])
+    found = engine.search(SOURCES, search, [NOTHING] * 4, [1, 2, 3, 4])
     assert batches == [1, 1, 2]
     assert [[h.tokens for h in own] for own in found] == [[h.tokens for h in own] for own in expected]
     assert engine.search_tokens > 0

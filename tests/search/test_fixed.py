@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from transduce.data.symbols import Symbols
 from transduce.search.fixed import STRETCH, Plan, best
 from transduce.search.limits import Limits
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
 from transduce.search.wishes import NOTHING, Wishes
 
@@ -63,7 +64,9 @@ def test_the_best_are_the_best_of_all_and_of_equals_the_first(
         (Greedy(Limits(forbid=(20,))), NOTHING, False),
         (Greedy(Limits(forbid=(3,))), NOTHING, False),  # nothing but the limit ends it
         (Greedy(Limits(forbid=tuple(range(4, 20)))), NOTHING, False),
-        (Sample(), NOTHING, False),
+        (Sample(samples=30), NOTHING, True),
+        (MinimumBayesRisk(), NOTHING, True),
+        (Sample(), Wishes(include=(((5,),),)), False),
         (MaskPredict(), NOTHING, False),
     ],
 )

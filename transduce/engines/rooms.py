@@ -44,13 +44,13 @@ class Rooms:
         self.rooms: OrderedDict[Shape, Slots] = OrderedDict()
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes]
+        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]] | None:
         """Hypotheses of each source, best first; None for what cannot be done in a room."""
         plan = Plan.of(search, wishes, self.target, self.model.vocabulary)
         if plan is None or not sources:
             return None
-        jobs = jobs_of(sources, plan, wishes)
+        jobs = jobs_of(sources, plan, wishes, plan.streams(search, keys))
         shape = Shape.of(jobs, plan, self.places)
         with self.lock:
             try:

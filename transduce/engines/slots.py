@@ -47,20 +47,24 @@ def crowd(count: int) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """A sentence that waits: its number, its source, bounds on what is written, and what else is asked of that."""
+    """A sentence that waits: its number, its source, bounds on what is written, what else is asked of that, and where
+    the random draws of its paths begin."""
 
     number: int
     source: Sequence[int]
     longest: int
     shortest: int
     wishes: Wishes
+    streams: Sequence[int]
 
 
-def jobs_of(sources: Sequence[Sequence[int]], plan: Plan, wishes: Sequence[Wishes]) -> list[Job]:
+def jobs_of(
+    sources: Sequence[Sequence[int]], plan: Plan, wishes: Sequence[Wishes], streams: Sequence[Sequence[int]]
+) -> list[Job]:
     """One a source (given without end symbol), the longest first."""
     longest = plan.limits.lengths([len(source) + 1 for source in sources], wishes)
     made = [
-        Job(i, source, longest[i], plan.limits.shortest + len(wishes[i].prefix), wishes[i])
+        Job(i, source, longest[i], plan.limits.shortest + len(wishes[i].prefix), wishes[i], streams[i])
         for i, source in enumerate(sources)
     ]
     return [made[i] for i in longest_first([len(source) for source in sources])]
@@ -123,7 +127,6 @@ class Slots:
 
     def take_in(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
         """Encode sources and put them in their slots."""
-        self.recorder.recording = self.visits > 1
         waiting = self._pack(jobs, slots)
         shape = (len(waiting.slots), waiting.source.size(1))
         if shape not in self.arrivals:
@@ -149,6 +152,7 @@ class Slots:
             torch.tensor([job.shortest for job in jobs]),
             torch.tensor(prefixes, dtype=torch.int64).view(rows, self.shape.prefix),
             torch.tensor(excluded, dtype=torch.int64).view(rows, *self.shape.exclude),
+            torch.tensor([job.streams for job in jobs], dtype=torch.int64),
         )
 
     def _admit(self, arrivals: Arrivals) -> None:

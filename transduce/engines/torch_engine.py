@@ -59,7 +59,7 @@ class TorchEngine:
         with evaluating(self.model), torch.inference_mode():
             if self.rooms is None:
                 return self._search(sources, search, wishes, keys)
-            found = self.rooms.search(sources, search, wishes)
+            found = self.rooms.search(sources, search, wishes, keys)
             if found is not None:
                 return found
             found = [[] for _ in sources]

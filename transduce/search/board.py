@@ -1,4 +1,4 @@
-"""Greedy and beam search in fixed shapes: what is held of each sentence, in tensors that are only ever written into.
+"""Searches in fixed shapes: what is held of each sentence, in tensors that are only ever written into.
 
 A search by hand of Python lets sentences leave and tensors grow; here every step does the same work at the same
 addresses, so that a GPU may replay it. Sentences stand at places of their own, and new ones take over from those that
@@ -29,6 +29,7 @@ class Arrivals:
 
     longest (b,) is the most tokens each may write, shortest (b,) the fewest before an end, prefix (b, P) how it must
     begin, -1 after that. exclude (b, M, X) are phrases it must not hold: -1 before a phrase, -2 where there is none.
+    streams (b, K) are what each path's random draws follow from.
     """
 
     source: Tensor
@@ -38,6 +39,7 @@ class Arrivals:
     shortest: Tensor
     prefix: Tensor
     exclude: Tensor
+    streams: Tensor
 
     def tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
@@ -63,6 +65,7 @@ class Board:
     shortest: Tensor
     prefix: Tensor
     exclude: Tensor
+    streams: Tensor
     chosen: Tensor
     token_log_probs: Tensor
     cost: Tensor
@@ -88,6 +91,7 @@ class Board:
             shortest=whole(),
             prefix=whole(prefix) - 1,
             exclude=whole(*phrases) - 2,
+            streams=whole(paths),
             chosen=whole(length + 1, paths),
             token_log_probs=real(length + 1, paths),
             cost=real(paths),
@@ -98,7 +102,7 @@ class Board:
     def admit(self, arrivals: Arrivals, symbols: Symbols) -> None:
         """New sentences, with nothing written: one live path each, or the first step would find all K times."""
         slots = arrivals.slots
-        for name in ("longest", "shortest", "prefix", "exclude"):
+        for name in ("longest", "shortest", "prefix", "exclude", "streams"):
             getattr(self, name).index_copy_(0, slots, getattr(arrivals, name))
         self.place.index_fill_(0, slots, 0)
         self.done.index_fill_(0, slots, False)
@@ -147,14 +151,17 @@ class Finding:
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(torch.cat([getattr(finding, name) for finding in findings]).cpu() for name in names))
 
-    def greedy(self, eos: int) -> list[list[Hypothesis]]:
-        """The one hypothesis of each sentence."""
+    def singles(self, eos: int) -> list[list[Hypothesis]]:
+        """Every path of each sentence, the most probable first, of equals the first: they went on by themselves."""
         lengths = (self.place + 1).tolist()
         written = slice(1, max(lengths) + 1)
-        tokens, log_probs = self.chosen[:, written, 0].tolist(), self.token_log_probs[:, written, 0].tolist()
+        parts = (part[:, written].transpose(1, 2).tolist() for part in (self.chosen, self.token_log_probs))
         return [
-            [Hypothesis.read(own[:length], logs[:length], eos)]
-            for own, logs, length in zip(tokens, log_probs, lengths, strict=True)
+            sorted(
+                (Hypothesis.read(own[:length], logs[:length], eos) for own, logs in zip(*paths, strict=True)),
+                key=lambda hypothesis: -hypothesis.score,
+            )
+            for *paths, length in zip(*parts, lengths, strict=True)
         ]
 
     def beams(self, radix: int, eos: int, alpha: float) -> list[list[Hypothesis]]:

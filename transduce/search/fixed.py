@@ -1,4 +1,6 @@
-"""One step of greedy or beam search in fixed shapes, on the tensors of board.py: nothing here waits for the device.
+"""A step of greedy search, sampling or beam search in fixed shapes, on the tensors of board.py.
+
+Nothing here waits for the device.
 
 Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, V vocabulary, C stretches of it.
 """
@@ -20,7 +22,9 @@ from transduce.search.constraints import LOWEST, strike
 from transduce.search.diverse import first_going
 from transduce.search.hypothesis import Hypothesis, length_penalty
 from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
+from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.stepwise import drawing, make_streams, most_probable
 from transduce.search.wishes import Wishes
 
 STRETCH = 64  # tokens whose greatest is found first, so that few of them need be ordered
@@ -28,24 +32,33 @@ STRETCH = 64  # tokens whose greatest is found first, so that few of them need b
 
 @dataclass(frozen=True)
 class Plan:
-    """A search that can be done in fixed shapes: greedy search, or a beam of so many paths and hypotheses kept."""
+    """A search that can be done in fixed shapes: a beam of so many paths and hypotheses kept, or paths by themselves.
 
-    greedy: bool
+    These take the most probable token, or draw as the settings `drawn` say (whose seed is not looked at).
+    """
+
+    beam: bool
     paths: int
     kept: int
     alpha: float
     limits: Limits
     symbols: Symbols
     vocabulary: int
+    drawn: Sample | None = None
 
     @classmethod
     def of(cls, search: Any, wishes: Sequence[Wishes], symbols: Symbols, vocabulary: int) -> Plan | None:
         """The plan of a search config; None for what needs shapes that change, or would be refused."""
+        if type(search) is MinimumBayesRisk:
+            search = search.candidates
         if type(search) is Greedy:
-            plan = cls(True, 1, 1, 0.0, search.limits, symbols, vocabulary)
+            plan = cls(False, 1, 0, 0.0, search.limits, symbols, vocabulary)
+        elif type(search) in (Sample, Samples):
+            drawn = replace(search, seed=0)
+            plan = cls(False, search.samples, 0, 0.0, search.limits, symbols, vocabulary, drawn)
         elif type(search) is Beam and search.groups == 1 and not search.coverage:
             size, kept, alpha = search.size, search.n_best, search.length_penalty
-            plan = cls(False, size, kept, alpha, search.limits, symbols, vocabulary)
+            plan = cls(True, size, kept, alpha, search.limits, symbols, vocabulary)
         else:
             return None
         return plan if plan._serves(wishes) else None
@@ -59,7 +72,15 @@ class Plan:
             and all(token < self.vocabulary for phrase in (wish.prefix, *wish.exclude) for token in phrase)
             for wish in wishes
         )
-        return known and asked and left >= 1 and self.vocabulary >= 2 * self.paths
+        return known and asked and left >= 1 and not (self.beam and self.vocabulary < 2 * self.paths)
+
+    def streams(self, search: Any, keys: Sequence[int]) -> list[list[int]]:
+        """What the draws of each path follow from, for each sentence."""
+        if self.drawn is None:
+            return [[0] * self.paths for _ in keys]
+        seed: int = getattr(search, "candidates", search).seed
+        found: list[list[int]] = make_streams(seed, keys, self.paths, len(keys)).view(-1, self.paths).tolist()
+        return found
 
     @property
     def radix(self) -> int:
@@ -68,9 +89,9 @@ class Plan:
 
     def read(self, finding: Finding) -> list[list[Hypothesis]]:
         """Hypotheses of sentences that are done, best first."""
-        if self.greedy:
-            return finding.greedy(self.symbols.eos)
-        return finding.beams(self.radix, self.symbols.eos, self.alpha)
+        if self.beam:
+            return finding.beams(self.radix, self.symbols.eos, self.alpha)
+        return finding.singles(self.symbols.eos)
 
 
 @dataclass(frozen=True)
@@ -132,7 +153,7 @@ class Stepper:
     def choose(self, logits: Tensor) -> None:
         """Write what is chosen on the board."""
         log_probs = self._allowed(logits.log_softmax(-1, dtype=torch.float32))  # (B, K, V)
-        if self.plan.greedy:
+        if not self.plan.beam:
             self._follow(log_probs)
             return
         if self.plan.radix > self.plan.vocabulary:
@@ -186,12 +207,16 @@ class Stepper:
         return found.masked_fill(behind < 0, -3)[:, :, None]
 
     def _follow(self, log_probs: Tensor) -> None:
-        """Greedy search: the most probable token, of equals the first."""
-        board = self.board
-        token = log_probs.argmax(-1)  # (B, 1)
+        """Greedy search and sampling: each path by itself; one that has ended writes end symbols."""
+        board, eos, paths = self.board, self.plan.symbols.eos, self.plan.paths
+        pick = most_probable if self.plan.drawn is None else drawing(self.plan.drawn)
+        steps = board.place[:, None].expand(-1, paths).flatten()
+        token = pick(log_probs.flatten(0, 1), board.streams.flatten(), steps).view(-1, paths)  # (B, K)
+        if paths > 1:
+            token = token.masked_fill((board.newest == eos) & (board.place > 0)[:, None], eos)
         board.write(self.constants.rows, token, log_probs.gather(2, token[..., None]).squeeze(2))
         board.newest.copy_(token)
-        board.close(token[:, 0] == self.plan.symbols.eos)
+        board.close((token == eos).all(1) if paths > 1 else token[:, 0] == eos)
 
     def _expand(self, log_probs: Tensor) -> None:
         """Beam search: see beam.py, whose `_step` and `_decided` this is."""
