@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -261,6 +262,21 @@ def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> No
         slots.advance(0)
     with pytest.raises(RuntimeError):
         slots.stepper.board.place[0].item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", [Greedy(SHORT), Beam(3, n_best=2, limits=SHORT)], ids=str)
+def test_a_step_is_one_program_for_the_compiler(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced whole, without a break, for every room; run as traced, since making code takes a minute."""
+    whole = partial(torch.compile, backend="eager", fullgraph=True)
+    monkeypatch.setattr(torch, "compile", whole)
+    engine = engine_of()
+    assert engine.rooms
+    engine.rooms.compiled = True
+    for count in (5, 9):
+        sources = sentences(count)
+        assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
+    assert len(engine.rooms.rooms) == 2
 
 
 def test_sizes_are_few() -> None:
