@@ -273,7 +273,7 @@ def test_a_step_is_one_program_for_the_compiler(search: Any, monkeypatch: pytest
     engine = engine_of()
     assert engine.rooms
     engine.rooms.compiled = True
-    for count in (5, 9):
+    for count in (2, 9):
         sources = sentences(count)
         assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
     assert len(engine.rooms.rooms) == 2
