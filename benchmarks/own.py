@@ -68,16 +68,17 @@ def prepare_corpus(pairs: Pairs, sizes: Sizes, folder: Path) -> Path:
     return corpus.folder
 
 
-def our_batches(corpus: Path, tokens: int, bucket: int) -> list[PaddedBatch]:
-    """The first epoch as the training loop sees it."""
+def our_batches(corpus: Path, tokens: int, bucket: int, shapes: int = 0) -> tuple[list[PaddedBatch], tuple[int, int]]:
+    """The first epoch as the training loop sees it, and the room for its tokens where shapes are few."""
     from transduce.data.batching import Batches
     from transduce.data.corpus import Corpus
 
     opened = Corpus.open(corpus)
-    stream = Batches(opened.split("train"), opened.tokenizers, tokens, bucket, seed=1)
+    stream = Batches(opened.split("train"), opened.tokenizers, tokens, bucket, seed=1, shapes=shapes)
     plan = stream.plan(0)
     made = (stream.make(plan, 0, number) for number in range(len(plan)))
-    return [PaddedBatch(batch.source.numpy(), batch.target.numpy()) for batch in made]
+    padded = [PaddedBatch(batch.source.numpy(), batch.target.numpy()) for batch in made]
+    return padded, stream.few.room if shapes else (0, 0)
 
 
 def run_loop(corpus: Path, folder: Path, job: Job, steps: int, threads: str, precision: str) -> float:
@@ -94,7 +95,7 @@ def run_loop(corpus: Path, folder: Path, job: Job, steps: int, threads: str, pre
         "training.average=0",
     ]
     command = [sys.executable, "-m", "transduce", "train", "base", *settings, "--output", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"transduce train failed:\n{done.stderr[-2000:]}")

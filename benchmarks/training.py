@@ -204,14 +204,17 @@ def make_jobs(options: argparse.Namespace, pairs: Pairs, folder: Path) -> dict[s
     """The batches of us and of the peers, and a file for the processes of each."""
     sizes = SIZES[options.size]
     corpus = prepare_corpus(pairs, sizes, folder)
-    ours = our_batches(corpus, options.tokens, options.bucket)
+    ours, room = our_batches(corpus, options.tokens, options.bucket, options.shapes)
     batches = {"transduce": ours, "peers": [*pairs.by_length(options.tokens)]}
     tokens = {name: sum(batch.target_tokens for batch in made) for name, made in batches.items()}
     assert set(tokens.values()) == {pairs.target_tokens}, f"not the same content: {tokens}, {pairs.target_tokens}"
-    settings = settings_of(sizes, options.tokens, options.bucket) + options.override
+    settings = settings_of(sizes, options.tokens, options.bucket)
+    settings += [f"data.shapes={options.shapes}", "training.compile=true"] if options.shapes else []
+    settings += options.override
     for name, made in batches.items():
         save_batches(folder / f"{name}.npz", made)
-        Job(sizes, options.device, str(folder / f"{name}.npz"), tuple(settings)).write(folder / f"{name}.json")
+        job = Job(sizes, options.device, str(folder / f"{name}.npz"), tuple(settings), room)
+        job.write(folder / f"{name}.json")
     return batches
 
 
@@ -243,7 +246,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     batches, load = make_jobs(options, pairs, folder), os.getloadavg()[0]
     contenders, ceilings = take_turns(options, folder)
     present = [contender for contender in contenders if not contender.missing]
-    full = {name: fullness(made) for name, made in batches.items()}
+    room = Job.read(folder / "transduce.json").room
+    full = {name: fullness(made, room if name == "transduce" else (0, 0)) for name, made in batches.items()}
     facts = Facts(pairs.target_tokens, pairs.flops(sizes), ceilings, full)
     rows = [row for precision in options.precision for row in rows_of(present, precision, facts)]
     loop = {}
@@ -277,6 +281,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--mean", type=float, default=25.0, help="around which lengths are log-normal")
     parser.add_argument("--equal", type=int, default=0, help="all sentences of this length instead")
     parser.add_argument("--bucket", type=int, default=8, help="data.bucket")
+    parser.add_argument("--shapes", type=int, default=-1, help="data.shapes, compiled; 0 = not; else 6 on a GPU")
     parser.add_argument("--rounds", type=int, default=5, help="timed passes of each, taken in turns")
     parser.add_argument("--threads", default="1,2", help="CPU threads to try")
     parser.add_argument("--precision", default="bf16,fp32")
@@ -290,6 +295,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         setattr(options, name, [part for part in getattr(options, name).split(",") if part])
     if options.device != "cpu":
         options.threads = ["1"]
+    if options.shapes < 0:
+        options.shapes = 0 if options.device == "cpu" else 6
     return options
 
 

@@ -33,6 +33,7 @@ class Job:
     device: str
     batches: str
     settings: tuple[str, ...] = ()  # overrides of our config
+    room: tuple[int, int] = (0, 0)  # of our batches, packed; 0 = padded
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -40,7 +41,9 @@ class Job:
     @classmethod
     def read(cls, path: Path) -> Job:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        return cls(Sizes(**tree["sizes"]), tree["device"], tree["batches"], tuple(tree["settings"]))
+        return cls(
+            Sizes(**tree["sizes"]), tree["device"], tree["batches"], tuple(tree["settings"]), tuple(tree["room"])
+        )
 
 
 def peer(name: str, job: Job) -> tuple[Update, list[Any]]:
@@ -69,6 +72,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     from transduce.data.batch import Batch
     from transduce.experiment import Config
     from transduce.objectives.base import Step
+    from transduce.training.compiled import compiled_step
     from transduce.training.cpu import keep_freed_memory
     from transduce.training.optimizer import update as step_optimizer
     from transduce.training.passes import Eager, Graphed
@@ -80,6 +84,8 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     model = config.model.build(job.sizes.vocabulary, job.sizes.vocabulary, shared=True).to(device)
     optimizer = config.training.optimizer.build(model.parameters(), model.tables())
     module = Step(model, config.objective.build()).train()
+    if config.training.compile is True:
+        module = compiled_step(module, config).train()
     graphs = device.type == "cuda" and config.training.graphs
     passes = {
         bf16: Graphed(module, device, bf16, print) if graphs else Eager(module, device, bf16) for bf16 in (True, False)
@@ -93,7 +99,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     batches = []
     for padded in load_batches(Path(job.batches)):
         source, target = _on(padded.source, device), _on(padded.target, device)
-        batches.append(Batch(source, source != PAD, target, target[:, 1:] != PAD))
+        batches.append(Batch(source, source != PAD, target, target[:, 1:] != PAD, room=job.room))
     return update, batches
 
 

@@ -30,7 +30,8 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
     ("override", "expected"),
     [
         ("seed=-1", "seed: expected 0 or more, got -1"),
-        ("data.tokens=0", "data.tokens: expected at least 1, got 0"),
+        ("data.tokens=-1", "data.tokens: expected 0 or more, got -1"),
+        ("data.shapes=-1", "data.shapes: expected 0 or more, got -1"),
         ("data.bucket=0", "data.bucket: expected at least 1, got 0"),
         ("data.sampling=1.0", "data.sampling: expected a number from 0 up to 1, got 1.0"),
         ("model.d_model=0", "model.d_model: expected at least 1, got 0"),
@@ -74,5 +75,5 @@ def test_what_is_refused(override: str, expected: str) -> None:
 
 
 def test_python_is_refused_in_the_same_words() -> None:
-    with pytest.raises(ConfigError, match="tokens: expected at least 1, got 0"):
-        Data(tokens=0)
+    with pytest.raises(ConfigError, match="tokens: expected 0 or more, got -1"):
+        Data(tokens=-1)

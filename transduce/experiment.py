@@ -27,18 +27,26 @@ class Data:
     """Which prepared corpus is read, and how it is cut into batches."""
 
     folder: str = ""
-    tokens: int = 4096  # padded tokens a batch, on each side
+    tokens: int = 4096  # padded tokens a batch, on each side; 0 = as many as the GPU holds, found by trying
     bucket: int = 8  # lengths are padded to multiples of this, more coarsely as they grow
+    shapes: int = 0  # at most so many shapes of batches, of real tokens; 0 = as `bucket` has it, few where compiled
     sampling: float = 0.0  # subword sampling (unigram) or BPE-dropout: 0.1 is usual, 0 = off
     train: str = "train"
     valid: str = "valid"
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "bucket"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.bucket < 1:
+            raise ConfigError(f"bucket: expected at least 1, got {self.bucket}")
+        for name in ("tokens", "shapes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0 <= self.sampling < 1:
             raise ConfigError(f"sampling: expected a number from 0 up to 1, got {self.sampling}")
+        if self.sampling > 0 and self.shapes:
+            raise ConfigError(
+                f"shapes: {self.shapes} shapes are chosen by the lengths of the texts, which data.sampling ="
+                f" {self.sampling} changes each time; set data.shapes=0, or data.sampling=0"
+            )
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,11 @@ class Config:
             raise ConfigError(
                 "training.parallel: with fsdp all processes use each block as often, and translations that are drawn"
                 " differ in length; set training.parallel=ddp"
+            )
+        if self.training.compile is True and not (isinstance(self.objective, Smoothed) and self.objective.steady):
+            raise ConfigError(
+                "training.compile: the objective does not do the same at every step (it has terms, draws, or is one of"
+                " your own), and compiled code would do as at the first; set training.compile=auto, or false"
             )
         if isinstance(self.objective, (Smoothed, SequenceLevel)):  # not a class of the user's own
             try:

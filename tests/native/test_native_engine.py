@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -78,6 +80,23 @@ def test_many_callers_at_once_get_their_own_answers(pair: Pair) -> None:
         caller.join(max(0.0, end - time.monotonic()))
     assert not [caller for caller in callers if caller.is_alive()], "a deadlock"
     assert not wrong
+
+
+def test_a_forked_process_has_threads_of_its_own(pair: Pair) -> None:
+    other = NativeEngine(pair.path, SYMBOLS, SYMBOLS, 3)
+    texts = sources(30, V)
+    expected = search(other, texts, Greedy())  # now the engine has threads
+    child = os.fork()
+    if child == 0:
+        os._exit(search(other, texts, Greedy()) != expected or search(other, texts[:1], Greedy()) != expected[:1])
+    end = time.monotonic() + 30
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+    assert search(other, texts, Greedy()) == expected
 
 
 def test_engines_come_and_go(pair: Pair) -> None:

@@ -127,7 +127,10 @@ def default_jobs(plan: Plan, parameters: Mapping[str, int]) -> int:
         return 1
     # Weights, gradients and Adam's moments; logits and what the loss makes of them; the context and all the rest.
     vocabulary = Corpus.open(plan.runs[0].config.data.folder).tokenizers.target.size
-    each = max(16 * parameters[run.variant] + 24 * run.config.data.tokens * vocabulary + (3 << 30) for run in plan.runs)
+    each = max(
+        16 * parameters[run.variant] + 24 * (run.config.data.tokens or 25_000) * vocabulary + (3 << 30)
+        for run in plan.runs
+    )
     memory = int(0.8 * cuda.get_device_properties(devices[0]).total_memory)
     return max(1, min(MOST_JOBS, _cores() // 2, memory // each))
 

@@ -1,13 +1,15 @@
 """Which pairs make up each batch of an epoch: by token budget and length bucket.
 
 The plan of an epoch is a pure function of the lengths, the seed and the epoch, so resuming at any position replays
-nothing. Lengths are rounded up to a few bucket edges, so that few distinct shapes occur.
+nothing. Lengths are rounded up to a few bucket edges, so that few distinct shapes occur; or batches have one of a given
+number of shapes to the row (shapes.py), for compiled code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Span, Split
 from transduce.data.links import piece_weights
 from transduce.data.sampling import Tokens
+from transduce.data.shapes import Shapes, choose_shapes, cut
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
 
@@ -25,11 +28,15 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches of one epoch: `pairs[starts[i]:starts[i + 1]]` padded to `shapes[i]` = (S, T)."""
+    """The batches of one epoch: `pairs[starts[i]:starts[i + 1]]` padded to `shapes[i]` = (S, T).
+
+    Batch i has `rows[i]` rows, the last of them empty where it has fewer pairs.
+    """
 
     pairs: Integers
     starts: Integers
     shapes: Integers
+    rows: Integers
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -89,10 +96,33 @@ def plan_epoch(
     sizes = np.concatenate([np.repeat(rows, batches), np.diff(left.starts)])
     shapes = np.concatenate([np.repeat(edges[buckets], batches, axis=0), left.shapes])
 
+    return _mixed(Plan(pairs, np.concatenate([[0], np.cumsum(sizes)]), shapes, sizes), generator)
+
+
+def plan_static(
+    source_lengths: NDArray[np.int32],
+    target_lengths: NDArray[np.int32],
+    spans: Sequence[Span],
+    shapes: Shapes,
+    seed: int,
+    epoch: int,
+) -> Plan:
+    """The same in batches that all have one of the shapes."""
+    generator = np.random.default_rng([seed, epoch])
+    pairs = generator.permutation(draw(spans, generator))
+    source, target = (side[pairs].astype(np.int64) + 1 for side in (source_lengths, target_lengths))
+    order, starts, kinds = cut(source, target, shapes)
+    widths = shapes.widths[kinds]
+    return _mixed(Plan(pairs[order], starts, np.stack((widths, widths), axis=1), shapes.rows[kinds]), generator)
+
+
+def _mixed(plan: Plan, generator: np.random.Generator) -> Plan:
+    """The same batches in another order."""
+    sizes = np.diff(plan.starts)
     mixed = generator.permutation(len(sizes))
-    begins, starts = np.cumsum(sizes) - sizes, np.concatenate([[0], np.cumsum(sizes[mixed])])
-    places = np.repeat(begins[mixed] - starts[:-1], sizes[mixed]) + np.arange(len(pairs))
-    return Plan(pairs[places], starts, shapes[mixed])
+    begins, starts = plan.starts[:-1], np.concatenate([[0], np.cumsum(sizes[mixed])])
+    places = np.repeat(begins[mixed] - starts[:-1], sizes[mixed]) + np.arange(len(plan.pairs))
+    return Plan(plan.pairs[places], starts, plan.shapes[mixed], plan.rows[mixed])
 
 
 def _join_leftovers(left: Integers, buckets: Integers, edges: Integers, tokens: int) -> Plan:
@@ -111,7 +141,8 @@ def _join_leftovers(left: Integers, buckets: Integers, edges: Integers, tokens: 
     if len(left):
         starts.append(len(left))
         shapes.append(wide)
-    return Plan(left, np.array(starts, np.int64), edges[np.array(shapes, np.int64).reshape(-1, 2)])
+    cuts = np.array(starts, np.int64)
+    return Plan(left, cuts, edges[np.array(shapes, np.int64).reshape(-1, 2)], np.diff(cuts))
 
 
 @dataclass(frozen=True)
@@ -120,6 +151,8 @@ class Batches:
 
     `sampling` > 0 cuts words into pieces anew each time (subword sampling; BPE-dropout for BPE), by a seed made of
     (seed, epoch, position). A batch then may hold somewhat more tokens than the budget, since rarer cuts are longer.
+    `shapes` > 0 makes batches of at most so many shapes, of `tokens` real tokens a side; `packed`, a batch that is made
+    whole says how much room its tokens need end to end.
     """
 
     split: Split
@@ -128,9 +161,21 @@ class Batches:
     step: int
     seed: int
     sampling: float = 0.0
+    shapes: int = 0
+    packed: bool = False
+
+    @cached_property
+    def few(self) -> Shapes:
+        """The shapes, where they are few."""
+        split = self.split
+        weights = np.concatenate([[span.weight] * (span.stop - span.start) for span in split.spans] or [[]])
+        source, target = (side.astype(np.int64) + 1 for side in (split.source_lengths, split.target_lengths))
+        return choose_shapes(source, target, weights, self.tokens, self.shapes)
 
     def plan(self, epoch: int) -> Plan:
         split = self.split
+        if self.shapes:
+            return plan_static(split.source_lengths, split.target_lengths, split.spans, self.few, self.seed, epoch)
         return plan_epoch(
             split.source_lengths, split.target_lengths, split.spans, self.tokens, self.step, self.seed, epoch
         )
@@ -158,7 +203,7 @@ class Batches:
 
     def make(self, plan: Plan, epoch: int, number: int, rows: slice = slice(None)) -> Batch:
         """Batch `number` of an epoch, or some rows of it, which are what they are in the whole."""
-        members = plan.batch(number)
+        members, height = plan.batch(number), len(range(int(plan.rows[number]))[rows])
         if self.sampling == 0:
             members = members[rows]
         pairs = [self.split.pair(int(i)) for i in members]
@@ -173,7 +218,9 @@ class Batches:
             target_length = self._rounded(targets)
             members, sources, targets = members[rows], sources[rows], targets[rows]  # all are cut alike before
         source_symbols, target_symbols = self.tokenizers.source.symbols, self.tokenizers.target.symbols
-        batch = collate(sources, targets, source_symbols, target_symbols, source_length, target_length)
+        batch = collate(sources, targets, source_symbols, target_symbols, source_length, target_length, height)
+        if self.packed and height == plan.rows[number]:
+            batch = replace(batch, room=self.few.room)
         if not self.split.aligned:
             return batch
         return replace(batch, alignment=self._alignment(members, sources, targets, batch))
@@ -190,7 +237,8 @@ class Batches:
             self.tokenizers,
             (batch.gold.size(1), batch.source.size(1)),
         )
-        return torch.from_numpy(weights)
+        empty = np.zeros((len(batch.source) - len(weights), *weights.shape[1:]), weights.dtype)
+        return torch.from_numpy(np.concatenate((weights, empty)))
 
     def _rounded(self, sentences: Sequence[Tokens]) -> int:
         longest = max(len(tokens) for tokens in sentences) + 1

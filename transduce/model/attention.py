@@ -6,7 +6,7 @@ D / H unless `key_width` makes queries and keys narrower or wider than values. A
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +15,14 @@ from torch.nn import functional as F
 
 from transduce.errors import ConfigError
 from transduce.model.dropout import dropout as drop
+from transduce.model.packing import PADDED, Padded
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 
 Trace = dict[str, Tensor]
 _EQUATION_1 = DotScore()
+# Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
+# long texts waste most of their tiles on sentences (measured: a quarter slower at 24 keys).
+SHORT = 256
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,12 @@ def attend(
     means that the queries are the last T of the S places and none looks ahead (it takes no further mask). With a trace
     the weights are kept under `name`; without one the fused kernel does the same sum without storing them, where it
     knows the score, save where gradients are wanted on a CPU: there its backward pass alone was measured at a quarter
-    of a training step.
+    of a training step. Nor in compiled training on sentences.
     """
     queries, keys = query.size(2), key.size(2)
     known = isinstance(score, DotScore) and to_weights is softmax
-    fused = known and trace is None and not (query.requires_grad and query.device.type == "cpu")
+    compiled = torch.compiler.is_compiling() and keys <= SHORT
+    fused = known and trace is None and not (query.requires_grad and (compiled or query.device.type == "cpu"))
     causal = causal and bool(queries > 1)  # a single query is the last place, and sees everything
     if causal and (not fused or queries != keys or bias is not None):
         mask, causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries), False
@@ -135,10 +140,16 @@ class MultiHeadAttention(nn.Module):
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
 
-    def remember(self, memory: Tensor, turn: Turn = unturned) -> tuple[Tensor, Tensor]:
+    def remember(self, memory: Tensor, turn: Turn = unturned, layout: Padded = PADDED) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
-        key = self.key_norm(split(self.key(memory), self.width))
-        return turn(key), split(self.value(memory), self.value_width)
+        key, value = (layout.spread(x) for x in self._project(memory, self.key, self.value))
+        return turn(self.key_norm(split(key, self.width))), split(value, self.value_width)
+
+    def reflect(self, x: Tensor, turn: Turn = unturned, layout: Padded = PADDED) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same x, for self-attention."""
+        key, value, query = (layout.spread(part) for part in self._project(x, self.key, self.value, self.query))
+        query, key = self.query_norm(split(query, self.width)), self.key_norm(split(key, self.width))
+        return turn(query), turn(key), split(value, self.value_width)
 
     def forward(
         self,
@@ -151,15 +162,38 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         trace: Trace | None = None,
         name: str = "",
+        layout: Padded = PADDED,
     ) -> Tensor:
         """Look from x (B, T, D) at remembered keys and values; (B, T, D)."""
-        query = turn(self.query_norm(split(self.query(x), self.width)))
+        query = turn(self.query_norm(split(layout.spread(self.query(x)), self.width)))
+        return self.look(query, key, value, mask, causal, bias, trace, name, layout)
+
+    def look(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: Tensor | None = None,
+        trace: Trace | None = None,
+        name: str = "",
+        layout: Padded = PADDED,
+    ) -> Tensor:
+        """The same for queries (B, H, T, K) there are."""
         if self.repeats > 1:
             key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
         dropout = self.dropout if self.training else 0.0
         heads = attend(query, key, value, mask, causal, bias, dropout, self.score, self.to_weights, trace, name)
-        joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))  # (B, T, D)
+        joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)
         return joined
+
+    def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
+        """x through several maps; in compiled training as one product, for which joining the weights costs little."""
+        if not (self.training and torch.compiler.is_compiling()):
+            return [projection(x) for projection in maps]
+        weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
+        return torch.split(F.linear(x, weight, bias), [one.out_features for one in maps], dim=-1)
 
 
 def split(x: Tensor, width: int) -> Tensor:

@@ -18,6 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from transduce.model.packing import Packed
+
 T = TypeVar("T")
 UNDECIDED = -1  # what a place of a canvas holds that is still to be written; no token of any vocabulary
 
@@ -106,6 +108,12 @@ class Learning(Stepwise, Protocol):
     def states(
         self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, State]: ...
+
+    def packed(
+        self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, room: tuple[int, int]
+    ) -> tuple[Tensor, Packed]:
+        """States of all tokens without work on padding, see whole.py; asked for only where the stacks can."""
+        ...
 
     @property
     def output(self) -> Tensor: ...

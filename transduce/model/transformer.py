@@ -19,6 +19,7 @@ from transduce.model.attention import Attention, Trace, Turn, hidden
 from transduce.model.contract import Held, Memory, Room, State
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
+from transduce.model.packing import PADDED, Padded
 from transduce.model.positions import Positions, PositionScheme, Sinusoidal
 from transduce.model.remembered import Remembered, Reserved, SourceView, paths_seen
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
@@ -92,19 +93,20 @@ class TransformerDecoder(StepwiseDecoder, WiredStack):
 
 @dataclass(frozen=True)
 class Places:
-    """What a stack's positions mean for the self-attention of all its layers.
+    """What a stack's positions and the layout of its tokens mean for the attention of all its layers.
 
     `seen` is where each of several paths may look, (B, 1, K, L); None where that is what stands before.
     """
 
     turn: Turn
     bias: Tensor | None
+    layout: Padded
     seen: Tensor | None = None
 
     @classmethod
-    def of(cls, positions: PositionScheme, start: int, count: int) -> Places:
+    def of(cls, positions: PositionScheme, start: int, count: int, layout: Padded = PADDED) -> Places:
         """For `count` tokens after `start` read before."""
-        return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count))
+        return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count), layout)
 
     @classmethod
     def held(cls, positions: PositionScheme, state: Held, dtype: torch.dtype | None) -> Places:
@@ -115,7 +117,15 @@ class Places:
             bias = bias.repeat_interleave(state.ancestors.size(1), dim=3)  # the K paths of a place stand together
         if dtype is not None:
             seen, bias = hidden(seen, dtype) if bias is None else bias.to(dtype) + hidden(seen, dtype), None
-        return cls(lambda heads: positions.rotate(heads, place), bias, seen)
+        return cls(lambda heads: positions.rotate(heads, place), bias, PADDED, seen)
+
+
+def sight(mask: Tensor) -> Tensor:
+    """(B, S) as (B, 1, 1, S), for every head and query: look at real tokens only.
+
+    A row of padding alone looks at all of it, for kernels differ in what they make of nothing to look at.
+    """
+    return (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
 
 
 class EncoderBlock(Block):
@@ -128,21 +138,16 @@ class EncoderBlock(Block):
         self.around_attention = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
-    def forward(self, x: Tensor, mask: Tensor, places: Places, trace: Trace | None, name: str) -> Tensor:
-        """x (B, S, D), mask (B, S)."""
-        looking = mask[:, None, None, :]  # (B, 1, 1, S): every head and query may look at real tokens only
+    def forward(
+        self, x: Tensor, mask: Tensor | None, looking: Tensor, places: Places, trace: Trace | None, name: str
+    ) -> Tensor:
+        """x (B, S, D), mask (B, S); looking (B, 1, 1, S) as `sight` gives it."""
 
         def attention(y: Tensor) -> Tensor:
-            out: Tensor = self.attention(
-                y,
-                *self.attention.remember(y, places.turn),
-                looking,
-                turn=places.turn,
-                bias=places.bias,
-                trace=trace,
-                name=f"{name}.self",
+            asked = self.attention.reflect(y, places.turn, places.layout)
+            return self.attention.look(
+                *asked, looking, bias=places.bias, trace=trace, name=f"{name}.self", layout=places.layout
             )
-            return out
 
         x = self.around_attention(x, attention, mask)
         x = self.around_feed_forward(x, self.feed_forward, mask)
@@ -160,17 +165,18 @@ class EncoderStack(nn.Module):
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
 
-    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
-        """x (B, S, D), mask (B, S) True at real tokens."""
-        places = Places.of(self.positions, 0, x.size(1))
-        x = self.dropout(self.positions.add(x, 0))
+    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: Padded = PADDED) -> Memory:
+        """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
+        places, looking = Places.of(self.positions, 0, x.size(1), layout), sight(mask)
+        x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            x = layer(x, mask, places, trace, f"encoder.{number}")
+            # A name of its own for each layer would have the compiler make code for each.
+            x = layer(x, real, looking, places, trace, "" if trace is None else f"encoder.{number}")
             outputs.append(x)
             if trace is not None:
                 trace[f"encoder.{number}.out"] = x
-        outputs[-1] = self.final(x, mask)
+        outputs[-1] = self.final(x, real)
         return Memory(tuple(outputs), mask)
 
 
@@ -189,9 +195,9 @@ class DecoderBlock(Block):
         self.around_cross = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
-    def remember_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def remember_source(self, memory: Tensor, layout: Padded = PADDED) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's output (B, S, D), projected once a sentence."""
-        remembered: tuple[Tensor, Tensor] = self.cross.remember(memory)
+        remembered: tuple[Tensor, Tensor] = self.cross.remember(memory, layout=layout)
         return remembered
 
     def forward(
@@ -210,18 +216,20 @@ class DecoderBlock(Block):
         causal = self.causal and places.seen is None
         # A causal place sees no padding, which comes last; any other must be kept from it.
         looking = places.seen if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
+        layout = places.layout
 
         def attention(y: Tensor) -> Tensor:
-            newest = Remembered(*self.attention.remember(y, places.turn))
-            known = newest if past is None else past.extend(newest)
+            query, *newest = self.attention.reflect(y, places.turn, layout)
+            known = Remembered(*newest) if past is None else past.extend(Remembered(*newest))
             grown.append(known)
-            out: Tensor = self.attention(
-                y, known.key, known.value, looking, causal, places.turn, places.bias, trace=trace, name=f"{name}.self"
+            return self.attention.look(
+                query, known.key, known.value, looking, causal, places.bias, trace, f"{name}.self", layout
             )
-            return out
 
         def cross(y: Tensor) -> Tensor:
-            out: Tensor = self.cross(y, source.key, source.value, source_mask, trace=trace, name=f"{name}.cross")
+            out: Tensor = self.cross(
+                y, source.key, source.value, source_mask, trace=trace, name=f"{name}.cross", layout=layout
+            )
             return out
 
         x = self.around_attention(x, attention, mask)
@@ -247,13 +255,11 @@ class DecoderStack(nn.Module):
     def blocks(self) -> Iterator[DecoderBlock]:
         return (cast("DecoderBlock", layer) for layer in self.layers)
 
-    def start(self, memory: Memory) -> State:
+    def start(self, memory: Memory, layout: Padded = PADDED) -> State:
         """Keys and values of what each layer will look at, projected once a sentence."""
-        return State(fixed=SourceView(self._look_at(memory), memory.mask[:, None, None, :]), grown=None, length=0)
-
-    def _look_at(self, memory: Memory) -> tuple[Remembered, ...]:
-        looked_at = self.wiring(memory.layers)
-        return tuple(Remembered(*layer.remember_source(x)) for layer, x in zip(self.blocks(), looked_at, strict=True))
+        looked_at = zip(self.blocks(), self.wiring(memory.layers), strict=True)
+        layers = tuple(Remembered(*layer.remember_source(x, layout)) for layer, x in looked_at)
+        return State(fixed=SourceView(layers, sight(memory.mask)), grown=None, length=0)
 
     def reserve(self, room: Room) -> Held | None:
         """None where learned positions end before the room does."""
@@ -268,16 +274,22 @@ class DecoderStack(nn.Module):
     def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
         """See contract.py."""
         source: SourceView = held.fixed
-        source.put(slots, SourceView(self._look_at(memory), memory.mask[:, None, None, :]))
+        source.put(slots, self.start(memory).fixed)
 
     @property
     def _fused(self) -> bool:
         return all(block.attention.fused for block in self.blocks())
 
     def forward(
-        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
+        self,
+        x: Tensor,
+        state: State,
+        trace: Trace | None = None,
+        mask: Tensor | None = None,
+        layout: Padded = PADDED,
     ) -> tuple[Tensor, State]:
-        """Read x (B, t, D), real where mask (B, t) is True, further from `state`."""
+        """Read x (B, t, D), real where mask (B, t) is True, further from `state`; (1, N, D) in a packed layout."""
+        read = x.size(1)
         source: SourceView = state.fixed
         start: int | Tensor
         if isinstance(state, Held):
@@ -285,12 +297,12 @@ class DecoderStack(nn.Module):
             where = torch.arange(len(x), device=x.device), state.place
             past = [reserved.at(where, state.length) for reserved in state.grown]
         else:
-            places, start = Places.of(self.positions, state.length, x.size(1)), state.length
+            places, start = Places.of(self.positions, state.length, read, layout), state.length
             past = state.grown or [None] * len(self.layers)
-        x = self.dropout(self.positions.add(x, start))
+        x, mask = self.dropout(layout.collect(self.positions.add(x, start))), layout.real(mask)
         grown: list[Remembered] = []
         for number, layer in enumerate(self.layers):
-            name = f"decoder.{number}"
+            name = "" if trace is None else f"decoder.{number}"
             x, remembered = layer(x, past[number], source.layers[number], source.mask, mask, places, trace, name)
             grown.append(remembered)
             if trace is not None:
@@ -298,7 +310,7 @@ class DecoderStack(nn.Module):
         x = self.final(x, mask)
         if isinstance(state, Held):
             return x, replace(state, place=state.place + 1)
-        return x, replace(state, grown=tuple(grown), length=state.length + x.size(1))
+        return x, replace(state, grown=tuple(grown), length=state.length + read)
 
 
 class HoldingSeq2Seq(Seq2Seq):

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from transduce.model.attention import Trace
 from transduce.model.contract import Holding, Memory, State, stepwise_log_probs
+from transduce.model.packing import Packed
 
 
 class Embedding(nn.Module):
@@ -143,6 +144,20 @@ class Seq2Seq(EncoderDecoder):
         """The same before the projection by `output`: (B, t, D)."""
         x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
         return x, state
+
+    def packed(
+        self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, room: tuple[int, int]
+    ) -> tuple[Tensor, Packed]:
+        """`states` of tokens (B, T) after their sources (B, S), without work on padding; for stacks that can pack.
+
+        (1, N, D), and the layout that brings anything else of the target into the same order. `room` (source, target)
+        is how many real tokens there are at most.
+        """
+        layouts = Packed(source_mask, room[0]), Packed(mask, room[1])
+        memory = self.encoder(self.source_embedding(source), source_mask, None, layouts[0])
+        state = self.decoder.start(memory, layouts[0])  # type: ignore[operator]
+        x, _ = self.decoder(self.target_embedding(tokens), state, None, mask, layouts[1])
+        return x, layouts[1]
 
     @property
     def output(self) -> Tensor:

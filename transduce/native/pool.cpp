@@ -1,6 +1,9 @@
 #include "pool.h"
 
 #include <sched.h>
+#include <unistd.h>
+
+#include <new>
 
 namespace transduce {
 namespace {
@@ -62,8 +65,22 @@ void Team::help(int member) {
   }
 }
 
+Pool::Pool(int threads) : threads_(threads), free_(threads), process_(getpid()) {}
+
+void Pool::after_fork() {
+  if (process_ == getpid()) return;
+  for (auto& helper : helpers_) helper.release();  // a thread that is not there can neither be joined nor forgotten
+  helpers_.clear();
+  new (&changed_) std::condition_variable;  // those of the parent wait for threads that are not here
+  new (&called_) std::condition_variable;
+  free_ = threads_;
+  waiting_ = 0;
+  process_ = getpid();
+}
+
 Pool::Loan::Loan(Pool& pool) : pool_(pool) {
   std::unique_lock<std::mutex> guard(pool.lock_);
+  pool.after_fork();
   pool.waiting_++;
   pool.changed_.wait(guard, [&] { return pool.free_ > 0; });
   pool.waiting_--;
@@ -114,6 +131,7 @@ void Pool::serve(Helper* helper) {
 Pool::~Pool() {
   {
     std::lock_guard<std::mutex> guard(lock_);
+    after_fork();
     closing_ = true;
   }
   called_.notify_all();

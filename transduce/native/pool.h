@@ -50,7 +50,7 @@ class Team {
 
 class Pool {
  public:
-  explicit Pool(int threads) : threads_(threads), free_(threads) {}
+  explicit Pool(int threads);
   ~Pool();
 
   // A team of one to all threads for the length of a call; waits until at least one is free.
@@ -72,9 +72,10 @@ class Pool {
     int member = 0;
   };
   void serve(Helper* helper);
+  void after_fork();  // a child process has none of its parent's threads
 
   const int threads_;
-  int free_, waiting_ = 0;
+  int free_, waiting_ = 0, process_;
   bool closing_ = false;
   std::mutex lock_;
   std::condition_variable changed_, called_;

@@ -70,14 +70,28 @@ class CrossEntropy(Smoothed):
             def inputs(memory: Memory) -> Tensor:
                 return read(model, batch, memory, step)
 
+            if batch.room != (0, 0) and self.steady:
+                return self._projected(model, *_packed(model, batch))
             passed = forward(model, batch, terms.trace(step), inputs)
             if self.terms:  # they read logits, so that these are there
                 return self.loss_of(passed, terms, step)
-            states, gold, mask = passed.states.flatten(0, 1), batch.gold.flatten(), batch.target_mask.flatten()
-            smoothed, nll = projected_losses(states, model.output, gold, mask, self.label_smoothing, model.output_bias)
-            return Loss(self.weight * smoothed, mask.sum(), {"nll": nll.detach()})
+            return self._projected(model, passed.states, batch.gold, batch.target_mask)
 
         return objective
+
+    def _projected(self, model: Learning, states: Tensor, gold: Tensor, mask: Tensor) -> Loss:
+        """states (B, T, D), gold and mask (B, T)."""
+        flat = states.flatten(0, 1), model.output, gold.flatten(), mask.flatten()
+        smoothed, nll = projected_losses(*flat, self.label_smoothing, model.output_bias)
+        return Loss(self.weight * smoothed, mask.sum(), {"nll": nll.detach()})
+
+
+def _packed(model: Learning, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """States, gold and mask end to end, as one row."""
+    read = batch.source, batch.source_mask, batch.inputs, batch.target_mask
+    states, layout = model.packed(*read, batch.room)
+    gold = layout.collect(batch.gold)
+    return states, gold, layout.real(batch.target_mask)
 
 
 def smoothed_loss(log_probs: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Loss:

@@ -46,8 +46,10 @@ class _ProjectedLosses(torch.autograd.Function):
         to_weight = torch.zeros_like(weight) if learning else None
         to_bias = torch.zeros_like(bias) if learning and bias is not None else None
         sums = states.new_zeros(2, dtype=torch.float32 if states.dtype != torch.float64 else torch.float64)
-        for begin in range(0, states.size(0), rows):
-            part = slice(begin, begin + rows)
+        # Compiled, all rows are one stretch: it is written twice, in the precision of the product, and not kept.
+        whole = torch.compiler.is_compiling()
+        for begin in (0,) if whole else range(0, states.size(0), rows):
+            part = slice(None) if whole else slice(begin, begin + rows)
             logits = F.linear(states[part], matrix, None if bias is None else bias.to(states.dtype))  # (C, V)
             found, slope = _losses_in_parts(logits, gold[part], mask[part], smoothing, learning, together)
             sums += found
@@ -70,6 +72,8 @@ def _losses_in_parts(
     logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learning: bool, rows: int
 ) -> tuple[Tensor, Tensor]:
     """`_losses` of so many rows at a time; slopes are written over the logits, in their type."""
+    if torch.compiler.is_compiling():
+        return _losses_compiled(logits, gold, mask, smoothing)
     if rows >= len(logits):
         sums, slope = _losses(logits, gold, mask, smoothing, learning)
         return sums, slope.to(logits.dtype)
@@ -95,3 +99,17 @@ def _losses(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learni
     slope = log_probs.exp_().sub_(smoothing / logits.size(-1))
     slope.scatter_add_(-1, gold.unsqueeze(-1), slope.new_full((), smoothing - 1).expand(len(gold), 1))
     return sums, slope.mul_(mask.unsqueeze(-1))
+
+
+def _losses_compiled(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The same as a compiler does it in two passes: sums over each row, then the slopes, in the logits' type."""
+    high = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = high.logsumexp(-1)
+    right = logits.gather(-1, gold.unsqueeze(-1)).squeeze(-1).to(high.dtype)
+    smoothed = total - (1 - smoothing) * right - smoothing * high.mean(-1)
+    nothing = total.new_zeros(())
+    sums = torch.stack((smoothed.where(mask, nothing).sum(), (total - right).where(mask, nothing).sum()))
+    words = torch.arange(logits.size(-1), device=logits.device)
+    slope = (high - total.unsqueeze(-1)).exp() - smoothing / logits.size(-1)
+    slope = slope - (1 - smoothing) * (words == gold.unsqueeze(-1))
+    return sums, (slope * mask.unsqueeze(-1)).to(logits.dtype)

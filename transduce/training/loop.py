@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.data.prefetch import prefetched
 from transduce.data.share import Portion, Share
@@ -37,6 +36,7 @@ from transduce.training.checkpoint import (
 )
 from transduce.training.cpu import own_threads, settle
 from transduce.training.distributed import Group
+from transduce.training.halving import Halving
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog, Unheard
 from transduce.training.memory import explained_shortage, peak_memory
@@ -45,6 +45,7 @@ from transduce.training.passes import choose
 from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
 from transduce.training.signals import StopRequest
+from transduce.training.start import settle_start
 from transduce.training.sums import Sums
 from transduce.training.validate import Measured, validate, wearing
 
@@ -93,8 +94,6 @@ class _Run:
         self.tokenizers = corpus.tokenizers
         split = corpus.split(config.data.train)
         self.validates = config.data.valid in corpus.splits
-        data = config.data
-        self.batches = Batches(split, self.tokenizers, data.tokens, data.bucket, config.seed, data.sampling)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
         found = make_ready(folder, config, self.tokenizers, model) if group.first else None
@@ -103,13 +102,13 @@ class _Run:
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
         self.validated = copy.deepcopy(model) if in_pieces and group.first else model  # a whole one
         self.module = Step(model, config.objective.build(self._tools()))
-        self.passes = choose(self.module, model, config, group, lambda text: self.log.say(text))
+        self.written = choose(self.module, model, config, group, lambda text: self.log.say(text))
         self.session = Session(config, model, group.device)
         self.session.place.corpus = corpus.digest
         self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
         self.notes = self._resume(found)
-        counting = len(model.weights()) > len(list(model.parameters()))  # what batches were like, as BatchNorm does
-        self.share = Share(group.rank, group.size, config.training.accumulate, entire=not counting)
+        self.counting = len(model.weights()) > len(list(model.parameters()))  # what batches are like, as BatchNorm does
+        self.share = Share(group.rank, group.size, config.training.accumulate, entire=not self.counting)
         self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
         self.sums = Sums(self.session.place, group)
         self.log = self._log()
@@ -149,14 +148,22 @@ class _Run:
                     " training.minutes or validation.patience to go on"
                 )
                 return Outcome(self.folder, place.step, reason, place.validation)
-            log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
-            settle(self.config.training, self.session, self.passes, self.batches, self.group.size == 1, log.say)
+            self._make_ready(log)
             with prefetched(self._stream(), ahead=4 * self.group.size) as ready, explained_shortage(self.config, place):
                 while not reason:
                     reason = self._step(ready, log, stop)
             if reason in _ENDS:
                 self._finish(log, reason)
         return Outcome(self.folder, place.step, reason, place.validation)
+
+    def _make_ready(self, log: RunLog) -> None:
+        """Settle what steps are made of and how."""
+        found = settle_start(self.config, self.session, self.written, self.corpus, self.group, log.say)
+        self.config, self.batches = found.config, found.batches
+        place, alone = self.session.place, self.group.size == 1
+        log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
+        settle(self.config.training, self.session, found.passes, self.batches, alone, log.say)
+        self.passes = Halving(found.passes, self.session, self.config.seed, self.counting or not alone, log.say)
 
     def _stream(self) -> Iterator[Portion]:
         """Batches from where the run stands, ready for the device: what the thread that makes them does."""
@@ -210,12 +217,8 @@ class _Run:
         """Back-propagate the sums of all micro-batches, then divide once by the sum of their counts."""
         session, place = self.session, self.session.place
         self.module.train()
-        session.optimizer.zero_grad(set_to_none=self.passes.drops_gradients)
         count = torch.zeros((), device=session.device)
-        own = [(portion, portion.batch) for portion in portions if portion.batch is not None]
-        for portion, batch in own:
-            _seed(self.config.seed, place.step, portion.number, portion.piece)
-            loss = self.passes(batch, place.step, portion is own[-1][0], portion.counted)
+        for loss in self.passes([(portion, portion.batch) for portion in portions if portion.batch is not None]):
             count += loss.count
             finite = loss.total.isfinite()  # else the micro-batch is in no sum, and reports stay means
             metrics = {f"{_METRIC}{name}": value for name, value in loss.metrics.items()}
@@ -365,8 +368,3 @@ class _Run:
             + (f", {self.group.size} processes ({self.config.training.parallel})" if self.group.size > 1 else "")
             + ("" if self.validates else f"; not validated, for the corpus has no split '{self.config.data.valid}'")
         )
-
-
-def _seed(seed: int, step: int, micro: int, piece: int) -> None:
-    """Dropout and the like of one piece of a micro-batch follow from these four numbers alone."""
-    torch.manual_seed((((seed * 1_000_003 + step) * 1_009 + micro) + piece * 0x9E3779B97F4A7C15) % (1 << 63))

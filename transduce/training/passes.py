@@ -25,6 +25,11 @@ MOST_GRAPHS = 128  # shapes; a corpus has a few dozen that come again and again
 Shape = tuple[tuple[int, ...], ...]
 
 
+def shape_of(batch: Batch) -> Shape:
+    """All that the work on a batch depends on, but for what it says."""
+    return (*(tuple(tensor.shape) for tensor in batch.tensors()), batch.room)
+
+
 class Eager:
     """Adds the gradients of a micro-batch's loss to those there are; gives the loss, detached."""
 
@@ -79,7 +84,7 @@ class Graphed(Eager):
         self.failed = False
 
     def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
-        shape = tuple(tuple(tensor.shape) for tensor in batch.tensors())
+        shape = shape_of(batch)
         if shape in self.recorded:
             return self._replay(self.recorded[shape], batch)
         if shape in self.seen and not self.failed and len(self.recorded) < MOST_GRAPHS:

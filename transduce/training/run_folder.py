@@ -33,7 +33,7 @@ _FREE = (
     "data.folder",
     *("validation.every", "validation.patience", "validation.samples"),  # with the rest, scores could not be compared
     *("training.steps", "training.minutes", "training.device", "training.threads", "training.graphs"),
-    *("training.parallel", "training.tensorboard"),
+    *("training.compile", "training.parallel", "training.tensorboard"),
     *("training.report_every", "training.save_every", "training.keep_last", "training.keep_best"),
     *("training.average", "training.average_of"),
 )

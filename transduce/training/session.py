@@ -26,7 +26,8 @@ class Place:
     `position` is the next batch of `epoch`; `sums` are what the next report will divide; `scores` maps the step of each
     validation to its metric; `stale` counts validations since the best. `corpus` is the digest of the data that the
     place is a place in, `longest` the tokens of its longest source. `threads` are those of the CPU, on which the last
-    bits of sums depend; 0 before any step, and on a GPU.
+    bits of sums depend; 0 before any step, and on a GPU. `tokens` and `shapes` are those of the batches it is a place
+    in, as they were settled at the start; 0 tokens in checkpoints that are older than this.
     """
 
     step: int = 0
@@ -43,6 +44,8 @@ class Place:
     corpus: str = ""
     longest: int = 256
     threads: int = 0
+    tokens: int = 0
+    shapes: int = 0
 
     def best_steps(self, count: int, lower: bool) -> list[int]:
         """Steps of the `count` best validations, the best first."""

@@ -37,6 +37,9 @@ class Training:
     average_of: Literal["last", "best"] = "last"
     device: str = "auto"
     graphs: bool = True  # on a GPU, replay the launches of a step where the objective lets that be
+    compile: Literal["auto", True, False] = (
+        "auto"  # torch.compile; auto = on a GPU, where the run is long enough to pay
+    )
     parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: whole, or in pieces
     threads: int = 0  # CPU threads; 0 = what is fastest, found by trying at the start
     tensorboard: bool = False

@@ -1,0 +1,423 @@
+"""Which way of compiling our step is fastest on a GPU: variants and peers on the same pairs, in one run of minutes.
+
+    python benchmarks/compiling.py --device cuda --output results --seconds 570
+    python benchmarks/compiling.py --device cpu --size tiny --tokens 512 --pairs 300 --rounds 1 --output /tmp/rehearsal
+
+Each variant is a process that holds its model. All make their first pass, which compiles, at the same time (so that its
+seconds are those of a crowd); then they take turns, a pass over all pairs each. At the end `transduce train` runs on
+the same pairs, finds what was compiled in the cache, and its own report is set against the bare step. Results are
+written as they come, to variants.jsonl; what is not ready in time is left out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from own import prepare_corpus, run_loop, settings_of
+from worker import Job, ceiling, memory, wait
+from workload import SIZES, Pairs, Sizes, save_batches
+
+HERE = Path(__file__).parent
+LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`scope` is what is compiled: the whole step, each block, or nothing; `short` up to how many keys are plain.
+
+    Not `checked`, compiled code trusts its indices.
+    """
+
+    name: str
+    scope: str = "step"
+    dynamic: bool = False
+    graphs: bool = True
+    short: int = 256
+    packed: bool = True
+    checked: bool = True
+
+
+VARIANTS = (
+    Variant("static"),
+    Variant("dynamic", dynamic=True),
+    Variant("blocks", scope="blocks"),
+    Variant("static, no graphs", graphs=False),
+    Variant("static, SDPA", short=0),
+    Variant("static, padded", packed=False),
+    Variant("static, unchecked", checked=False),
+    Variant("as written, graphs", scope="nothing"),
+    Variant("as written, padded", scope="nothing", packed=False, graphs=False),
+)
+PEERS = ("torch", "marian", "torch-compiled")
+
+
+# -- a variant in its process -----------------------------------------------------------------------------------------
+
+
+def compiled(variant: Variant, module: Any) -> Any:
+    """The step, compiled as the variant says."""
+    import torch
+    import torch._inductor.config
+
+    from transduce.model import attention
+    from transduce.objectives import cross_entropy
+    from transduce.training.compiled import CompiledStep, keep_compiled
+
+    keep_compiled()
+    attention.SHORT = variant.short
+    torch._inductor.config.assert_indirect_indexing = variant.checked
+    if variant.scope == "step":
+        return CompiledStep(module, variant.dynamic)
+    if variant.scope == "blocks":
+        torch._dynamo.config.recompile_limit = 64
+        for block in module.model.blocks():
+            block.compile(dynamic=variant.dynamic)
+        loss = torch.compile(cross_entropy.projected_losses, dynamic=variant.dynamic)
+        cross_entropy.projected_losses = loss  # type: ignore[assignment]
+    return module
+
+
+class Ours:
+    """Model, batches and one pass over them, as the loop makes its steps."""
+
+    def __init__(self, variant: Variant, job: Job, corpus: str, tokens: int, shapes: int) -> None:
+        import torch
+
+        from transduce import config as configs
+        from transduce.data.batching import Batches
+        from transduce.data.corpus import Corpus
+        from transduce.experiment import Config
+        from transduce.objectives.base import Step
+        from transduce.training.passes import Eager, Graphed
+
+        self.device = torch.device(job.device)
+        self.config = configs.load(Config, "base", job.settings)
+        opened = Corpus.open(corpus)
+        torch.manual_seed(1)
+        model = self.config.model.build(job.sizes.vocabulary, job.sizes.vocabulary, shared=True).to(self.device)
+        self.optimizer = self.config.training.optimizer.build(model.parameters(), model.tables())
+        module = compiled(variant, Step(model, self.config.objective.build())).train()
+        graphs = variant.graphs and self.device.type == "cuda"
+        self.passes: Eager = (
+            Graphed(module, self.device, True, lambda text: print(text, file=sys.stderr))
+            if graphs
+            else Eager(module, self.device, True)
+        )
+        stream = Batches(opened.split("train"), opened.tokenizers, tokens, 8, 1, shapes=shapes, packed=variant.packed)
+        plan = stream.plan(0)
+        self.batches = [stream.make(plan, 0, number).to(self.device) for number in range(len(plan))]
+        split = stream.split
+        self.full = split.source_lengths.sum() + split.target_lengths.sum() + 2 * len(split)
+        self.room = len(plan) * sum(stream.few.room)
+
+    def make_pass(self) -> float:
+        """One update on each batch; gives the mean loss a token of the pass."""
+        import torch
+
+        from transduce.training.optimizer import update
+
+        total, count = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for number, batch in enumerate(self.batches):
+            torch.manual_seed(number)
+            self.optimizer.zero_grad(set_to_none=self.passes.drops_gradients)
+            loss = self.passes(batch, 0)
+            total, count = total + loss.total, count + loss.count
+            update(self.optimizer, LEARNING_RATE, loss.count.float(), 0.0)
+        return float(total / count)
+
+    def profile(self, path: Path) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.device.type == "cuda")
+        with profile(activities=kinds) as seen:
+            self.make_pass()
+            wait(self.device)
+        key = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
+        path.write_text(seen.key_averages().table(sort_by=key, row_limit=60, max_name_column_width=90))
+
+
+def serve(words: Sequence[str]) -> None:
+    """VARIANT.json JOB.json CORPUS TOKENS SHAPES: a pass for each line that says so, answered in JSON."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    variant = Variant(**json.loads(Path(words[0]).read_text(encoding="utf-8")))
+    started = time.perf_counter()
+    ours = Ours(variant, Job.read(Path(words[1])), words[2], int(words[3]), int(words[4]))
+    while line := sys.stdin.readline().strip():
+        if line.startswith("profile "):
+            ours.profile(Path(line.removeprefix("profile ")))
+            print(json.dumps({}), file=answers, flush=True)
+            continue
+        wait(ours.device)
+        began = time.perf_counter()
+        loss = ours.make_pass()
+        wait(ours.device)
+        from torch._dynamo.utils import counters
+
+        answer = {
+            "seconds": time.perf_counter() - began,
+            "since": time.perf_counter() - started,
+            "loss": loss,
+            "memory": memory(ours.device),
+            "batches": len(ours.batches),
+            "full": float(ours.full / ours.room),
+            "breaks": sum(counters["graph_break"].values()),
+            "graphs": counters["stats"].get("unique_graphs", 0),
+        }
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+# -- taking turns -----------------------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """Ours, with the package and whatever else this process finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
+
+
+class Contender:
+    """A process and what it said."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, line: str) -> None:
+        self.name, self.line, self.log = name, line, log
+        with log.open("wb") as errors:
+            self.process: subprocess.Popen[str] | None = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
+            )
+        self.first: dict[str, Any] = {}
+        self.rounds: list[dict[str, Any]] = []
+        self.missing = ""
+
+    def tell(self, line: str) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def hear(self, deadline: float) -> dict[str, Any]:
+        """Its answer; one that is late or gone is left out from then on."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self.process.stdout, selectors.EVENT_READ)
+            if not waiting.select(max(0.0, deadline - time.monotonic())):
+                return self.lose(f"not ready after {self.seconds_told(deadline)} s")
+        line = self.process.stdout.readline()
+        if not line:
+            return self.lose(f"ended: {self.log.read_text(errors='replace')[-300:]!r}")
+        answer: dict[str, Any] = json.loads(line)
+        return self.lose(answer["missing"]) if "missing" in answer else answer
+
+    def seconds_told(self, deadline: float) -> str:
+        return f"{deadline - BEGAN:.0f}"
+
+    def lose(self, why: str) -> dict[str, Any]:
+        self.missing = why
+        self.end()
+        return {}
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+BEGAN = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Told:
+    """Writes each result to a file and to the screen as it comes."""
+
+    path: Path | None
+
+    def __call__(self, **values: Any) -> None:
+        line = json.dumps({"at": round(time.monotonic() - BEGAN, 1), **values})
+        print(line, flush=True)
+        if self.path:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+
+
+def started(options: argparse.Namespace, folder: Path, job: Path, peers_job: Path) -> list[Contender]:
+    """All variants and peers that were asked for."""
+    found = []
+    for number, variant in enumerate(VARIANTS):
+        if options.variants and variant.name not in options.variants:
+            continue
+        path = folder / f"variant {number}.json"
+        path.write_text(json.dumps(asdict(variant)), encoding="utf-8")
+        words = [str(path), str(job), str(folder / "corpus"), str(options.tokens), str(options.shapes)]
+        found.append(
+            Contender(variant.name, [str(HERE / "compiling.py"), "--serve", *words], folder / f"log {number}", "pass")
+        )
+    for name in options.peers:
+        command = [str(HERE / "worker.py"), name, str(peers_job)]
+        found.append(Contender(name, command, folder / f"log {name}", "1 bf16"))
+    return found
+
+
+def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict[str, float], int]:
+    """Gives tokens a second of the bare step, by variant, and the number of our batches."""
+    sizes, deadline = SIZES[options.size], BEGAN + options.seconds
+    pairs = Pairs.draw(options.pairs, sizes.vocabulary, 25.0, seed=1)
+    corpus = prepare_corpus(pairs, sizes, folder)
+    job, peers_job = write_jobs(options, sizes, pairs, folder)
+    device = options.device
+    import torch
+
+    best = ceiling(torch.device(device), True, 8192 if device == "cuda" else 1024)
+    told(corpus=str(corpus.name), pairs=len(pairs), target_tokens=pairs.target_tokens, ceiling_tera=best / 1e12)
+    same = subprocess.Popen(
+        [sys.executable, str(HERE / "same.py"), device], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    contenders = started(options, folder, job, peers_job)
+    for contender in contenders:
+        if contender.name in PEERS:
+            contender.hear(deadline)  # that it is ready
+    for contender in contenders:
+        if contender.process:
+            contender.tell(contender.line)
+    ready_by = min(deadline, BEGAN + options.compile_seconds)
+    for contender in contenders:
+        if contender.process:
+            contender.first = contender.hear(ready_by)
+        told(name=contender.name, missing=contender.missing, first=contender.first)
+    try:
+        told(same=same.communicate(timeout=max(1.0, ready_by - time.monotonic()))[0])
+    except subprocess.TimeoutExpired:
+        same.kill()
+        told(same="not ready in time")
+    speeds: dict[str, float] = {}
+
+    def speed(seconds: float) -> dict[str, float]:
+        work = pairs.flops(sizes) / seconds
+        return {"tokens_per_second": pairs.target_tokens / seconds, "tera": work / 1e12, "share": work / best}
+
+    for round_number in range(options.rounds):
+        for contender in contenders:
+            if contender.process and time.monotonic() < deadline - 10:
+                contender.tell(contender.line)
+                answer = contender.hear(deadline)
+                if answer:
+                    contender.rounds.append(answer)
+                    told(name=contender.name, round=round_number, **speed(answer["seconds"]), **answer)
+    for contender in contenders:
+        if contender.rounds:
+            seconds = statistics.median(answer["seconds"] for answer in contender.rounds)
+            speeds[contender.name] = pairs.target_tokens / seconds
+            told(summary=contender.name, **speed(seconds), memory=contender.rounds[-1]["memory"])
+    profile(contenders, speeds, options, deadline, told)
+    for contender in contenders:
+        contender.end()
+    return speeds, max([contender.first.get("batches", 0) for contender in contenders], default=0)
+
+
+def profile(
+    contenders: Sequence[Contender], speeds: dict[str, float], options: argparse.Namespace, deadline: float, told: Told
+) -> None:
+    """Which kernels the fastest of ours spends its time in, to a file."""
+    own = [contender for contender in contenders if contender.name in speeds and contender.name not in PEERS]
+    if own and options.output and time.monotonic() < deadline - 30:
+        fastest = max(own, key=lambda contender: speeds[contender.name])
+        fastest.tell(f"profile {options.output / 'profile.txt'}")
+        fastest.hear(deadline)
+        told(profiled=fastest.name, missing=fastest.missing)
+
+
+def write_jobs(options: argparse.Namespace, sizes: Sizes, pairs: Pairs, folder: Path) -> tuple[Path, Path]:
+    save_batches(folder / "peers.npz", [*pairs.by_length(options.tokens)])
+    settings = tuple(settings_of(sizes, options.tokens, 8))
+    for name in ("ours", "peers"):
+        Job(sizes, options.device, str(folder / "peers.npz"), settings).write(folder / f"{name}.json")
+    return folder / "ours.json", folder / "peers.json"
+
+
+def real_loop(options: argparse.Namespace, folder: Path, bare: float, steps: int, told: Told) -> None:
+    """`transduce train`, which finds the variant "static" in the cache of compiled code."""
+    job = Job.read(folder / "ours.json")
+    settings = (*job.settings, "training.compile=true", f"data.shapes={options.shapes}")
+    run = folder / "run"
+    began = time.monotonic()
+    speed = run_loop(folder / "corpus", run, Job(job.sizes, job.device, job.batches, settings), steps, "1", "bf16")
+    told(loop_tokens_per_second=speed, of_the_bare_step=speed / bare, seconds_in_all=time.monotonic() - began)
+
+
+def fitted(options: argparse.Namespace, folder: Path, told: Told) -> None:
+    """What `data.tokens=0` finds here."""
+    job = Job.read(folder / "ours.json")
+    settings = [*job.settings, "data.tokens=0", f"data.folder={folder / 'corpus'}", "training.steps=3"]
+    settings += ["training.precision=bf16", "training.compile=false", "training.average=0", "training.device=cuda"]
+    command = [sys.executable, "-m", "transduce", "train", "base", *settings, "--output", str(folder / "fitted")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    lines = [line for line in done.stderr.split("\n") if line.startswith("data.tokens")]
+    told(fitted=lines or done.stderr[-600:], code=done.returncode)
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Ways of compiling our training step, side by side on a GPU.")
+    parser.add_argument("--size", choices=SIZES, default="base")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tokens", type=int, default=25000)
+    parser.add_argument("--pairs", type=int, default=30000)
+    parser.add_argument("--shapes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=570, help="for all of it")
+    parser.add_argument("--compile-seconds", type=float, default=330, help="from the start to all first passes' end")
+    parser.add_argument("--variants", default="", help="names, separated by semicolons; all if none")
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(words)
+    options.variants = [name for name in options.variants.split(";") if name]
+    options.peers = [name for name in options.peers.split(",") if name]
+    return options
+
+
+def attempt(what: Callable[[], None], told: Told, name: str) -> None:
+    try:
+        what()
+    except (SystemExit, OSError, ValueError, subprocess.SubprocessError, KeyError) as error:
+        told(failed=name, reason=str(error)[-1500:])
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2:])
+        return
+    options = arguments(sys.argv[1:])
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+    told = Told(options.output / "variants.jsonl" if options.output else None)
+    with tempfile.TemporaryDirectory(prefix="transduce-benchmark-") as temporary:
+        folder = Path(temporary)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiled"))
+        speeds, steps = measure(options, folder, told)
+        bare = speeds.get("static", float("nan"))
+        if steps and time.monotonic() < BEGAN + options.seconds - 60:
+            attempt(lambda: real_loop(options, folder, bare, steps, told), told, "loop")
+        if options.device == "cuda" and time.monotonic() < BEGAN + options.seconds - 40:
+            attempt(lambda: fitted(options, folder, told), told, "fitted")
+    for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
+        print(f"{name:30} {speed:12,.0f} target tokens/s")
+
+
+if __name__ == "__main__":
+    main()

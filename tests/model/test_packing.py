@@ -1,0 +1,93 @@
+"""Packed, a batch gives the numbers it gives padded: loss, gradients, running statistics; empty rows add nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from transduce.data.batch import Batch, collate
+from transduce.data.symbols import Symbols
+from transduce.model.attention import Attention
+from transduce.model.norms import BatchNorm, LayerNorm, Norm
+from transduce.model.packing import Packed
+from transduce.model.positions import Alibi, Learned, Positions, RelativeBias, Rotary, Sinusoidal
+from transduce.model.seq2seq import Model, Seq2Seq
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.model.wiring import Mixed, Top, Wiring
+from transduce.objectives.base import Step
+from transduce.objectives.cross_entropy import CrossEntropy
+
+SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
+V = 19
+
+
+def lines(*lengths: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(sum(lengths))
+    return [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
+
+
+def build(norm: Norm, positions: Positions, wiring: Wiring) -> Seq2Seq:
+    torch.manual_seed(3)
+    stacks = {"attention": Attention(2, key_heads=1), "d_ff": 24, "positions": positions, "norm": norm}
+    encoder, decoder = TransformerEncoder(2, **stacks), TransformerDecoder(2, wiring=wiring, **stacks)  # type: ignore[arg-type]
+    return Model(16, 0.0, "all", encoder, decoder).build(V, V, shared=True).train().double()
+
+
+def numbers(model: Seq2Seq, batch: Batch) -> list[Tensor]:
+    loss = Step(model, CrossEntropy(0.1).build())(batch, 0)
+    loss.total.backward()
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return [loss.total.detach(), loss.count.double(), loss.metrics["nll"], *gradients, *model.buffers()]
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(), BatchNorm()], ids=["layer_norm", "batch_norm"])
+@pytest.mark.parametrize(
+    "positions",
+    [Sinusoidal(), Learned(), Rotary(), Alibi(), RelativeBias()],
+    ids=["sinusoidal", "learned", "rotary", "alibi", "relative"],
+)
+@pytest.mark.parametrize("wiring", [Top(), Mixed()], ids=["top", "mixed"])
+def test_padded_wider_with_empty_rows_and_packed_are_one(norm: Norm, positions: Positions, wiring: Wiring) -> None:
+    sources, targets = lines(3, 7, 1, 5, 2), lines(4, 6, 2, 5, 3)
+    padded = collate(sources, targets, SYMBOLS, SYMBOLS)
+    wider = collate(sources, targets, SYMBOLS, SYMBOLS, 16, 16, rows=9)
+    exact = int(wider.source_mask.sum()), int(wider.target_mask.sum())
+    batches = [wider, replace(wider, room=(30, 40)), replace(padded, room=exact)]
+    expected = numbers(build(norm, positions, wiring), padded)
+    for batch in batches:
+        found = numbers(build(norm, positions, wiring), batch)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_a_batch_of_nothing_gives_nothing() -> None:
+    batch = collate([], [], SYMBOLS, SYMBOLS, 8, 8, rows=4)
+    for room in ((0, 0), (16, 16)):
+        model = build(LayerNorm(), Sinusoidal(), Top())
+        total, count, nll, *_ = numbers(model, replace(batch, room=room))
+        assert total == count == nll == 0
+        assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_what_is_collected_is_spread_to_where_it_was() -> None:
+    mask = torch.tensor([[True, True, False], [False, False, False], [True, False, False]])
+    layout = Packed(mask, room=5)
+    x = torch.arange(9.0).view(3, 3)
+    assert layout.collect(x)[0, :3].tolist() == [0, 1, 6]
+    assert layout.real(mask).tolist() == [[True, True, True, False, False]]
+    assert torch.equal(layout.spread(layout.collect(x))[mask], x[mask])
+
+
+def test_gradients_come_from_real_tokens_only() -> None:
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    layout = Packed(mask, room=4)
+    x = torch.randn(2, 3, 5, requires_grad=True)
+    layout.collect(x)[:, :3].sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, mask.unsqueeze(-1).expand(2, 3, 5).float())
+    packed = torch.randn(1, 4, 5, requires_grad=True)
+    (layout.spread(packed) * mask.unsqueeze(-1)).sum().backward()
+    assert packed.grad is not None
+    assert torch.equal(packed.grad[0, :, 0], torch.tensor([1.0, 1, 1, 0]))

@@ -1,0 +1,101 @@
+"""Out of memory: the batch is halved, the update is what it would have been, and it is said once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toys
+
+from transduce.data.batch import Batch, collate
+from transduce.data.symbols import Symbols
+from transduce.errors import RunError
+from transduce.objectives.base import Loss, Step
+from transduce.training.halving import halves
+
+SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.corpus(tmp_path_factory.mktemp("toy"), toys.reversals(100), toys.reversals(10, seed=2))
+
+
+class Small:
+    """Memory for so many pairs: a pass over more fails after its first gradients are there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.failures = 0
+        forward = Step.forward
+
+        def limited(step: Step, batch: Batch, number: int) -> Loss:
+            loss = forward(step, batch, number)
+            if len(batch.source) <= most:
+                return loss
+            return replace(loss, total=_Fails.apply(loss.total, self))  # type: ignore[no-untyped-call]
+
+        monkeypatch.setattr(Step, "forward", limited)
+
+
+class _Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, total: torch.Tensor, small: Small) -> torch.Tensor:
+        ctx.small = small
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.small.failures += 1
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+SETTINGS = ("model.dropout=0.0", "training.steps=6", "training.accumulate=2")
+
+
+@pytest.mark.parametrize("more", [(), ("data.shapes=2",)], ids=["padded", "packed"])
+def test_halved_the_updates_are_the_same(
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
+) -> None:
+    toys.run(corpus, tmp_path / "whole", *SETTINGS, *more)
+    capsys.readouterr()
+    small = Small(monkeypatch, most=16)
+    toys.run(corpus, tmp_path / "halved", *SETTINGS, *more)
+    whole, halved = toys.final(tmp_path / "whole"), toys.final(tmp_path / "halved")
+    for name, tensor in whole.tensors["model"].items():
+        if name.endswith("key.bias"):  # softmax does not see it: its gradient is rounding, which Adam makes large
+            continue
+        torch.testing.assert_close(halved.tensors["model"][name], tensor, rtol=1e-3, atol=1e-5)
+    curves = [[entry["loss"] for entry in toys.reports(tmp_path / name)] for name in ("whole", "halved")]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    said = [line for line in capsys.readouterr().err.split("\n") if "out of memory" in line]
+    assert 1 <= len(said) == small.failures <= 3  # once for each shape
+    assert "step 1: out of memory on " in said[0]
+    assert "(CUDA out of memory); such batches are halved from here on" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("most", "more"), [(4, ()), (16, ("model.encoder.norm=batch_norm",))], ids=["halves are too large", "counting"]
+)
+def test_where_halves_do_not_help_the_setting_is_named(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, more: tuple[str, ...]
+) -> None:
+    Small(monkeypatch, most)
+    with pytest.raises(RunError, match=r"out of memory at step 1: lower data\.tokens \(now 160\)"):
+        toys.run(corpus, tmp_path / "run", *SETTINGS, *more)
+
+
+def test_packed_halves_have_room_for_their_own() -> None:
+    lines = [[5] * length for length in range(1, 8)]
+    batch = replace(collate(lines, lines, SYMBOLS, SYMBOLS, 8, 8, rows=9), room=(400, 400))
+    upper, lower = halves(batch)
+    assert [len(half.source) for half in (upper, lower)] == [5, 4]
+    assert torch.equal(torch.cat((upper.target, lower.target)), batch.target)
+    assert upper.room == lower.room == (256, 256)
+    assert halves(replace(batch, room=(0, 0)))[0].room == (0, 0)

@@ -1,0 +1,83 @@
+"""The real tokens of a padded batch end to end: all that looks at one token alone then does no work on padding.
+
+Only attention sees rows and places; before it tokens are spread over them, after it collected again. Numbers are those
+of the padded batch. Shapes: B rows, T places each, N packed places, `*` what a token has (D, H and K, nothing).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Padded:
+    """Tokens stay where they are, (B, T, *)."""
+
+    def spread(self, x: Tensor) -> Tensor:
+        return x
+
+    def collect(self, x: Tensor) -> Tensor:
+        return x
+
+    def real(self, mask: Tensor | None) -> Tensor | None:
+        """Where tokens are, in the layout that `collect` gives."""
+        return mask
+
+
+PADDED = Padded()
+
+
+class Packed(Padded):
+    """(B, T, *) <-> (1, N, *) for the tokens at which mask (B, T) is True; there must not be more than `room` = N.
+
+    Nothing waits for the device. Places of padding, and packed ones beyond the last token, hold the first token's
+    numbers; nothing real looks at them, and no gradient comes from them.
+    """
+
+    def __init__(self, mask: Tensor, room: int) -> None:
+        flat = mask.flatten()
+        self.rows = tuple(mask.shape)
+        places = torch.arange(flat.size(0), device=mask.device)
+        slots = flat.cumsum(0) - 1
+        self.kept = flat
+        self.slots = slots.clamp(0, room - 1)  # (B * T,): the packed place of each token
+        found = places.new_zeros(room + 1).scatter_(0, slots.where(flat, room), places)  # the last is for padding
+        self.places = found[:room]  # (N,): where each packed token comes from
+        self.used = torch.arange(room, device=mask.device) <= slots[-1]
+
+    def spread(self, x: Tensor) -> Tensor:
+        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.slots, self.places, self.used)  # type: ignore[no-untyped-call]
+        return moved.view(*self.rows, *moved.shape[1:])
+
+    def collect(self, x: Tensor) -> Tensor:
+        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.places, self.slots, self.kept)  # type: ignore[no-untyped-call]
+        return moved.unsqueeze(0)
+
+    def real(self, mask: Tensor | None) -> Tensor:
+        return self.used.unsqueeze(0)  # (1, N)
+
+
+class _Moved(torch.autograd.Function):
+    """x[there]; the gradient of x comes back by x's own list of where each went, which needs no adding up.
+
+    `kept` are the places of x that went anywhere for real; the others get none.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, there: Tensor, back: Tensor, kept: Tensor) -> Tensor:
+        return x[there]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, _, back, kept = inputs
+        ctx.save_for_backward(back, kept)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back, kept = ctx.saved_tensors
+        (gradient,) = gradients
+        found = gradient[back]
+        shape = (-1,) + (1,) * (found.dim() - 1)
+        return found.where(kept.view(shape), found.new_zeros(())), None, None, None

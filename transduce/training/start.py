@@ -1,0 +1,88 @@
+"""What is settled before the first step: tokens a batch, shapes of batches, and whether the step is compiled.
+
+Tokens and shapes are kept with the run: a place in the data is a place among certain batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from transduce.data.batching import Batches
+from transduce.data.corpus import Corpus
+from transduce.errors import ConfigError
+from transduce.experiment import Config
+from transduce.objectives.base import Step
+from transduce.training.compiled import SHAPES, compiled_step, failed, hindrance, packs, pays, warm_up
+from transduce.training.distributed import Group
+from transduce.training.fitting import fit_tokens
+from transduce.training.passes import Eager, choose
+from transduce.training.session import Session
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How steps are made from here on, and on what; `config` has the tokens that were found."""
+
+    config: Config
+    batches: Batches
+    passes: Eager
+
+
+def settle_start(config: Config, session: Session, passes: Eager, corpus: Corpus, group: Group, say: Say) -> Start:
+    """For a run where it stands: what an earlier life of it has settled stays. `passes` are not compiled."""
+    place, data, module = session.place, config.data, passes.module
+    split, tokenizers = corpus.split(data.train), corpus.tokenizers
+    plain = Eager(module, session.device, config.training.precision == "bf16")
+
+    def batches_of(tokens: int, shapes: int) -> Batches:
+        packed = shapes > 0 and packs(config) and group.size == 1
+        return Batches(split, tokenizers, tokens, data.bucket, config.seed, data.sampling, shapes, packed)
+
+    if place.step == 0:
+        place.shapes = data.shapes
+        place.tokens = data.tokens or _fitted(config, session, plain, lambda n: batches_of(n, data.shapes), group, say)
+    tokens = place.tokens or data.tokens
+    compiling = not hindrance(config, session.device, group.size)
+    if compiling:
+        _, _, batch = next(batches_of(tokens, place.shapes).stream(place.epoch, place.position))
+        compiling = pays(config, session, plain, batch, say)
+    if compiling and place.step == 0 and packs(config) and not data.sampling:
+        place.shapes = place.shapes or SHAPES
+    batches = batches_of(tokens, place.shapes)
+    compiled = _compiled(config, session, module, batches, group, say) if compiling else None
+    return Start(replace(config, data=replace(data, tokens=tokens)), batches, compiled or passes)
+
+
+def _compiled(config: Config, session: Session, module: Step, batches: Batches, group: Group, say: Say) -> Eager | None:
+    """Passes compiled for all shapes; nothing where the compiler fails."""
+    passes = choose(compiled_step(module, config), session.model, config, group, say)
+    try:
+        if batches.shapes:
+            warm_up(session, passes, batches, say)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        failed(error, config.training.compile is True, say)
+        return None
+    return passes
+
+
+def _fitted(
+    config: Config, session: Session, passes: Eager, batches_of: Callable[[int], Batches], group: Group, say: Say
+) -> int:
+    if session.device.type != "cuda" or group.size > 1:
+        where = "a CPU" if session.device.type != "cuda" else f"{group.size} processes"
+        raise ConfigError(
+            "data.tokens: 0, as many as the GPU holds, is found by one process on a GPU, and this runs on"
+            f" {where}; give a number, such as data.tokens=4096"
+        )
+    tokens = fit_tokens(session, passes, batches_of)
+    if tokens == 0:
+        raise ConfigError("data.tokens: not even one pair fits in the GPU's memory; choose a smaller model")
+    say(f"data.tokens: {tokens:,}, as many as fit; the run keeps that number")
+    return tokens
