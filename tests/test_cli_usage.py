@@ -147,7 +147,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "doctor": "",
         "train": "--output -o",
         "translate": "--input -i --output -o --to --beam --n-best --prefix --include --exclude --search --json"
-        " --alignments --pieces " + model,
+        " --alignments --pieces --ensemble --engine --precision --graphs --device --trust",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",
         "evaluate": f"--source --other --language --lowercase -lc --moses --output -o --to --beam --json {model}",

@@ -119,6 +119,9 @@ def test_what_no_engine_can_open(toy: Toy, converted: Path) -> None:
     assert refusal(ConfigError, converted, engine="native", device="cuda") == (
         "engine: native runs on the CPU, and device=cuda was asked for; use engine=torch"
     )
+    assert refusal(ConfigError, converted, engine="native", precision="bf16") == (
+        "engine: native has the precision it was converted with, and bf16 was asked for; use engine=torch"
+    )
     for options in ({"engine": "torch"}, {"weights": [1.0]}):
         assert refusal(RunError, converted, **options) == (
             f"{converted}: was converted for the native engine and has no model.safetensors, the weights that torch"

@@ -138,3 +138,25 @@ def test_devices(folder: Path) -> None:
         transduce.load(folder, device="nowhere")
     engine: Any = transduce.load(folder, device="cpu").engine
     assert engine.device == torch.device("cpu")
+
+
+def test_precision_and_graphs_in_words(toy: Toy) -> None:
+    rounded = transduce.load(toy.model, "cpu", precision="bf16", graphs="compiled")
+    assert {parameter.dtype for parameter in rounded.engine.model.parameters()} == {torch.bfloat16}  # type: ignore[attr-defined]
+    assert rounded.engine.rooms is None  # type: ignore[attr-defined]
+    assert rounded("five", to="de")
+    with pytest.raises(ConfigError, match="precision: expected fp32 or bf16, got 'fp16'"):
+        transduce.load(toy.model, "cpu", precision="fp16")
+    with pytest.raises(ConfigError, match="graphs: expected on, off or compiled, got 'yes'"):
+        transduce.load(toy.model, "cpu", graphs="yes")
+
+
+def test_on_a_gpu_searches_are_done_in_rooms(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the meaning of "cuda" changed, for want of one."""
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, place: module)
+    monkeypatch.setattr("transduce.engines.torch_engine.pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("transduce.engines.torch_engine.Rooms", lambda *parts, compiled: ("rooms", compiled))
+    for graphs, rooms in (("on", ("rooms", False)), ("compiled", ("rooms", True)), ("off", None)):
+        translator = transduce.load(toy.model, "cuda", graphs=graphs)
+        assert translator.engine.rooms == rooms  # type: ignore[attr-defined]
+        assert bool(translator.search_tokens) == bool(rooms)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.vocabulary import SentencePiece
+from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
@@ -359,6 +360,32 @@ def test_a_small_budget_of_tokens_makes_many_batches(tokenizers: Tokenizers) -> 
     assert translator(texts) == texts
     for batch in translator.engine.batches:  # type: ignore[attr-defined]
         assert len(batch) == 1 or len(batch) * (max(map(len, batch)) + 1) <= 10
+
+
+def test_an_engine_that_makes_its_own_batches_is_given_more(tokenizers: Tokenizers) -> None:
+    translator = Translator(Echo(), tokenizers, Greedy(), batch_tokens=10, search_tokens=10_000)
+    texts = ["one two", "three", "four five, six", "one"] * 5
+    assert translator(texts) == texts
+    assert len(translator.engine.batches) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"beam": 3, "n_best": 3}, {"beam": 2, "exclude": ["und"]}, {"prefixes": "ein"}]
+)
+def test_rooms_translate_as_the_plain_searches_do(toy: Toy, options: dict[str, Any]) -> None:
+    engine = TorchEngine(toy.engine.model, toy.engine.source, toy.engine.target, toy.engine.device, "on")
+    translator = Translator(
+        engine, toy.translator.tokenizers, toy.translator.search, search_tokens=engine.search_tokens
+    )
+    found = translator.translate(SENTENCES, to="de", **options)
+    expected = toy.translator.translate(SENTENCES, to="de", **options)
+    assert [one.text for one in found] == [one.text for one in expected]
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+    assert [[other.text for other in one.alternatives] for one in found] == [
+        [other.text for other in one.alternatives] for one in expected
+    ]
+    assert engine.rooms
+    assert engine.rooms.rooms
 
 
 # -- scores ----------------------------------------------------------------------------------------------------------

@@ -36,30 +36,40 @@ def load(
     trust: bool = False,
     weights: Sequence[float] = (),
     engine: str = "auto",
+    precision: str = "fp32",
+    graphs: str = "on",
 ) -> Translator:
     """The translator in a folder, or an ensemble of those in several folders.
 
     `device`: "auto", "cpu", "cuda" or "cuda:1". `trust=True` lets a folder's config import classes of the user's own.
     `weights` say how much each member of an ensemble counts, alike if not given; its search is the first one's.
     `engine`: "torch", "native" (for what `transduce convert` wrote: on CPUs, one model), or "auto": native where it
-    can be, with torch for what it refuses if the folder has weights for both.
+    can be, with torch for what it refuses if the folder has weights for both. With torch, `precision` "bf16" rounds
+    the weights to 16 bits, which a GPU runs faster, and `graphs` says whether a GPU's steps are recorded and replayed
+    ("on", "off", or "compiled": torch compiles them first, which takes minutes; for servers).
     """
     folders = [Path(folder)] if isinstance(folder, (str, Path)) else [Path(one) for one in folder]
     if not folders:
         raise ConfigError("load: no folder was given; expected a run folder, or a list of them for an ensemble")
     if engine not in ENGINES:
         raise ConfigError(f"engine: expected auto, torch or native, got {engine!r}")
+    if precision not in ("fp32", "bf16"):
+        raise ConfigError(f"precision: expected fp32 or bf16, got {precision!r}")
+    if graphs not in ("on", "off", "compiled"):
+        raise ConfigError(f"graphs: expected on, off or compiled, got {graphs!r}")
     for one in folders:
         check_is_model(one)
-    reason = _not_native(folders, device, weights)
+    reason = _not_native(folders, device, weights, precision)
     if engine == "torch" or (engine == "auto" and reason):
-        return _open_torch(folders, device, trust, weights)
+        return _open_torch(folders, device, trust, weights, precision, graphs)
     if reason:
         raise reason
     return _open_native(folders[0], trust) if engine == "native" else _open_either(folders[0], trust)
 
 
-def _not_native(folders: Sequence[Path], device: str, weights: Sequence[float]) -> ConfigError | RunError | None:
+def _not_native(
+    folders: Sequence[Path], device: str, weights: Sequence[float], precision: str
+) -> ConfigError | RunError | None:
     """Why the native engine cannot serve these folders on this device, if it cannot."""
     if len(folders) > 1 or weights:
         return ConfigError("engine: native runs one model, and an ensemble was asked for; use engine=torch")
@@ -70,6 +80,10 @@ def _not_native(folders: Sequence[Path], device: str, weights: Sequence[float]) 
         )
     if device not in ("auto", "cpu"):
         return ConfigError(f"engine: native runs on the CPU, and device={device} was asked for; use engine=torch")
+    if precision != "fp32":
+        return ConfigError(
+            f"engine: native has the precision it was converted with, and {precision} was asked for; use engine=torch"
+        )
     return None
 
 
@@ -86,7 +100,7 @@ def _open_either(folder: Path, trust: bool) -> Translator:
             raise EngineRefusal(
                 f"{refusal} (here torch cannot do it instead: it is not installed; pip install 'transduce[train]')"
             )
-        return _open_torch([folder], "auto", trust, ())
+        return _open_torch([folder], "auto", trust, (), "fp32", "on")
 
     def second(refusal: EngineRefusal) -> Engine:
         return open_torch(refusal).engine
@@ -119,9 +133,11 @@ def _open_native(folder: Path, trust: bool) -> Translator:
     return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder())
 
 
-def _open_torch(folders: Sequence[Path], device: str, trust: bool, weights: Sequence[float]) -> Translator:
+def _open_torch(
+    folders: Sequence[Path], device: str, trust: bool, weights: Sequence[float], precision: str, graphs: str
+) -> Translator:
     with needed_by(f"{folders[0]}: a model that is not converted"):
-        from transduce.engines.torch_engine import TorchEngine, pick_device
+        from transduce.engines.torch_engine import TorchEngine, pick_device, with_precision
         from transduce.search.ensemble import Ensemble
         from transduce.training.run_folder import open_model
 
@@ -141,5 +157,10 @@ def _open_torch(folders: Sequence[Path], device: str, trust: bool, weights: Sequ
         members.append(model.to(place))
         longest = min(longest, its_longest)
     whole = Ensemble(members, weights) if len(members) > 1 or weights else members[0]
-    engine = TorchEngine(whole, tokenizers.source.symbols, tokenizers.target.symbols, place)
-    return Translator(engine, tokenizers, config.search, longest, decoder=config.model.decoder)
+    if place.type == "cpu":
+        graphs = "off"  # a CPU has none, and the plain searches let finished sentences go at once
+    symbols = tokenizers.source.symbols, tokenizers.target.symbols
+    engine = TorchEngine(with_precision(whole, precision), *symbols, place, graphs)
+    return Translator(
+        engine, tokenizers, config.search, longest, decoder=config.model.decoder, search_tokens=engine.search_tokens
+    )

@@ -49,8 +49,9 @@ class Translator:
     """`translator("Guten Morgen")` gives text; `translator.translate([...], beam=4)` gives `Translation`s.
 
     `search` is a search config used when a call names none. Sources of more than `longest` tokens are cut at sentence
-    ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch. `decoder`
-    is the config of the model's decoder: searches that do not fit it are refused.
+    ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch;
+    `search_tokens`, if given, what an engine searches at once that makes batches of its own. `decoder` is the config of
+    the model's decoder: searches that do not fit it are refused.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Translator:
         longest: int = 256,
         batch_tokens: int = 4096,
         decoder: Any = None,
+        search_tokens: int = 0,
     ) -> None:
         self.engine = engine
         self.tokenizers = tokenizers
@@ -68,6 +70,7 @@ class Translator:
         self.longest = longest
         self.batch_tokens = batch_tokens
         self.decoder = decoder
+        self.search_tokens = search_tokens
 
     @overload
     def __call__(self, text: str, **options: Any) -> str: ...
@@ -126,14 +129,17 @@ class Translator:
         include: Words = (),
         exclude: Words = (),
         align: Unit | None = None,
-        window: int = 1000,
+        window: int = 0,
     ) -> Iterator[Translation]:
-        """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once."""
+        """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once.
+
+        0 is 1,000, or 8,000 where the engine makes its own batches.
+        """
         if isinstance(texts, str):
             raise DataError("texts: one text was given where a list is expected; use translator(text), or [text]")
         chosen = self.choose_search(beam, n_best, search)
         begun = 0
-        for group in groups(texts, window):
+        for group in groups(texts, window or (8000 if self.search_tokens else 1000)):
             starts = part_of("prefixes", prefixes, begun, len(group))
             languages = part_of("to", to, begun, len(group))
             wanted = words_of("include", include, begun, len(group))
@@ -223,7 +229,9 @@ class Translator:
         """Hypotheses of sources that are tokens already, in order; `search` is a search config. Nothing is cut."""
         choice = search if isinstance(search, Choice) else None
         # Candidates are rows of the batch: no more of them than a usual beam makes of it.
-        budget = self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.batch_tokens
+        budget = (
+            self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.search_tokens or self.batch_tokens
+        )
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
             members, asked = [sources[i] for i in batch], [wishes[i] if wishes else NOTHING for i in batch]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from transduce.data.symbols import Symbols
-from transduce.engines.torch_engine import TorchEngine, pick_device
+from transduce.engines.torch_engine import TorchEngine, pick_device, with_precision
 from transduce.errors import ConfigError
 from transduce.model.attention import Attention
 from transduce.model.contract import evaluating
+from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from transduce.model.norms import BatchNorm, RMSNorm
+from transduce.model.positions import Alibi, Learned, RelativeBias, Rotary
+from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from transduce.model.scores import Additive, Cosine, Relu
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.settings import Beam, Greedy, Sample
@@ -116,3 +123,64 @@ def test_devices_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
         pick_device("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert pick_device("auto") == torch.device("cuda")
+
+
+VARIANTS = [
+    (TransformerEncoder(1, Attention(2), 16), TransformerDecoder(1, Attention(2), 16)),
+    (
+        TransformerEncoder(1, Attention(2, score=Cosine()), 16, norm=BatchNorm(), positions=Alibi()),
+        TransformerDecoder(1, Attention(2, key_heads=1), 16, norm=RMSNorm(), positions=RelativeBias()),
+    ),
+    (
+        TransformerEncoder(1, Attention(2, score=Additive()), 16, positions=Learned()),
+        TransformerDecoder(1, Attention(2, weights=Relu(), query_key_norm=True), 16, positions=Rotary()),
+    ),
+    (RecurrentEncoder(1), RecurrentDecoder(1)),
+    (ConvolutionalEncoder(1), ConvolutionalDecoder(1)),
+]
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), VARIANTS)
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_weights_of_16_bits_find_much_the_same(encoder: Any, decoder: Any, graphs: str) -> None:
+    torch.manual_seed(4)
+    model = Model(d_model=16, encoder=encoder, decoder=decoder).build(12, 12, shared=True)
+    exact = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu")).score(SOURCES, SOURCES)
+    rounded = TorchEngine(with_precision(model, "bf16"), SYMBOLS, SYMBOLS, torch.device("cpu"), graphs)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    for one, other in zip(exact, rounded.score(SOURCES, SOURCES), strict=True):
+        assert one != other
+        assert one == pytest.approx(other, abs=0.15)
+    for search in (Greedy(), Beam(2)):
+        found = rounded.search(SOURCES, search, [NOTHING] * 4, [0] * 4)
+        scored = rounded.score(SOURCES, [own[0].tokens for own in found])
+        for (best,), log_probs in zip(found, scored, strict=True):
+            written = len(best.token_log_probs)
+            assert log_probs[:written] == pytest.approx(best.token_log_probs, abs=0.15)
+
+
+def test_full_precision_is_left_as_it_is(engine: TorchEngine) -> None:
+    assert with_precision(engine.model, "fp32") is engine.model
+    assert {parameter.dtype for parameter in engine.model.parameters()} == {torch.float32}
+
+
+def test_what_rooms_cannot_do_is_done_in_batches_of_usual_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(4)
+    sizes = {"layers": 1, "attention": Attention(2), "d_ff": 16}
+    model = Model(d_model=16, encoder=TransformerEncoder(**sizes), decoder=TransformerDecoder(**sizes)).build(  # type: ignore[arg-type]
+        12, 12, shared=True
+    )
+    engine = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu"), "on")
+    search = Beam(4, groups=2)
+    expected = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu")).search(
+        SOURCES, search, [NOTHING] * 4, [1, 2, 3, 4]
+    )
+    monkeypatch.setattr("transduce.engines.torch_engine.PLAIN_TOKENS", 7)
+    batches: list[int] = []
+    plain = engine._search
+    monkeypatch.setattr(engine, "_search", lambda *given: batches.append(len(given[0])) or plain(*given))  # type: ignore[func-returns-value]
+    found = engine.search(SOURCES, search, [NOTHING] * 4, [1, 2, 3, 4])
+    assert batches == [1, 1, 2]
+    assert [[h.tokens for h in own] for own in found] == [[h.tokens for h in own] for own in expected]
+    assert engine.search_tokens > 0
+    assert TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu")).search_tokens == 0

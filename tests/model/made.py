@@ -12,11 +12,13 @@ from torch import Tensor
 
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
+from transduce.model.attention import Attention
 from transduce.model.norms import Norm
 from transduce.model.positions import Learned, Positions
 from transduce.model.scores import Score, Weights
 from transduce.model.seq2seq import Model, Tying
 from transduce.model.sublayers import Activation, Residual
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.model.wiring import Wiring
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
@@ -64,6 +66,20 @@ def covering(parts: Mapping[str, Sequence[Any]], strength: int, seed: int = 1) -
         best = max(range(len(tries)), key=lambda i: len(covered[i]))
         missing -= covered[best]
         yield tries[best]
+
+
+def transformer(pick: Mapping[str, int]) -> Model:
+    """The Transformer made of the chosen parts, the same on both sides."""
+    part = {name: PARTS[name][number] for name, number in pick.items()}
+    attention = Attention(2, *(part[name] for name in ("key_heads", "key_width", "score", "weights", "query_key_norm")))
+    shared = {name: part[name] for name in ("positions", "norm", "residual", "activation")}
+    return Model(
+        d_model=D,
+        dropout=0.0,
+        tie=part["tie"],
+        encoder=TransformerEncoder(2, attention, 24, **shared),
+        decoder=TransformerDecoder(2, attention, 24, **shared, wiring=part["wiring"]),
+    )
 
 
 def randomised(config: Model) -> Any:

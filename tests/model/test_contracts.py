@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from made import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences
+from made import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences, transformer
 from torch import Tensor
 
 from transduce.config import kind_of
@@ -36,21 +36,6 @@ from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.hypothesis import Search
 from transduce.search.settings import Beam, Greedy
 from transduce.training.optimizer import Adam, update
-
-
-def transformer(pick: Mapping[str, int]) -> Model:
-    """The Transformer made of the chosen parts, the same on both sides."""
-    part = {name: PARTS[name][number] for name, number in pick.items()}
-    attention = Attention(2, *(part[name] for name in ("key_heads", "key_width", "score", "weights", "query_key_norm")))
-    shared = {name: part[name] for name in ("positions", "norm", "residual", "activation")}
-    return Model(
-        d_model=D,
-        dropout=0.0,
-        tie=part["tie"],
-        encoder=TransformerEncoder(2, attention, 24, **shared),
-        decoder=TransformerDecoder(2, attention, 24, **shared, wiring=part["wiring"]),
-    )
-
 
 # Every kind of encoder with every kind of decoder, whatever they are made of; what a decoder has no place for is left.
 CELLS, LOOKS = get_args(Cell), [*choices(Look), FixedVector(every_step=True)]

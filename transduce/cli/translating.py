@@ -17,12 +17,14 @@ from transduce.cli.arguments import (
     Engine,
     Ensemble,
     Excluded,
+    Graphs,
     Included,
     JsonLines,
     Language,
     ModelFolder,
     Output,
     Pieces,
+    Precision,
     SourceText,
     TargetText,
     Trust,
@@ -48,6 +50,8 @@ def translate(
     pieces: Pieces = False,
     ensemble: Ensemble = None,
     engine: Engine = "auto",
+    precision: Precision = "fp32",
+    graphs: Graphs = "on",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -66,7 +70,7 @@ def translate(
 
     if texts and input is not None:
         raise UserError(f"texts and --input {input} were given; give one of them")
-    translator = load([model, *(ensemble or [])], device, trust, engine=engine)
+    translator = load([model, *(ensemble or [])], device, trust, engine=engine, precision=precision, graphs=graphs)
     typed = not texts and input is None and sys.stdin.isatty()  # then each line is answered at once
     stream = translator.stream(
         list(texts) if texts else read_lines(input),
@@ -78,7 +82,7 @@ def translate(
         include=include or (),
         exclude=exclude or (),
         align=None if alignments is None else "pieces" if pieces else "words",
-        window=1 if typed else 1000,
+        window=1 if typed else 0,
     )
     with written(output, input) as file, nullcontext() if alignments is None else written(alignments, input) as links:
         shown = with_progress(stream, "Translating", len(texts) if texts else None, printed=output is None)

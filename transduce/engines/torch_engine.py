@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from transduce.data.batch import collate, pad_sources
+from transduce.data.grouping import group_by_length
 from transduce.data.symbols import Symbols
+from transduce.engines.rooms import Rooms
 from transduce.errors import ConfigError, UserError
 from transduce.model.contract import evaluating
 from transduce.model.whole import EncoderDecoder
@@ -20,26 +22,68 @@ from transduce.search.ensemble import Ensemble
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
 
+T = TypeVar("T", bound=nn.Module)
+
+
+ROOM_TOKENS = 65536  # of sources given at once to rooms, which let them in by and by
+PLAIN_TOKENS = 4096  # and in one batch, where no room can do it
+
 
 class TorchEngine:
-    """Runs a model in evaluation mode; the model stays usable for training in between."""
+    """Runs a model in evaluation mode; the model stays usable for training in between.
+
+    With `graphs` "on", searches that can be are done in memory set aside once (rooms.py), on a GPU as recorded graphs;
+    with "compiled" torch compiles their steps besides.
+    """
 
     def __init__(
-        self, model: EncoderDecoder | Ensemble, source: Symbols, target: Symbols, device: torch.device
+        self,
+        model: EncoderDecoder | Ensemble,
+        source: Symbols,
+        target: Symbols,
+        device: torch.device,
+        graphs: str = "off",
     ) -> None:
         self.model = model
         self.source = source
         self.target = target
         self.device = device
+        holding = None if graphs == "off" else model.holding()
+        self.rooms: Rooms | None = None
+        if holding is not None:
+            self.rooms = Rooms(holding, source, target, device, compiled=graphs == "compiled")
 
     def search(
         self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        tokens, mask = pad_sources(sources, self.source)
         with evaluating(self.model), torch.inference_mode():
-            memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
-            found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(wishes), list(keys))
+            if self.rooms is None:
+                return self._search(sources, search, wishes, keys)
+            found = self.rooms.search(sources, search, wishes, keys)
+            if found is not None:
+                return found
+            found = [[] for _ in sources]
+            for batch in group_by_length([len(source) + 1 for source in sources], PLAIN_TOKENS):
+                own = self._search(
+                    [sources[i] for i in batch], search, [wishes[i] for i in batch], [keys[i] for i in batch]
+                )
+                for i, hypotheses in zip(batch, own, strict=True):
+                    found[i] = hypotheses
             return found
+
+    @property
+    def search_tokens(self) -> int:
+        """Tokens of sources that a translator may give to search at once; 0: no more than in any batch."""
+        return ROOM_TOKENS if self.rooms else 0
+
+    def _search(
+        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        """As search/ is written, all sources in one batch."""
+        tokens, mask = pad_sources(sources, self.source)
+        memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
+        found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(wishes), list(keys))
+        return found
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
@@ -59,6 +103,14 @@ class TorchEngine:
             weights = cross_attention(trace, layer).cpu().numpy()
         pairs = zip(weights, sources, targets, strict=True)
         return [matrix[: len(target), : len(source)] for matrix, source, target in pairs]
+
+
+def with_precision(model: T, precision: str) -> T:
+    """The same model with its weights rounded to 16 bits, if so wanted; tables of positions and statistics stay."""
+    if precision == "bf16":
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return model
 
 
 def cross_attention(trace: dict[str, Tensor], layer: int | None) -> Tensor:

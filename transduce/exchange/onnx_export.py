@@ -29,8 +29,8 @@ from transduce.extras import needed_by
 from transduce.model.contract import Memory, State
 from transduce.model.norms import Norm
 from transduce.model.positions import Learned, Positions
+from transduce.model.remembered import Remembered, SourceView
 from transduce.model.sublayers import Activation, Residual
-from transduce.model.transformer import Remembered, SourceView
 from transduce.model.whole import Seq2Seq
 
 ENCODER, DECODER, WITH_PAST = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"

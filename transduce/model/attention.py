@@ -81,10 +81,11 @@ def attend(
     """softmax(Q K^T / sqrt(d_k)) V, equation 1, or another score and other weights in its place.
 
     query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the
-    scores. `causal` means that the queries are the last T of the S places and none looks ahead (it takes no further
-    mask). With a trace the weights are kept under `name`; without one the fused kernel does the same sum without
-    storing them, where it knows the score, save where gradients are wanted: on a CPU (attention_on_cpu.py), and in
-    compiled training on sentences, where the compiler's own chain of steps is faster.
+    scores. Where the fused kernel is sure to be used, the mask may be one of `hidden`, with no bias besides. `causal`
+    means that the queries are the last T of the S places and none looks ahead (it takes no further mask). With a trace
+    the weights are kept under `name`; without one the fused kernel does the same sum without storing them, where it
+    knows the score, save where gradients are wanted: on a CPU (attention_on_cpu.py), and in compiled training on
+    sentences, where the compiler's own chain of steps is faster.
     """
     queries, keys = query.size(2), key.size(2)
     compiling = torch.compiler.is_compiling()
@@ -109,6 +110,12 @@ def attend(
     if trace is not None:
         trace[name] = weights
     return drop(weights.to(value.dtype), dropout, True) @ value  # (B, H, T, K)
+
+
+def hidden(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as numbers to add to scores: 0 where one may look, else the lowest there is."""
+    # Not torch.where: it would bring both numbers to the device, for which a graph that is recorded cannot wait.
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 Turn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) turned by their places, or left as they are
@@ -136,6 +143,7 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear(d_model, d_model)
         self.score = config.score.build(config.heads, width)
         self.to_weights = config.weights.build()
+        self.fused = isinstance(self.score, DotScore) and self.to_weights is softmax
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
 

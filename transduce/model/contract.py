@@ -45,6 +45,30 @@ class State:
     length: int
 
 
+@dataclass(frozen=True)
+class Room:
+    """Memory that a search sets aside: B `sentences` of up to `source` tokens, K `paths` of each, `length` (L) long."""
+
+    sentences: int
+    paths: int
+    source: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Held(State):
+    """A state in memory that is set aside once, so that every step has the same shapes and addresses.
+
+    `advance` then takes the newest tokens (B, K) of K paths of each sentence, all of them at the sentence's place (B,),
+    and writes what it remembers into `grown` where it is. ancestors (B, K, L) says for each path and place which of the
+    K wrote there what the path goes on from, so that paths are reordered without moving anything. `length` is as far as
+    attention looks: above every place.
+    """
+
+    place: Tensor
+    ancestors: Tensor
+
+
 class Stepwise(Protocol):
     """A model that can be read and advanced token by token."""
 
@@ -56,6 +80,23 @@ class Stepwise(Protocol):
         self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """`mask` (B, t) is True at real tokens; None means all. Padding comes last, and nothing before it sees it."""
+        ...
+
+
+class Holding(Stepwise, Protocol):
+    """A stepwise model that can work in memory set aside once."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are to choose from."""
+        ...
+
+    def reserve(self, room: Room) -> Held | None:
+        """Memory for so much, with nothing in it; None where this model cannot have it."""
+        ...
+
+    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+        """Put the memory of b sentences in the places slots (b,) of the B there are."""
         ...
 
 
@@ -164,7 +205,9 @@ class evaluating:
 
     def __enter__(self) -> None:
         self.before = self.model.training
-        self.model.eval()
+        if self.before:  # else not even looked at: that would take as long as a step of decoding
+            self.model.eval()
 
     def __exit__(self, *error: object) -> None:
-        self.model.train(self.before)
+        if self.before:
+            self.model.train()

@@ -2,11 +2,13 @@
 
 A scheme adds something to the embeddings (`add`), turns queries and keys (`rotate`) or adds something to attention's
 scores (`bias`); it overrides the one it uses. `start` is the number of tokens read before, so that decoding token by
-token sees the same positions as reading all at once. Shapes: B batch, T length, D d_model, H heads, K their width.
+token sees the same positions as reading all at once; where sentences stand at places of their own it is a tensor (B,),
+and all vectors of a row are of that place. Shapes: B batch, T length, D d_model, H heads, K their width.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,17 +22,25 @@ from transduce.errors import ConfigError
 class PositionScheme(nn.Module):
     """No positions: order is invisible, and an encoder without positions is permutation-equivariant."""
 
-    def add(self, x: Tensor, start: int) -> Tensor:
+    def add(self, x: Tensor, start: int | Tensor) -> Tensor:
         """To the embeddings x (B, T, D)."""
         return x
 
-    def rotate(self, heads: Tensor, start: int) -> Tensor:
+    def rotate(self, heads: Tensor, start: int | Tensor) -> Tensor:
         """Queries or keys (B, H, T, K) of self-attention."""
         return heads
 
     def bias(self, queries: int, keys: int) -> Tensor | None:
         """(1, H, queries, keys) for self-attention's scores, where the queries are the last of the keys' places."""
         return None
+
+    def bias_at(self, start: Tensor, keys: int) -> Tensor | None:
+        """(B, H, 1, keys) for queries that stand at places start (B,), and keys at the first `keys` places."""
+        return None
+
+    def reaches(self, length: int) -> bool:
+        """Whether a sequence may be so long. To be asked before `start` is a tensor, whose numbers nobody looks at."""
+        return True
 
 
 # -- added to the embeddings ------------------------------------------------------------------------------------------
@@ -58,11 +68,16 @@ class SinusoidalPositions(PositionScheme):
         super().__init__()
         self.register_buffer("table", sinusoids(1024, d_model), persistent=False)
 
-    def add(self, x: Tensor, start: int) -> Tensor:
-        end = start + x.size(1)
-        if end > self.table.size(0):
-            self.table = sinusoids(2 * end, x.size(2)).to(self.table)
-        return x + self.table[start:end].to(x.dtype)
+    def add(self, x: Tensor, start: int | Tensor) -> Tensor:
+        if isinstance(start, Tensor):
+            return x + self.table[start][:, None].to(x.dtype)
+        self.reaches(start + x.size(1))
+        return x + self.table[start : start + x.size(1)].to(x.dtype)
+
+    def reaches(self, length: int) -> bool:
+        if length > self.table.size(0):
+            self.table = sinusoids(2 * length, self.table.size(1)).to(self.table)
+        return True
 
 
 class LearnedPositions(PositionScheme):
@@ -73,14 +88,19 @@ class LearnedPositions(PositionScheme):
         self.vectors = nn.Parameter(torch.empty(longest, d_model))
         nn.init.normal_(self.vectors, std=d_model**-0.5)
 
-    def add(self, x: Tensor, start: int) -> Tensor:
+    def add(self, x: Tensor, start: int | Tensor) -> Tensor:
+        if isinstance(start, Tensor):
+            return x + self.vectors[start][:, None]
         end = start + x.size(1)
-        if end > self.vectors.size(0):
+        if not self.reaches(end):
             raise ConfigError(
                 f"positions.longest: a sequence of {end} tokens came, and positions are learned for"
                 f" {self.vectors.size(0)}; split the text, or train with a larger 'longest'"
             )
         return x + self.vectors[start:end]
+
+    def reaches(self, length: int) -> bool:
+        return length <= self.vectors.size(0)
 
 
 # -- turning queries and keys -----------------------------------------------------------------------------------------
@@ -103,11 +123,18 @@ class RotaryPositions(PositionScheme):
         angle = angles(length, width, self.base)
         return torch.stack((angle.cos(), angle.sin()), dim=-1).float()
 
-    def rotate(self, heads: Tensor, start: int) -> Tensor:
-        end = start + heads.size(2)
-        if end > self.table.size(0):
-            self.table = self._table(2 * end, heads.size(3)).to(self.table)
-        cos, sin = self.table[start:end].to(heads.dtype).unbind(-1)  # (T, K / 2)
+    def reaches(self, length: int) -> bool:
+        if length > self.table.size(0):
+            self.table = self._table(2 * length, 2 * self.table.size(1)).to(self.table)
+        return True
+
+    def rotate(self, heads: Tensor, start: int | Tensor) -> Tensor:
+        if isinstance(start, Tensor):
+            turns = self.table[start][:, None, None]  # (B, 1, 1, K / 2, 2)
+        else:
+            self.reaches(start + heads.size(2))
+            turns = self.table[start : start + heads.size(2)]
+        cos, sin = turns.to(heads.dtype).unbind(-1)  # (T, K / 2)
         even, odd = heads[..., 0::2], heads[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
@@ -128,7 +155,25 @@ def alibi_slopes(heads: int) -> list[float]:
     return (slopes + between)[:heads]
 
 
-class AlibiPositions(PositionScheme):
+class DistanceScheme(PositionScheme):
+    """What depends on how far apart query and key stand, and on the head."""
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Distances (B, queries, keys) as `distances` has them -> (B, H, queries, keys)."""
+        raise NotImplementedError
+
+    def bias(self, queries: int, keys: int) -> Tensor:
+        return self.of(distances(queries, keys, self._device)[None])
+
+    def bias_at(self, start: Tensor, keys: int) -> Tensor:
+        return self.of((start[:, None] - torch.arange(keys, device=start.device))[:, None])
+
+    @property
+    def _device(self) -> torch.device:
+        return next(itertools.chain(self.parameters(), self.buffers())).device
+
+
+class AlibiPositions(DistanceScheme):
     """-slope * distance for each head, nothing learned (Press et al. 2022); in an encoder both ways alike."""
 
     slopes: Tensor
@@ -137,11 +182,11 @@ class AlibiPositions(PositionScheme):
         super().__init__()
         self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
 
-    def bias(self, queries: int, keys: int) -> Tensor:
-        return -self.slopes.view(1, -1, 1, 1) * distances(queries, keys, self.slopes.device).abs()
+    def of(self, distance: Tensor) -> Tensor:
+        return -self.slopes.view(1, -1, 1, 1) * distance[:, None].abs()
 
 
-class RelativeBiasPositions(PositionScheme):
+class RelativeBiasPositions(DistanceScheme):
     """A learned number for each head and distance, distances far apart sharing one (Raffel et al. 2020, T5).
 
     One table for all layers. In an encoder half of the buckets are for keys ahead.
@@ -152,9 +197,8 @@ class RelativeBiasPositions(PositionScheme):
         self.buckets, self.farthest, self.causal = buckets, farthest, causal
         self.table = nn.Parameter(torch.zeros(buckets, heads))
 
-    def bias(self, queries: int, keys: int) -> Tensor:
-        distance = distances(queries, keys, self.table.device)
-        return self.table[self._bucket(distance)].permute(2, 0, 1).unsqueeze(0)  # (1, H, queries, keys)
+    def of(self, distance: Tensor) -> Tensor:
+        return self.table[self._bucket(distance)].permute(0, 3, 1, 2)  # (B, H, queries, keys)
 
     def _bucket(self, distance: Tensor) -> Tensor:
         """Half of the buckets count exactly, the rest grow as the logarithm up to `farthest`."""

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, Trace, Turn
-from transduce.model.contract import Memory, State
+from transduce.model.attention import Attention, Trace, Turn, hidden
+from transduce.model.contract import Held, Memory, Room, State
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
 from transduce.model.packing import PADDED, Padded
 from transduce.model.positions import Positions, PositionScheme, Sinusoidal
+from transduce.model.remembered import Remembered, Reserved, SourceView, paths_seen
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
-from transduce.model.whole import Block, StepwiseDecoder
+from transduce.model.whole import Block, Parts, Seq2Seq, StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
 
 
@@ -86,19 +87,37 @@ class TransformerDecoder(StepwiseDecoder, WiredStack):
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> DecoderStack:
         return DecoderStack(self, d_model, dropout, encoder_layers)
 
+    def assemble(self, parts: Parts) -> Seq2Seq:
+        return HoldingSeq2Seq(parts)
+
 
 @dataclass(frozen=True)
 class Places:
-    """What a stack's positions and the layout of its tokens mean for the attention of all its layers."""
+    """What a stack's positions and the layout of its tokens mean for the attention of all its layers.
+
+    `seen` is where each of several paths may look, (B, 1, K, L); None where that is what stands before.
+    """
 
     turn: Turn
     bias: Tensor | None
     layout: Padded
+    seen: Tensor | None = None
 
     @classmethod
     def of(cls, positions: PositionScheme, start: int, count: int, layout: Padded = PADDED) -> Places:
         """For `count` tokens after `start` read before."""
         return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count), layout)
+
+    @classmethod
+    def held(cls, positions: PositionScheme, state: Held, dtype: torch.dtype | None) -> Places:
+        """For the newest token of every path; with a dtype, mask and bias are one (attention.hidden)."""
+        seen, place = paths_seen(state), state.place
+        bias = positions.bias_at(place, state.length)
+        if bias is not None:
+            bias = bias.repeat_interleave(state.ancestors.size(1), dim=3)  # the K paths of a place stand together
+        if dtype is not None:
+            seen, bias = hidden(seen, dtype) if bias is None else bias.to(dtype) + hidden(seen, dtype), None
+        return cls(lambda heads: positions.rotate(heads, place), bias, PADDED, seen)
 
 
 def sight(mask: Tensor) -> Tensor:
@@ -161,22 +180,6 @@ class EncoderStack(nn.Module):
         return Memory(tuple(outputs), mask)
 
 
-@dataclass(frozen=True)
-class Remembered:
-    """Keys and values (B, G, L, K) of one attention, G = H unless heads share them."""
-
-    key: Tensor
-    value: Tensor
-
-
-@dataclass(frozen=True)
-class SourceView:
-    """What the decoder knows of the source: keys and values for each of its layers, and where they are real."""
-
-    layers: tuple[Remembered, ...]
-    mask: Tensor  # (B, 1, 1, S)
-
-
 class DecoderBlock(Block):
     """Figure 1, right; not `causal`, each place sees those after it too."""
 
@@ -210,18 +213,17 @@ class DecoderBlock(Block):
     ) -> tuple[Tensor, Remembered]:
         """x (B, t, D) after `past`; gives the block's output and all it now remembers of the target."""
         grown: list[Remembered] = []
+        causal = self.causal and places.seen is None
         # A causal place sees no padding, which comes last; any other must be kept from it.
-        looking = None if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
+        looking = places.seen if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
         layout = places.layout
 
         def attention(y: Tensor) -> Tensor:
-            query, key, value = self.attention.reflect(y, places.turn, layout)
-            if past is not None:
-                key = torch.cat((past.key, key), dim=2)  # (B, H, L + t, K)
-                value = torch.cat((past.value, value), dim=2)
-            grown.append(Remembered(key, value))
+            query, *newest = self.attention.reflect(y, places.turn, layout)
+            known = Remembered(*newest) if past is None else past.extend(Remembered(*newest))
+            grown.append(known)
             return self.attention.look(
-                query, key, value, looking, self.causal, places.bias, trace, f"{name}.self", layout
+                query, known.key, known.value, looking, causal, places.bias, trace, f"{name}.self", layout
             )
 
         def cross(y: Tensor) -> Tensor:
@@ -259,6 +261,25 @@ class DecoderStack(nn.Module):
         layers = tuple(Remembered(*layer.remember_source(x, layout)) for layer, x in looked_at)
         return State(fixed=SourceView(layers, sight(memory.mask)), grown=None, length=0)
 
+    def reserve(self, room: Room) -> Held | None:
+        """None where learned positions end before the room does."""
+        if not self.positions.reaches(room.length):
+            return None
+        source = SourceView.of(room, [block.cross for block in self.blocks()], additive=self._fused)
+        grown = tuple(Reserved.of(room, block.attention) for block in self.blocks())
+        nothing = torch.zeros(room.sentences, dtype=torch.int64, device=source.mask.device)
+        ancestors = nothing.new_zeros(room.sentences, room.paths, room.length)
+        return Held(source, grown, room.length, nothing, ancestors)
+
+    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+        """See contract.py."""
+        source: SourceView = held.fixed
+        source.put(slots, self.start(memory).fixed)
+
+    @property
+    def _fused(self) -> bool:
+        return all(block.attention.fused for block in self.blocks())
+
     def forward(
         self,
         x: Tensor,
@@ -269,10 +290,16 @@ class DecoderStack(nn.Module):
     ) -> tuple[Tensor, State]:
         """Read x (B, t, D), real where mask (B, t) is True, further from `state`; (1, N, D) in a packed layout."""
         read = x.size(1)
-        places = Places.of(self.positions, state.length, read, layout)
-        x, mask = self.dropout(layout.collect(self.positions.add(x, state.length))), layout.real(mask)
         source: SourceView = state.fixed
-        past = state.grown or (None,) * len(self.layers)
+        start: int | Tensor
+        if isinstance(state, Held):
+            places, start = Places.held(self.positions, state, x.dtype if self._fused else None), state.place
+            where = torch.arange(len(x), device=x.device), state.place
+            past = [reserved.at(where, state.length) for reserved in state.grown]
+        else:
+            places, start = Places.of(self.positions, state.length, read, layout), state.length
+            past = state.grown or [None] * len(self.layers)
+        x, mask = self.dropout(layout.collect(self.positions.add(x, start))), layout.real(mask)
         grown: list[Remembered] = []
         for number, layer in enumerate(self.layers):
             name = "" if trace is None else f"decoder.{number}"
@@ -280,4 +307,26 @@ class DecoderStack(nn.Module):
             grown.append(remembered)
             if trace is not None:
                 trace[f"decoder.{number}.out"] = x
-        return self.final(x, mask), replace(state, grown=tuple(grown), length=state.length + read)
+        x = self.final(x, mask)
+        if isinstance(state, Held):
+            return x, replace(state, place=state.place + 1)
+        return x, replace(state, grown=tuple(grown), length=state.length + read)
+
+
+class HoldingSeq2Seq(Seq2Seq):
+    """The model of a Transformer decoder, which can work in memory set aside once."""
+
+    def holding(self) -> HoldingSeq2Seq:
+        return self
+
+    @property
+    def vocabulary(self) -> int:
+        return self.output.size(0)
+
+    def reserve(self, room: Room) -> Held | None:
+        held: Held | None = self.decoder.reserve(room)  # type: ignore[operator]
+        return held
+
+    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+        """See contract.py."""
+        self.decoder.fill(held, slots, memory)  # type: ignore[operator]

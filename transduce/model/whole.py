@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.model.attention import Trace
-from transduce.model.contract import Memory, State, stepwise_log_probs
+from transduce.model.contract import Holding, Memory, State, stepwise_log_probs
 from transduce.model.packing import Packed
 
 
@@ -85,6 +85,10 @@ class EncoderDecoder(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """What a decoder's vectors (..., D) say of each token of the target's vocabulary: (..., V)."""
         return F.linear(x, self.output_embedding.weight, self.output_bias)
+
+    def holding(self) -> Holding | None:
+        """This model, if it can work in memory set aside once."""
+        return None
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
         """log p of each token of a given translation; their sum is that of the whole.

@@ -21,7 +21,7 @@ from transduce.model.contract import Memory, Stepwise, rows
 from transduce.search.constraints import Rule, checked, next_log_probs, rules_of
 from transduce.search.coverage import attention, coverage_penalty
 from transduce.search.diverse import Order, first_going, in_groups
-from transduce.search.hypothesis import Hypothesis, length_penalty
+from transduce.search.hypothesis import Hypothesis, best_first, length_penalty
 from transduce.search.lexical import Wanted
 from transduce.search.paths import Paths, Progress, best_of, greatest
 from transduce.search.settings import Beam
@@ -203,10 +203,6 @@ def ordered(totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Places in K * V of the greatest totals (R, K, V), and these totals: (R, count)."""
     places = greatest(totals.flatten(1), count)
     return places, totals.flatten(1).gather(1, places)
-
-
-def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
-    return not hypothesis.finished, -hypothesis.score
 
 
 def attend(progress: Progress, trace: dict[str, Tensor] | None) -> Progress:

@@ -19,6 +19,7 @@ from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.wishes import NOTHING, Phrase, Wishes
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+LOWEST = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand
 
 
 def rules_of(limits: Limits, symbols: Symbols, wishes: Sequence[Wishes], device: torch.device) -> list[Rule]:
@@ -51,8 +52,7 @@ def next_log_probs(logits: Tensor, tokens: Tensor, sentence: Tensor, rules: Sequ
     A row to which nothing is left may end: every row has a token that can be written.
     """
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
-    lowest = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand
-    end = log_probs[:, eos].clamp(min=lowest)  # (N,)
+    end = log_probs[:, eos].clamp(min=LOWEST)  # (N,)
     allowed = torch.ones_like(log_probs, dtype=torch.bool)
     for rule in rules:
         allowed = rule(allowed, tokens, sentence)
@@ -119,8 +119,7 @@ def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
     """No phrase of those given for each sentence: its last token is struck where the others have just been written."""
     longest = max(len(phrase) for own in phrases for phrase in own)
     most = max(map(len, phrases))
-    free, absent = [-1] * longest, [-2] * longest  # -1 stands for any token, -2 is none that could be written
-    padded = [[[*free, *phrase][-longest:] for phrase in own] + [absent] * (most - len(own)) for own in phrases]
+    padded = [phrase_table(own, most, longest) for own in phrases]
     table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, most, longest)
     highest = max(max(phrase) for own in phrases for phrase in own)
 
@@ -132,6 +131,12 @@ def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
         return strike(allowed, last, ((head == -1) | (head == latest[:, None])).all(-1) & (last >= 0))
 
     return rule
+
+
+def phrase_table(phrases: Sequence[Phrase], most: int, longest: int) -> list[list[int]]:
+    """Phrases as lines of one length: -1 stands for any token, -2 is none that could be written."""
+    free, absent = [-1] * longest, [-2] * longest
+    return [[*free, *phrase][-longest:] for phrase in phrases] + [absent] * (most - len(phrases))
 
 
 def force(prefixes: Sequence[Phrase], device: torch.device) -> Rule:

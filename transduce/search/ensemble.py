@@ -7,6 +7,7 @@ Shapes: B batch, S source length, t tokens read in one call, V vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.contract import Memory, State, Stepwise, stepwise_log_probs
+from transduce.model.contract import Held, Holding, Memory, Room, State, Stepwise, stepwise_log_probs
 
 Trace = dict[str, Tensor]
 
@@ -48,6 +49,31 @@ class Ensemble(nn.Module):
     def members(self) -> list[Stepwise]:
         return [cast("Stepwise", model) for model in self.models]
 
+    def holding(self) -> Holding | None:
+        """This ensemble, if all its members can work in memory set aside once."""
+        return self if all(member.holding() is not None for member in self.models) else None  # type: ignore[operator]
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of target tokens, the same for all."""
+        return cast("Holding", self.models[0]).vocabulary
+
+    def reserve(self, room: Room) -> Held | None:
+        """`fixed` and `grown` are tuples of the members' own."""
+        found = [cast("Holding", model).reserve(room) for model in self.models]
+        held = [one for one in found if one is not None]
+        if len(held) < len(found):
+            return None
+        return dataclasses.replace(
+            held[0], fixed=tuple(one.fixed for one in held), grown=tuple(one.grown for one in held)
+        )
+
+    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+        """Each member's memory where it belongs."""
+        for number, (model, own) in enumerate(zip(self.models, cast("Memories", memory).members, strict=True)):
+            place = dataclasses.replace(held, fixed=held.fixed[number], grown=held.grown[number])
+            cast("Holding", model).fill(place, slots, own)
+
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """source (B, S) tokens, mask (B, S) True at real ones."""
         found = []
@@ -68,18 +94,17 @@ class Ensemble(nn.Module):
     ) -> tuple[Tensor, State]:
         """Read tokens (B, t); the logarithm of the mean probability (B, t, V) of what follows each, and the state."""
         mixed: Tensor | None = None
-        fixed, grown, length = [], [], state.length
+        fixed, grown, after = [], [], state
         for number, member in enumerate(self.members):
             own: Trace | None = None if trace is None else {}
-            before = State(state.fixed[number], state.grown[number], state.length)
+            before = dataclasses.replace(state, fixed=state.fixed[number], grown=state.grown[number])
             logits, after = member.advance(tokens, before, own, mask)
             weighted = logits.log_softmax(-1, dtype=torch.float32) + self.log_shares[number]
             mixed = weighted if mixed is None else torch.logaddexp(mixed, weighted)
             fixed.append(after.fixed)
             grown.append(after.grown)
-            length = after.length
             _add(trace, own, number)
-        return cast("Tensor", mixed), State(tuple(fixed), tuple(grown), length)
+        return cast("Tensor", mixed), dataclasses.replace(after, fixed=tuple(fixed), grown=tuple(grown))
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
         """log p (B, T) of each token of a given translation, as of one model."""

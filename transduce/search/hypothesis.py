@@ -64,6 +64,11 @@ class Hypothesis:
         )
 
 
+def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
+    """What hypotheses are sorted by."""
+    return not hypothesis.finished, -hypothesis.score
+
+
 @runtime_checkable
 class Choice(Protocol):
     """A search config that finds candidates and leaves the choice among them to whoever sees their texts."""

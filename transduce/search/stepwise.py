@@ -21,7 +21,8 @@ from transduce.search.limits import Limits
 from transduce.search.settings import Sample
 from transduce.search.wishes import Wishes, check_one_path
 
-Pick = Callable[[Tensor, Tensor, int], Tensor]  # log-probabilities (N, V), streams (N,), step -> tokens (N,)
+Step = int | Tensor  # how many tokens are written, by all rows or by each (N,)
+Pick = Callable[[Tensor, Tensor, Step], Tensor]  # log-probabilities (N, V), streams (N,), step -> tokens (N,)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def part(done: Tensor) -> tuple[Tensor, Tensor]:
     return order[:staying], order[staying:]
 
 
-def most_probable(log_probs: Tensor, streams: Tensor, step: int) -> Tensor:
+def most_probable(log_probs: Tensor, streams: Tensor, step: Step) -> Tensor:
     """The first of the greatest (which is what argmax promises): (N, V) -> (N,)."""
     return log_probs.argmax(-1)
 
@@ -114,7 +115,7 @@ def most_probable(log_probs: Tensor, streams: Tensor, step: int) -> Tensor:
 def drawing(settings: Sample) -> Pick:
     """Tokens drawn from what temperature, top_k and top_p leave of the distribution."""
 
-    def pick(log_probs: Tensor, streams: Tensor, step: int) -> Tensor:
+    def pick(log_probs: Tensor, streams: Tensor, step: Step) -> Tensor:
         log_probs = log_probs / settings.temperature
         if 0 < settings.top_k < log_probs.shape[1]:
             log_probs = keep_top_k(log_probs, settings.top_k)
@@ -150,9 +151,11 @@ def invert(log_probs: Tensor, draws: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, place, right=True).squeeze(1)
 
 
-def uniform(streams: Tensor, step: int) -> Tensor:
+def uniform(streams: Tensor, step: Step) -> Tensor:
     """Numbers in [0, 1), float64, one for each stream (N,) at this step."""
-    high = _shift_right(_mix(streams + _signed((step + 1) * 0x9E3779B97F4A7C15)), 11)
+    weyl = 0x9E3779B97F4A7C15
+    moved = _signed((step + 1) * weyl) if isinstance(step, int) else (step + 1) * _signed(weyl)  # wraps around alike
+    high = _shift_right(_mix(streams + moved), 11)
     return high.to(torch.float64) * 2.0**-53
 
 

@@ -1,0 +1,414 @@
+"""Decoding on a GPU: our rooms and graphs against our plain searches and Hugging Face's generate, in one run.
+
+    python benchmarks/gpu_decoding.py --output results
+
+Base-sized models with random weights in bf16, the same sources for all, exactly 30 tokens out, greedy and beam 4,
+batches of 1, 64 and 512. First of all rooms must find what the plain searches find. Each figure is written to the
+output folder as soon as it is there, what fails is written down too, and what comes after the deadline is left out.
+`--size tiny --device cpu` tries the script itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduce.data.symbols import Symbols
+from transduce.engines.slots import Slots
+from transduce.engines.torch_engine import TorchEngine, with_precision
+from transduce.model.attention import Attention
+from transduce.model.seq2seq import Model
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam, Greedy
+from transduce.search.wishes import NOTHING
+
+SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
+OUT = 30  # tokens
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, and the batches it is tried on."""
+
+    d_model: int
+    layers: int
+    heads: int
+    d_ff: int
+    vocabulary: int
+    batches: tuple[int, ...]
+    file: int  # sentences of the test with many of them
+    checked: int  # and of those whose hypotheses are compared
+
+    def build(self, seed: int = 1) -> Any:
+        torch.manual_seed(seed)
+        sizes: dict[str, Any] = {"layers": self.layers, "attention": Attention(self.heads), "d_ff": self.d_ff}
+        config = Model(self.d_model, 0.1, "all", TransformerEncoder(**sizes), TransformerDecoder(**sizes))
+        return config.build(self.vocabulary, self.vocabulary, shared=True).requires_grad_(False).eval()
+
+    def sources(self, count: int, seed: int) -> list[list[int]]:
+        """5 to 40 tokens each, the longest among them, so that every set has the same shape."""
+        generator = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(5, 40, (count,), generator=generator).tolist()
+        lengths[0] = 30 if count == 1 else 39
+        return [torch.randint(4, self.vocabulary, (length,), generator=generator).tolist() for length in lengths]
+
+
+SIZES = {
+    "base": Size(512, 6, 8, 2048, 32000, (1, 64, 512), 8192, 100),
+    "tiny": Size(32, 2, 2, 64, 200, (1, 4), 20, 12),
+}
+
+
+class Book:
+    """Results so far, in a file; and whether there is time for more."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self.path, self.end = folder / "gpu_decoding.json", time.monotonic() + seconds
+        folder.mkdir(parents=True, exist_ok=True)
+        self.rows: list[dict[str, Any]] = []
+
+    def put(self, **row: Any) -> None:
+        self.rows.append(row)
+        self.path.write_text(json.dumps(self.rows, indent=1), encoding="utf-8")
+        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.end
+
+
+def median(work: Callable[[int], object], times: int, longest: float = 8.0) -> tuple[float, float]:
+    """Median and least seconds of `work(number)`, which waits for the device itself; stops after so many seconds."""
+    taken: list[float] = []
+    while len(taken) < times and sum(taken) < longest:
+        begun = time.perf_counter()
+        work(len(taken))
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken), min(taken)
+
+
+# -- the same hypotheses ---------------------------------------------------------------------------------------------
+
+
+def check(book: Book, device: torch.device, count: int) -> None:
+    """Rooms against the plain engine: small and exact, with ragged ends and slots taken over."""
+    small = Size(64, 2, 4, 128, 500, (), 0, 0)
+    model = small.build().to(device)
+    with torch.no_grad():
+        model.output_embedding.weight[SYMBOLS.eos] *= 1.5
+    plain, rooms = engines(model, device)
+    rooms.rooms.places = 4 * 48 * 4
+    for search in (
+        Greedy(Limits(longest=40, no_repeat=2)),
+        Beam(4, n_best=3, limits=Limits(longest=40, no_repeat=2)),
+        Beam(4, n_best=2, limits=Limits(longest=40, shortest=3), length_penalty=-0.5),
+    ):
+        same = total = 0
+        worst = 0.0
+        for seed in range(4):  # as it is written, recorded, replayed
+            sources = small.sources(count, seed)
+            found, expected = (find(engine, search, sources) for engine in (rooms, plain))
+            for own, other in zip(found, expected, strict=True):
+                alike = [one.tokens for one in own] == [one.tokens for one in other]
+                same, total = same + alike, total + 1
+                if alike:
+                    worst = max(worst, *(abs(a.score - b.score) for a, b in zip(own, other, strict=True)))
+        graphs = sum(len(slots.recorder.graphs) for slots in rooms.rooms.rooms.values())
+        book.put(
+            what="check fp32", search=type(search).__name__, same=same, of=total, worst=round(worst, 6), graphs=graphs
+        )
+
+
+def check_rounded(book: Book, size: Size, device: torch.device, model: Any) -> None:
+    """In bf16 equals are many and orders differ: scored again in fp32, what is found must be as good."""
+    exact = TorchEngine(size.build().to(device), SYMBOLS, SYMBOLS, device)
+    plain, rooms = engines(model, device)
+    sources = size.sources(size.batches[-1], 7)[:64]
+    for search in searches():
+        scores = {}
+        for name, engine in (("plain", plain), ("rooms", rooms), ("rooms again", rooms), ("recorded", rooms)):
+            found = find(engine, search, sources)
+            log_probs = exact.score(sources, [own[0].tokens for own in found])
+            scores[name] = round(sum(map(sum, log_probs)) / len(sources), 3)
+        book.put(what="check bf16", search=type(search).__name__, mean_log_prob=scores)
+
+
+# -- who is timed ----------------------------------------------------------------------------------------------------
+
+
+def searches() -> tuple[Any, ...]:
+    limits = Limits(longest=OUT, shortest=OUT - 1)
+    return Greedy(limits), Beam(4, limits=limits)
+
+
+def engines(model: Any, device: torch.device) -> tuple[TorchEngine, Any]:
+    return tuple(TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs) for graphs in ("off", "on"))
+
+
+def find(engine: TorchEngine, search: Any, sources: list[list[int]]) -> Any:
+    return engine.search(sources, search, [NOTHING] * len(sources), [0] * len(sources))
+
+
+def time_ours(book: Book, who: str, engine: TorchEngine, size: Size, times: int = 12) -> None:
+    for search in searches():
+        for batch in size.batches:
+            if book.over:
+                return
+            sets = [size.sources(batch, seed) for seed in range(3)]
+            begun = time.perf_counter()
+            find(engine, search, sets[0])
+            first = time.perf_counter() - begun
+            for sources in sets:  # recorded on the way
+                find(engine, search, sources)
+            middle, least = median(lambda number: find(engine, search, sets[number % 3]), times)  # noqa: B023
+            row = {"step_ms": step_time(engine, search)} if engine.rooms else {}
+            book.put(
+                what="speed",
+                who=who,
+                search=type(search).__name__,
+                batch=batch,
+                tokens_per_s=round(batch * OUT / middle),
+                best=round(batch * OUT / least),
+                first_s=round(first, 2),
+                **row,
+            )
+
+
+def step_time(engine: Any, search: Any) -> float | None:
+    """Milliseconds of one replayed step alone, of the room last used."""
+    slots = next(reversed(engine.rooms.rooms.values()))
+    graph = next((graph for (kind, *_), graph in slots.recorder.graphs.items() if kind == "step"), None)
+    if graph is None:
+        return None
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(50):
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return round(float(start.elapsed_time(end)) / 50, 4)
+
+
+def time_hugging_face(book: Book, size: Size, device: torch.device) -> None:
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(1)
+    config = MarianConfig(
+        vocab_size=size.vocabulary,
+        d_model=size.d_model,
+        encoder_layers=size.layers,
+        decoder_layers=size.layers,
+        encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads,
+        encoder_ffn_dim=size.d_ff,
+        decoder_ffn_dim=size.d_ff,
+        max_position_embeddings=256,
+        activation_function="relu",
+        pad_token_id=SYMBOLS.pad,
+        eos_token_id=SYMBOLS.eos,
+        bos_token_id=SYMBOLS.bos,
+        decoder_start_token_id=SYMBOLS.bos,
+        forced_eos_token_id=None,
+        scale_embedding=True,
+    )
+    model: Any = MarianMTModel(config).to(device, torch.bfloat16).eval()
+    for beams in (1, 4):
+        for batch in size.batches:
+            sets = [padded(size.sources(batch, seed), device) for seed in range(3)]
+
+            def generate(number: int, sets: Any = sets, beams: int = beams) -> Tensor:
+                tokens, mask = sets[number % 3]
+                found: Tensor = model.generate(
+                    tokens,
+                    attention_mask=mask,
+                    num_beams=beams,
+                    do_sample=False,
+                    min_new_tokens=OUT,
+                    max_new_tokens=OUT,
+                )
+                return found.cpu()
+
+            with torch.inference_mode():
+                assert generate(0).shape == (batch, OUT + 1)
+                middle, least = median(generate, 6)
+            name = "Greedy" if beams == 1 else "Beam"
+            speed, best = round(batch * OUT / middle), round(batch * OUT / least)
+            book.put(what="speed", who="hugging face", search=name, batch=batch, tokens_per_s=speed, best=best)
+
+
+def padded(sources: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    from transduce.data.batch import pad_sources
+
+    tokens, mask = pad_sources(sources, SYMBOLS)
+    return tokens.to(device), mask.long().to(device)
+
+
+# -- other ways to do the same ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def matmul_attention() -> Iterator[None]:
+    """Attention as plain matrix products, which a compiler may fuse."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, *_: Any, scale: float | None, **__: Any) -> Tensor:
+        factor = query.size(-1) ** -0.5 if scale is None else scale
+        scores = query @ key.transpose(-2, -1) * factor
+        if mask is not None:
+            scores = (
+                scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            )
+        return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+
+    with mock.patch.object(F, "scaled_dot_product_attention", attend):
+        yield
+
+
+@contextmanager
+def compiled_choice() -> Iterator[None]:
+    """Only what follows the logits is compiled: a small program, soon ready."""
+    plain = Slots.__init__
+
+    def begin(slots: Any, *parts: Any) -> None:
+        plain(slots, *parts)
+        choose = torch.compile(slots.stepper.choose, dynamic=False)
+        slots.step = lambda reach: choose(slots.stepper.read(reach))
+
+    with mock.patch.object(Slots, "__init__", begin), torch._dynamo.config.patch(recompile_limit=1024):
+        yield
+
+
+def profile(book: Book, size: Size, model: Any, device: torch.device, folder: Path) -> None:
+    """Which kernels a step is made of, for the smallest and the largest batch."""
+    _, rooms = engines(model, device)
+    texts = []
+    for search in searches():
+        for batch in (size.batches[0], size.batches[-1]):
+            for seed in range(3):
+                find(rooms, search, size.sources(batch, seed))
+            slots = next(reversed(rooms.rooms.rooms.values()))
+            activity = torch.profiler.ProfilerActivity
+            with torch.inference_mode(), torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as seen:
+                for _ in range(5):
+                    slots.stepper(32)
+                torch.cuda.synchronize()
+            table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70)
+            texts.append(f"## {type(search).__name__}, batch {batch}, 5 steps as they are written\n{table}")
+            (folder / "profile.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    book.put(what="profile", written=len(texts))
+
+
+def whole_file(book: Book, size: Size, model: Any, device: torch.device) -> None:
+    """Many sentences that end at places of their own (each at its limit): slots are taken over all the time."""
+    plain, rooms = engines(model, device)
+    sources = size.sources(size.file, 5)
+    limits = Limits(longest_ratio=1.0, longest_extra=5, shortest=0, forbid=())
+    total = sum(len(source) + 6 for source in sources)
+    for search in (Greedy(limits), Beam(4, limits=limits)):
+        for who, engine in (("graphs", rooms), ("plain", plain)):
+            if book.over:
+                return
+            budget = 65536 if who == "graphs" else 4096
+
+            def work(number: int, engine: Any = engine, search: Any = search, budget: int = budget) -> int:
+                ordered = sorted(sources, key=len, reverse=True)
+                written = 0
+                while ordered:
+                    count = max(1, budget // (len(ordered[0]) + 1))
+                    found = find(engine, search, ordered[:count])
+                    written += sum(len(own[0].token_log_probs) for own in found)
+                    ordered = ordered[count:]
+                return written
+
+            written = work(0)
+            middle, _ = median(work, 2, longest=20)
+            speed = round(written / middle)
+            row = {"sentences": len(sources), "written": written, "most": total, "tokens_per_s": speed}
+            book.put(what="file", who=who, search=type(search).__name__, **row)
+
+
+def table(book: Book) -> str:
+    """Tokens a second, and how many times Hugging Face's."""
+    speeds = {(r["who"], r["search"], r["batch"]): r["tokens_per_s"] for r in book.rows if r["what"] == "speed"}
+    cells = list(dict.fromkeys((search, batch) for _, search, batch in speeds))
+    lines = [
+        "| | " + " | ".join(f"{search} {batch}" for search, batch in cells) + " |",
+        "|---" * (len(cells) + 1) + "|",
+    ]
+    for who in dict.fromkeys(who for who, *_ in speeds):
+        shown = []
+        for cell in cells:
+            speed, peer = speeds.get((who, *cell)), speeds.get(("hugging face", *cell))
+            times = f" ({speed / peer:.1f}x)" if speed and peer else ""
+            shown.append(f"{speed}{times}" if speed else "")
+        lines.append(f"| {who} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("results"))
+    parser.add_argument("--size", choices=SIZES, default="base")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=420, help="what has not begun by then is left out")
+    parser.add_argument(
+        "--without", nargs="*", default=[], help="parts: check peer graphs plain profile file matmul compiled"
+    )
+    options = parser.parse_args()
+    book, size, device = Book(options.output, options.seconds), SIZES[options.size], torch.device(options.device)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    book.put(what="machine", name=name, torch=torch.__version__)
+    model = with_precision(size.build().to(device), "bf16")
+
+    def ours(who: str, graphs: str, times: int = 12) -> Callable[[], None]:
+        return lambda: time_ours(book, who, TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs), size, times)
+
+    parts: list[tuple[str, Callable[[], None]]] = [
+        ("check", lambda: check(book, device, size.checked)),
+        ("check", lambda: check_rounded(book, size, device, model)),
+        ("peer", lambda: time_hugging_face(book, size, device)),
+        ("graphs", ours("graphs", "on")),
+        ("plain", ours("plain", "off", times=3)),
+        ("profile", lambda: profile(book, size, model, device, options.output)),
+        ("file", lambda: whole_file(book, size, model, device)),
+        ("matmul", within(matmul_attention, ours("graphs, matmul attention", "on"))),
+        ("compiled", within(compiled_choice, ours("graphs, choice compiled", "on"))),
+        ("compiled", ours("compiled", "compiled")),
+        ("compiled", within(matmul_attention, ours("compiled, matmul attention", "compiled"))),
+    ]
+    for part, work in parts:
+        if part not in options.without and not book.over:
+            try:
+                work()
+            except Exception:
+                book.put(what="failed", part=part, error=traceback.format_exc())
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    text = table(book)
+    (options.output / "table.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def within(way: Callable[[], AbstractContextManager[None]], work: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        with way():
+            work()
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Searches in memory set aside once: which ones, in which room, and that one caller at a time is in it.
+
+What cannot be done so is left to the caller, who does it as search/ is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduce.data.symbols import Symbols
+from transduce.engines.slots import Shape, Slots, jobs_of
+from transduce.model.contract import Holding, Room
+from transduce.search.fixed import Plan
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.wishes import Wishes
+
+MOST_ROOMS = 8  # kept for those who come again
+MOST_PLACES = 2048 * 128  # tokens that all paths of a room may write between them: 3 GB of a base model's bf16
+SHARE = 16  # of a GPU's memory, at most this part for a room
+
+
+class Rooms:
+    """The rooms of one model, the last used kept."""
+
+    def __init__(
+        self,
+        model: Holding,
+        source: Symbols,
+        target: Symbols,
+        device: torch.device,
+        compiled: bool = False,
+    ) -> None:
+        """`compiled` has torch compile every step, which takes a minute a room before it is faster."""
+        self.model, self.source, self.target, self.device = model, source, target, device
+        self.places, self.compiled = most_places(model, device), compiled
+        self.lock = threading.Lock()
+        self.rooms: OrderedDict[Shape, Slots] = OrderedDict()
+
+    def search(
+        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+    ) -> list[list[Hypothesis]] | None:
+        """Hypotheses of each source, best first; None for what cannot be done in a room."""
+        plan = Plan.of(search, wishes, self.target, self.model.vocabulary)
+        if plan is None or not sources:
+            return None
+        jobs = jobs_of(sources, plan, wishes, plan.streams(search, keys))
+        shape = Shape.of(jobs, plan, self.places)
+        with self.lock:
+            try:
+                slots = self.rooms.get(shape) or Slots.of(self.model, self.source, shape, self.device, self.compiled)
+                if slots is None:
+                    return None
+                self.rooms[shape] = slots
+                self.rooms.move_to_end(shape)
+                if len(self.rooms) > MOST_ROOMS:
+                    self.rooms.popitem(last=False)
+                return slots.run(jobs)
+            except torch.OutOfMemoryError:
+                self.rooms.clear()
+                return None
+
+
+def most_places(model: Holding, device: torch.device) -> int:
+    """How many tokens a room has place for, by the memory of the GPU."""
+    held = model.reserve(Room(1, 1, 1, 1))
+    if device.type != "cuda" or held is None:
+        return MOST_PLACES
+    share = torch.cuda.get_device_properties(device).total_memory // SHARE
+    return min(MOST_PLACES, share // bytes_of(held.grown))
+
+
+def bytes_of(tree: Any) -> int:
+    """Of all tensors in tuples and dataclasses."""
+    if isinstance(tree, Tensor):
+        return tree.nbytes
+    if dataclasses.is_dataclass(tree):
+        return sum(bytes_of(getattr(tree, field.name)) for field in dataclasses.fields(tree))
+    return sum(map(bytes_of, tree))

@@ -1,0 +1,276 @@
+"""A step of greedy search, sampling or beam search in fixed shapes, on the tensors of board.py.
+
+Nothing here waits for the device.
+
+Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, V vocabulary, C stretches of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduce.data.symbols import Symbols
+from transduce.model.contract import Held, Holding
+from transduce.search.board import Board, Finding
+from transduce.search.constraints import LOWEST, strike
+from transduce.search.diverse import first_going
+from transduce.search.hypothesis import Hypothesis, length_penalty
+from transduce.search.limits import Limits
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
+from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.stepwise import drawing, make_streams, most_probable
+from transduce.search.wishes import Wishes
+
+STRETCH = 64  # tokens whose greatest is found first, so that few of them need be ordered
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search that can be done in fixed shapes: a beam of so many paths and hypotheses kept, or paths by themselves.
+
+    These take the most probable token, or draw as the settings `drawn` say (whose seed is not looked at).
+    """
+
+    beam: bool
+    paths: int
+    kept: int
+    alpha: float
+    limits: Limits
+    symbols: Symbols
+    vocabulary: int
+    drawn: Sample | None = None
+
+    @classmethod
+    def of(cls, search: Any, wishes: Sequence[Wishes], symbols: Symbols, vocabulary: int) -> Plan | None:
+        """The plan of a search config; None for what needs shapes that change, or would be refused."""
+        if type(search) is MinimumBayesRisk:
+            search = search.candidates
+        if type(search) is Greedy:
+            plan = cls(False, 1, 0, 0.0, search.limits, symbols, vocabulary)
+        elif type(search) in (Sample, Samples):
+            drawn = replace(search, seed=0)
+            plan = cls(False, search.samples, 0, 0.0, search.limits, symbols, vocabulary, drawn)
+        elif type(search) is Beam and search.groups == 1 and not search.coverage:
+            size, kept, alpha = search.size, search.n_best, search.length_penalty
+            plan = cls(True, size, kept, alpha, search.limits, symbols, vocabulary)
+        else:
+            return None
+        return plan if plan._serves(wishes) else None
+
+    def _serves(self, wishes: Sequence[Wishes]) -> bool:
+        never = {*self.symbols.never, *self.limits.forbid}
+        left = self.vocabulary - len(never | {self.symbols.eos})
+        known = all(token < self.vocabulary for token in never) and self.symbols.eos not in never
+        asked = all(
+            not wish.include
+            and all(token < self.vocabulary for phrase in (wish.prefix, *wish.exclude) for token in phrase)
+            for wish in wishes
+        )
+        return known and asked and left >= 1 and not (self.beam and self.vocabulary < 2 * self.paths)
+
+    def streams(self, search: Any, keys: Sequence[int]) -> list[list[int]]:
+        """What the draws of each path follow from, for each sentence."""
+        if self.drawn is None:
+            return [[0] * self.paths for _ in keys]
+        seed: int = getattr(search, "candidates", search).seed
+        found: list[list[int]] = make_streams(seed, keys, self.paths, len(keys)).view(-1, self.paths).tolist()
+        return found
+
+    @property
+    def radix(self) -> int:
+        """The vocabulary's size, rounded up to whole stretches."""
+        return -(-self.vocabulary // STRETCH) * STRETCH
+
+    def read(self, finding: Finding) -> list[list[Hypothesis]]:
+        """Hypotheses of sentences that are done, best first."""
+        if self.beam:
+            return finding.beams(self.radix, self.symbols.eos, self.alpha)
+        return finding.singles(self.symbols.eos)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Numbers that every step needs, made once.
+
+    rows (B,), paths (K, 1) and lines (L,) count from 0, penalties (L + 1,) are those of each length, `never` the tokens
+    that are not to be written, starts (K * C,) where each stretch begins in a sentence's K * radix continuations, and
+    offsets (STRETCH,) count within one.
+    """
+
+    rows: Tensor
+    paths: Tensor
+    lines: Tensor
+    penalties: Tensor
+    never: Tensor
+    starts: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, plan: Plan, board: Board) -> Constants:
+        sentences, paths, length = board.ancestors.shape
+
+        def count(*bounds: int) -> Tensor:
+            return torch.arange(*bounds, device=board.place.device)
+
+        penalties = [length_penalty(written, plan.alpha) for written in range(length + 1)]
+        never = torch.tensor(sorted({*plan.symbols.never, *plan.limits.forbid}), dtype=torch.int64)
+        return cls(
+            count(sentences),
+            count(paths)[:, None],
+            count(length),
+            torch.tensor(penalties).to(board.place.device),
+            never.to(board.place.device),
+            count(0, paths * plan.radix, STRETCH),
+            count(STRETCH),
+        )
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """Reads the newest tokens of all paths of all sentences, and chooses the next."""
+
+    model: Holding
+    held: Held
+    board: Board
+    plan: Plan
+    constants: Constants
+
+    def __call__(self, reach: int) -> None:
+        """One token further; no sentence has written as many as `reach`."""
+        self.choose(self.read(reach))
+
+    def read(self, reach: int) -> Tensor:
+        """What the model thinks of each continuation of each path: (B, K, V)."""
+        state = replace(self.held, length=reach, place=self.board.place, ancestors=self.board.ancestors)
+        return self.model.advance(self.board.newest, state)[0]
+
+    def choose(self, logits: Tensor) -> None:
+        """Write what is chosen on the board."""
+        log_probs = self._allowed(logits.log_softmax(-1, dtype=torch.float32))  # (B, K, V)
+        if not self.plan.beam:
+            self._follow(log_probs)
+            return
+        if self.plan.radix > self.plan.vocabulary:
+            log_probs = F.pad(log_probs, (0, self.plan.radix - self.plan.vocabulary), value=-torch.inf)
+        self._expand(log_probs)
+
+    def _allowed(self, log_probs: Tensor) -> Tensor:
+        """-inf where a rule forbids a token; the same rules as those of constraints.py, in the same order."""
+        board, eos, limits = self.board, self.plan.symbols.eos, self.plan.limits
+        wanted = kept = None
+        if board.prefix.size(1):
+            column = board.place.clamp(max=board.prefix.size(1) - 1)[:, None]
+            wanted = board.prefix.gather(1, column).masked_fill(board.place[:, None] > column, -1)[:, :, None]
+            wanted = wanted.expand(*log_probs.shape[:2], 1)  # (B, K, 1), -1 where the prefix is over
+            kept = log_probs.gather(2, wanted.clamp(min=0))
+        told = bool(limits.no_repeat or board.exclude.numel())  # rules that go by what is written
+        end = log_probs[..., eos].clamp(min=LOWEST) if told else None
+        log_probs.index_fill_(2, self.constants.never, -torch.inf)
+        if limits.shortest:
+            log_probs[..., eos].masked_fill_((board.place < board.shortest)[:, None], -torch.inf)
+        if end is not None:
+            log_probs.masked_fill_(self._struck(log_probs), -torch.inf)
+            stuck = log_probs.amax(-1) == -torch.inf  # other rules leave some token: a plan sees to that
+            log_probs[..., eos].copy_(torch.where(stuck, end, log_probs[..., eos]))
+        if wanted is not None and kept is not None:
+            log_probs.masked_fill_(wanted >= 0, -torch.inf)
+            log_probs.scatter_(2, wanted.clamp(min=0), torch.where(wanted >= 0, kept, log_probs[..., :1]))
+        return log_probs
+
+    def _struck(self, log_probs: Tensor) -> Tensor:
+        """Where a token would repeat an n-gram of its path, or end a phrase that is excluded: (B, K, V)."""
+        board, size = self.board, self.plan.limits.no_repeat
+        written = board.chosen[:, 1:-1].transpose(1, 2).gather(1, board.ancestors[..., 1:]) % self.plan.radix
+        allowed = torch.ones_like(log_probs, dtype=torch.bool).flatten(0, 1)
+        if 0 < size <= written.size(2):
+            grams = written.unfold(2, size, 1)  # (B, K, L - size, size)
+            whole = torch.arange(size, size + grams.size(2), device=written.device) <= board.place[:, None, None]
+            repeats = (grams[..., :-1] == self._latest(written, size)).all(-1) & whole
+            allowed = strike(allowed, grams[..., -1].flatten(0, 1), repeats.flatten(0, 1))
+        if board.exclude.numel():
+            head, last = board.exclude[:, None, :, :-1], board.exclude[:, None, :, -1]  # (B, 1, M, X - 1), (B, 1, M)
+            latest = self._latest(written, board.exclude.size(2))
+            ending = ((head == -1) | (head == latest)).all(-1) & (last >= 0)  # (B, K, M)
+            allowed = strike(allowed, last.expand_as(ending).flatten(0, 1), ending.flatten(0, 1))
+        return ~allowed.view_as(log_probs)
+
+    def _latest(self, written: Tensor, size: int) -> Tensor:
+        """The last size - 1 tokens of each path, -3 before its first: written (B, K, L - 1) -> (B, K, 1, size - 1)."""
+        behind = self.board.place[:, None, None] + torch.arange(1 - size, 0, device=written.device)
+        found = written.gather(2, behind.clamp(min=0).expand(*written.shape[:2], -1))
+        return found.masked_fill(behind < 0, -3)[:, :, None]
+
+    def _follow(self, log_probs: Tensor) -> None:
+        """Greedy search and sampling: each path by itself; one that has ended writes end symbols."""
+        board, eos, paths = self.board, self.plan.symbols.eos, self.plan.paths
+        pick = most_probable if self.plan.drawn is None else drawing(self.plan.drawn)
+        steps = board.place[:, None].expand(-1, paths).flatten()
+        token = pick(log_probs.flatten(0, 1), board.streams.flatten(), steps).view(-1, paths)  # (B, K)
+        if paths > 1:
+            token = token.masked_fill((board.newest == eos) & (board.place > 0)[:, None], eos)
+        board.write(self.constants.rows, token, log_probs.gather(2, token[..., None]).squeeze(2))
+        board.newest.copy_(token)
+        board.close((token == eos).all(1) if paths > 1 else token[:, 0] == eos)
+
+    def _expand(self, log_probs: Tensor) -> None:
+        """Beam search: see beam.py, whose `_step` and `_decided` this is."""
+        board, size, constants = self.board, self.plan.paths, self.constants
+        places, costs = best(board.cost, log_probs, 2 * size, constants.starts, constants.offsets)  # (B, 2K)
+        own = log_probs.flatten(1).gather(1, places)
+        parent, token = places // self.plan.radix, places % self.plan.radix
+        ended = token == self.plan.symbols.eos
+        self._finish(parent[:, :size], costs[:, :size], own[:, :size], ended[:, :size])
+
+        going = first_going(ended, size)
+        board.write(constants.rows, places.gather(1, going), own.gather(1, going))
+        torch.gather(token, 1, going, out=board.newest)
+        board.cost.copy_(torch.where(board.done[:, None], board.cost, costs.gather(1, going)))
+        before = constants.lines <= board.place[:, None, None]
+        followed = board.ancestors.gather(1, parent.gather(1, going)[..., None].expand_as(board.ancestors))
+        board.ancestors.copy_(torch.where(before, followed, constants.paths))
+
+        kindest = constants.penalties[board.longest if self.plan.alpha >= 0 else board.place + 1]
+        board.close(board.finished[:, -1, 0] >= -board.cost.amin(1) / kindest)
+
+    def _finish(self, path: Tensor, costs: Tensor, own: Tensor, ended: Tensor) -> None:
+        """The best of what is finished and of what ends now; of equals the older: all (B, K)."""
+        board = self.board
+        scores = -costs / self.constants.penalties[board.place + 1][:, None]
+        scores = scores.masked_fill(~ended | board.done[:, None], -torch.inf)
+        end = board.place[:, None] * self.plan.paths + path
+        every = torch.cat([board.finished, torch.stack([scores, end, own], dim=2)], dim=1)  # (B, n + K, 3)
+        order = every[..., 0].argsort(dim=1, descending=True, stable=True)[:, : self.plan.kept, None]
+        torch.gather(every, 1, order.expand(-1, -1, 3), out=board.finished)
+
+
+def best(cost: Tensor, log_probs: Tensor, count: int, starts: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Places in K * V, of the least of cost (B, K) - log_probs (B, K, V), of equals the first; and these: (B, count).
+
+    V is of whole stretches; starts and offsets are as in `Constants`. The `count` best lie in the `count` stretches
+    whose own best are best: only those are ordered.
+    """
+    rows, paths, vocabulary = log_probs.shape
+    tops = log_probs.view(rows, paths, -1, STRETCH).amax(-1)  # (B, K, C)
+    start, _ = lowest((cost[..., None] - tops).flatten(1), starts, min(count, len(starts)))
+    places = (start[..., None] + offsets).flatten(1)  # (B, count * STRETCH)
+    own = log_probs.flatten(1).gather(1, places).view(rows, -1, STRETCH)
+    costs = (cost.gather(1, start // vocabulary)[..., None] - own).flatten(1)
+    found, index = lowest(costs, places, count)
+    return found, costs.gather(1, index)
+
+
+def lowest(costs: Tensor, names: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The names of the `count` least costs of each row, of equals the least name; and where they stand.
+
+    torch.topk takes any of several equals, and 16-bit logits often are equal. A float above 0 orders as its bits do, so
+    these bits above the name make a whole number without equals.
+    """
+    keyed = torch.add(names, costs.view(torch.int32), alpha=1 << 32)
+    least = keyed.topk(count, largest=False)
+    return least.values & 0xFFFFFFFF, least.indices
