@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from transduce.data.corpus import file_digest
 from transduce.data.folders import check_free, mend_replaced, whole_folder
 from transduce.data.resuming import PLAN, Plan, begin, discard, hold_work, is_done, mark_done, say
 from transduce.durable import write_text
@@ -131,15 +132,18 @@ class _Writer:
             languages = (config.pivot, config.other(corpus))
             weight = round(corpus.weight * factors[config.pair(corpus)], 4)
             count, files = self.counts[corpus.name, "train"], self.names(corpus, "train")
-            found.append(TextFiles("train", languages, files, count, weight, corpus.name))
+            found.append(TextFiles("train", languages, files, count, self._hashes(files), weight, corpus.name))
         for split in ("valid", "test"):
             for corpus in {config.pair(corpus): corpus for corpus in config.ordered()}.values():
                 same = [one.name for one in config.ordered() if config.pair(one) == config.pair(corpus)]
                 pairs = sum(self.counts[name, split] for name in same)
                 if pairs:
-                    languages = (config.pivot, config.other(corpus))
-                    found.append(TextFiles(split, languages, self.names(corpus, split), pairs))
+                    languages, files = (config.pivot, config.other(corpus)), self.names(corpus, split)
+                    found.append(TextFiles(split, languages, files, pairs, self._hashes(files)))
         return tuple(found)
+
+    def _hashes(self, files: tuple[str, str]) -> tuple[str, str]:
+        return file_digest(self.folder / files[0]), file_digest(self.folder / files[1])
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class TextFiles:
     languages: tuple[str, str]
     files: tuple[str, str]  # below the folder
     pairs: int
+    sha256: tuple[str, str]
     weight: float = 1.0
     name: str = ""
 
@@ -80,7 +81,7 @@ class Gathered:
         if not path.is_file():
             raise DataError(f"{folder}: no {GATHERED} in it; expected a folder that a gather stage has written")
         found = json.loads(path.read_bytes())
-        texts = tuple(TextFiles(**_tuples(one, "languages", "files")) for one in found["texts"])
+        texts = tuple(TextFiles(**_tuples(one, "languages", "files", "sha256")) for one in found["texts"])
         sources = tuple(Source(**_tuples(one, "languages")) for one in found["sources"])
         return cls(Path(folder), found["pivot"], texts, sources, found["settings"])
 

@@ -61,7 +61,7 @@ class GatherStage(Stage):
     """Raw corpora to clean text (gathering/); `settings` are those of `Gather`, but for its output."""
 
     kind: ClassVar[str] = "gather"
-    products: ClassVar[tuple[str, ...]] = (GATHERED, "train/*", "valid/*", "test/*")
+    products: ClassVar[tuple[str, ...]] = (GATHERED,)
     free: ClassVar[tuple[str, ...]] = ("settings.workers",)
     settings: Settings = field(default_factory=dict)
 
