@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -16,11 +17,12 @@ import pytest
 
 import transduce
 from transduce.demo import write_text
-from transduce.errors import DataError, RunError
+from transduce.errors import DataError, EngineRefusal, RunError
 from transduce.pipelines.evaluating import Measuring, Scores
 from transduce.pipelines.plan import read_pipeline
 from transduce.pipelines.run import look, pipeline
 from transduce.pipelines.shipping import Shipping
+from transduce.pipelines.stages import FINISHED, CardStage, ConvertStage, EvaluateStage
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "numbers.toml"
 FEWER = ["teacher.settings.training.steps=20", "student.settings.training.steps=20"]
@@ -157,6 +159,27 @@ def test_an_evaluation_goes_on_with_the_next_direction(made: Made, tmp_path: Pat
     before = Scores.read(made.folder / "teacher_scores")
     assert again.directions[0].bleu == 99.0  # not measured again
     assert again.directions[3] == before.directions[3]  # measured again, to the same
+
+
+@pytest.mark.slow
+def test_the_student_in_eight_bits_is_measured_and_given_away(made: Made, tmp_path: Path) -> None:
+    if importlib.util.find_spec("transduce.conversion") is None:
+        pytest.skip("there is no `transduce convert` yet")
+    assert ConvertStage("int8", model=str(made.folder / "student")).run(tmp_path / "int8") == FINISHED
+    try:
+        transduce.load(tmp_path / "int8", engine="native")
+    except EngineRefusal as refusal:
+        pytest.skip(f"the native engine is not built here: {refusal}")
+    text = str(made.folder / "text")
+    EvaluateStage("s", model=str(tmp_path / "int8"), text=text, sentences=40, odd=False, engine="native").run(
+        tmp_path / "scores"
+    )
+    eight, whole = Scores.read(tmp_path / "scores"), Scores.read(made.folder / "student_scores")
+    assert eight.size < 0.5 * whole.size
+    assert abs(eight.chrf - whole.chrf) < 5
+    CardStage("model", model=str(tmp_path / "int8"), scores=(str(tmp_path / "scores"),)).run(tmp_path / "given")
+    assert isinstance(transduce.load(tmp_path / "given", engine="native")("twenty", to="de"), str)
+    assert not (tmp_path / "given" / "model.safetensors").exists()
 
 
 @pytest.mark.slow

@@ -39,8 +39,8 @@ class Shipping:
         measured = [Scores.read(folder) for folder in self.scores]
         weights = NATIVE if (model / NATIVE).is_file() else MODEL
         with whole_folder(output, CARD, overwrite=True) as folder:
-            shutil.copyfile(model / weights, folder / weights)
-            shutil.copyfile(model / CONFIG, folder / CONFIG)
+            for name in (weights, CONFIG, *(path.name for path in model.glob("native.json"))):
+                shutil.copyfile(model / name, folder / name)
             shutil.copytree(model / TOKENIZER, folder / TOKENIZER)
             together = {scores.name: asdict(scores) for scores in measured}
             (folder / "scores.json").write_text(json.dumps(together, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -190,15 +190,14 @@ class ConvertStage(Stage):
     """A trained model for the native engine: the command `transduce convert`, in a process of its own."""
 
     kind: ClassVar[str] = "convert"
-    products: ClassVar[tuple[str, ...]] = (NATIVE, CONFIG, "tokenizer/*")
+    products: ClassVar[tuple[str, ...]] = (NATIVE, CONFIG, "*.json", "tokenizer/*")
     model: str = ""
-    quantize: Literal["int8", "fp32"] = "int8"
+    quantize: Literal["int8", "none"] = "int8"
 
     def run(self, output: Path) -> str:
         if output.exists():
             remove(output)  # of a conversion that was killed
-        words = [sys.executable, "-m", "transduce", "convert", self.model, str(output)]
-        words += ["--quantize", self.quantize] if self.quantize != "fp32" else []
+        words = [sys.executable, "-m", "transduce", "convert", self.model, str(output), "--quantize", self.quantize]
         ended = subprocess.run(words, check=False, stderr=subprocess.PIPE, text=True)
         if ended.returncode:
             told = ended.stderr.strip().split("\n")[-1].removeprefix("error: ")
