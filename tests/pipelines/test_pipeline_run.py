@@ -138,6 +138,14 @@ def test_a_stage_whose_needs_are_missing_is_refused() -> None:
         pipeline("plan.toml", start="corpus")
 
 
+def test_a_machine_without_the_text_shows_what_is_done_and_goes_on_from_there() -> None:
+    pipeline("plan.toml", until="text")
+    os.rename("raw", "far-away")
+    assert states() == {"text": "done", "corpus": "left", "other": "left"}
+    assert look("plan.toml")[0].why == "raw/a.en: no such file"
+    assert pipeline("plan.toml", start="corpus", until="corpus").done == ("corpus",)
+
+
 def test_what_was_deleted_is_made_again() -> None:
     pipeline("plan.toml", until="text")
     os.unlink("runs/text/gathered.json")

@@ -38,8 +38,7 @@ def pipeline(
 
     if show:
         for one in look(file, words or []):
-            took = seconds_as_text(one.seconds) if one.state == "done" else one.why
-            print(f"{one.name}\t{one.kind}\t{one.state}\t{took}")
+            print(f"{one.name}\t{one.kind}\t{one.state}\t{one.why or seconds_as_text(one.seconds)}")
         return
     piped = run(file, words or [], start, until)
     if piped.signal:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from transduce.data.folders import lock_folder
 from transduce.durable import disk_errors, remove
-from transduce.errors import ConfigError
+from transduce.errors import ConfigError, DataError, RunError
 from transduce.pipelines.plan import Plan, PlannedStage, read_pipeline
 from transduce.pipelines.stages import FINISHED
 from transduce.pipelines.stamps import FOLDER, Identity, Stamp, Stamps
@@ -75,7 +75,7 @@ def look(file: str | Path, overrides: Sequence[str] = ()) -> list[StageState]:
             word = "left" if stamp is None else "stale" if stamp.done else "begun"
             state = StageState(planned.name, kind, word, f"waits for {', '.join(waits)}")
         else:
-            state = run.state(planned)
+            state = run.state_as_far_as_seen(planned)
         if state.state != "done":
             open_stages.add(planned.name)
         found.append(state)
@@ -115,6 +115,15 @@ class _Run:
             return StageState(planned.name, kind, "begun", "what it made is not there any more")
         state = "stale" if why else "done" if stamp.done else "begun"
         return StageState(planned.name, kind, state, why, stamp.seconds)
+
+    def state_as_far_as_seen(self, planned: PlannedStage) -> StageState:
+        """The same where the text of a stage may be on another machine: then by its stamp alone."""
+        try:
+            return self.state(planned)
+        except (DataError, RunError) as error:
+            stamp = self.stamps.read(planned.name)
+            done = stamp is not None and stamp.done and bool(self.stamps.products(planned.name))
+            return StageState(planned.name, planned.stage.kind, "done" if done else "left", str(error))
 
     def _do(self, planned: PlannedStage, label: str) -> signal.Signals | None:
         """Run one stage; gives the signal that stopped it, if one did."""
