@@ -52,8 +52,8 @@ MAY_IMPORT = {
     " search.wishes training translator",
     "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",
     "gathering": "errors progress durable data",
-    "pipelines": "errors progress durable config data evaluation gathering experiment loading model_folder distillation"
-    " training translation translator",
+    "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
+    " model_folder training translation translator",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
     " distillation training pipelines progress",

@@ -16,7 +16,7 @@ from transduce.errors import RunError
 from transduce.gathering.gathered import Gathered
 from transduce.numbers import english, german
 from transduce.pipelines.run import look, pipeline
-from transduce.pipelines.stages import ConvertStage, PrepareStage
+from transduce.pipelines.stages import PrepareStage
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -211,12 +211,6 @@ def test_the_command(run: Run) -> None:
     held = lock_folder(Path("runs/stamps"))
     assert "runs/stamps: another process is at work on this folder" in refused(run("pipeline", "plan.toml"))
     os.close(held)
-
-
-def test_a_conversion_that_fails_is_told(tmp_path: Path) -> None:
-    stage = ConvertStage("int8", model=str(tmp_path / "nothing"))
-    with pytest.raises(RunError, match=r"out: converting .*nothing failed: "):
-        stage.run(tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from transduce.data.folders import whole_folder
 from transduce.errors import RunError
 from transduce.evaluation.health import LONG_MORE, LONG_TIMES, REPEATS, Health
 from transduce.gathering.gathered import Gathered, Source
-from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, TOKENIZER, check_is_model
+from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, NATIVE_FACTS, TOKENIZER, check_is_model
 from transduce.pipelines.evaluating import Scores
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ class Shipping:
         measured = [Scores.read(folder) for folder in self.scores]
         weights = NATIVE if (model / NATIVE).is_file() else MODEL
         with whole_folder(output, CARD, overwrite=True) as folder:
-            for name in (weights, CONFIG, *(path.name for path in model.glob("native.json"))):
+            for name in (weights, CONFIG, *([NATIVE_FACTS] if weights == NATIVE else [])):
                 shutil.copyfile(model / name, folder / name)
             shutil.copytree(model / TOKENIZER, folder / TOKENIZER)
             together = {scores.name: asdict(scores) for scores in measured}
@@ -138,8 +138,9 @@ def _fault_table(measured: Sequence[Scores]) -> Iterator[str]:
     yield "| --- | --- |" + " --- |" * len(names)
     for scores in measured:
         yield _fault_row(f"{scores.name}, tests", scores.health, names)
-    for kind, health in measured[-1].odd.items():
-        yield _fault_row(f"{measured[-1].name}, odd: {kind}", health, names)
+    for scores in [one for one in measured if one.odd][-1:]:
+        for kind, health in scores.odd.items():
+            yield _fault_row(f"{scores.name}, odd: {kind}", health, names)
 
 
 def _fault_row(label: str, health: Health, names: Sequence[str]) -> str:

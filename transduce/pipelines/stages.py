@@ -9,8 +9,6 @@ Modules that need torch are imported where they are used.
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +23,7 @@ from transduce.errors import ConfigError, RunError
 from transduce.gathering.gather import gather
 from transduce.gathering.gathered import GATHERED, Gathered
 from transduce.gathering.settings import Gather
-from transduce.model_folder import CONFIG, MODEL, NATIVE
+from transduce.model_folder import CONFIG, MODEL, NATIVE, NATIVE_FACTS
 
 FINISHED = "finished"
 Settings = dict[str, Any]
@@ -187,21 +185,19 @@ class DistillStage(Stage):
 
 @dataclass(frozen=True)
 class ConvertStage(Stage):
-    """A trained model for the native engine: the command `transduce convert`, in a process of its own."""
+    """A trained model for the native engine; settings as those of `transduce convert`."""
 
     kind: ClassVar[str] = "convert"
-    products: ClassVar[tuple[str, ...]] = (NATIVE, CONFIG, "*.json", "tokenizer/*")
+    products: ClassVar[tuple[str, ...]] = (NATIVE, NATIVE_FACTS, CONFIG, "tokenizer/*")
     model: str = ""
     quantize: Literal["int8", "none"] = "int8"
 
     def run(self, output: Path) -> str:
+        from transduce.conversion import convert
+
         if output.exists():
             remove(output)  # of a conversion that was killed
-        words = [sys.executable, "-m", "transduce", "convert", self.model, str(output), "--quantize", self.quantize]
-        ended = subprocess.run(words, check=False, stderr=subprocess.PIPE, text=True)
-        if ended.returncode:
-            told = ended.stderr.strip().split("\n")[-1].removeprefix("error: ")
-            raise RunError(f"{output}: converting {self.model} failed: {told}")
+        convert(self.model, output, self.quantize)
         return FINISHED
 
 
