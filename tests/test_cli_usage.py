@@ -156,6 +156,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "distill": "--output -o --corpus --beam --best-of --keep-original --workers --device --trust",
         "plot": "--output -o",
         "compare": "--output -o --jobs",
+        "pipeline": "--from --until --list",
         "demo": "--output -o",
         "import": "",
         "export": "--to",

@@ -51,9 +51,12 @@ MAY_IMPORT = {
     "comparison": "errors progress durable config data evaluation engines experiment loading model_folder plot"
     " search.wishes training translator",
     "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",
+    "gathering": "errors progress durable data",
+    "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
+    " model_folder training translation translator",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
-    " distillation training",
+    " distillation training pipelines progress",
     "__main__": "errors extras launch cli",
 }
 NO_TORCH = (

@@ -42,6 +42,7 @@ NAMES = [
     "export",
     "import_model",
     "load",
+    "pipeline",
     "train",
 ]
 

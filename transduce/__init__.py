@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transduce.model.contract import Memory as Memory
     from transduce.model.contract import State as State
     from transduce.objectives.base import Loss as Loss
+    from transduce.pipelines.run import pipeline as pipeline
     from transduce.search.hypothesis import Hypothesis as Hypothesis
     from transduce.training.loop import train as train
     from transduce.translation import Translation as Translation
@@ -48,6 +49,7 @@ _HOMES = {
     "export": "transduce.exchange.exporting",
     "import_model": "transduce.exchange.marian_import",
     "load": "transduce.loading",
+    "pipeline": "transduce.pipelines.run",
     "train": "transduce.training.loop",
 }
 __all__ = sorted(_HOMES)

@@ -17,7 +17,7 @@ from transduce.data.corpus import Corpus
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.vocabulary import SentencePiece
 from transduce.training.run_folder import open_model
-from transduce.training.validate import held_out_loss, validate
+from transduce.training.validate import held_out_loss, spread, validate
 
 CPU = torch.device("cpu")
 ALL = "validation.sentences=0"
@@ -62,7 +62,8 @@ def test_the_translations_are_those_of_the_loaded_model(place: Path) -> None:
     assert measured.signature.startswith("nrefs:1|case:mixed|")
     assert measured.signature.endswith(f"version:{sacrebleu.__version__}")
     shown = [(one.source, one.reference, one.translation) for one in measured.samples]
-    assert shown == list(zip(sources, targets, translations, strict=True))[:2]
+    every = list(zip(sources, targets, translations, strict=True))
+    assert shown == [every[0], every[len(every) // 2]]
 
 
 def test_fewer_sentences_change_the_translations_measured_and_not_the_loss(place: Path) -> None:
@@ -72,8 +73,10 @@ def test_fewer_sentences_change_the_translations_measured_and_not_the_loss(place
     whole = validate(model, corpus, settings(place, ALL), CPU).values
     few = validate(model, corpus, settings(place, "validation.sentences=7"), CPU).values
     assert few["loss"] == whole["loss"]
-    translations = load(place / "run", "cpu")(sources[:7])
-    assert few["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [targets[:7]]).score)
+    chosen = [number * len(sources) // 7 for number in range(7)]
+    translations = load(place / "run", "cpu")([sources[number] for number in chosen])
+    references = [targets[number] for number in chosen]
+    assert few["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [references]).score)
     assert few["chrf"] != whole["chrf"]
 
 
@@ -116,3 +119,10 @@ def test_each_pair_is_translated_into_the_language_of_its_tag(tmp_path: Path) ->
     tags = ["copy"] * 5 + ["back"] * 5
     assert sources == [source for part in pairs.values() for source, _ in part[55:]]
     assert [sample.translation for sample in measured.samples] == load(tmp_path / "run", "cpu")(sources, to=tags)
+
+
+def test_some_sentences_are_of_every_corpus() -> None:
+    assert spread(10, 3) == [0, 3, 6]
+    assert spread(3, 10) == spread(3, 0) == [0, 1, 2]
+    assert spread(0, 5) == []
+    assert len(set(spread(7546, 1000))) == 1000

@@ -25,6 +25,7 @@ COMMANDS = {
     "convert": "converting",
     "distill": "corpora",
     "compare": "training",
+    "pipeline": "pipelines",
     "plot": "training",
     "demo": "training",
     "import": "exchanging.import_model",

@@ -27,7 +27,7 @@ from transduce.training.weights import check_shapes, load_weights, save_weights
 
 # Settings a resumed run may change without becoming another run. That the corpus is the same, wherever it lies now, is
 # told by its digest.
-_FREE = (
+FREE = (
     "license",
     "search",
     "data.folder",
@@ -161,7 +161,7 @@ def check_same(folder: Path, config: Config) -> None:
     """Refuse a config that would make the run in a folder another run."""
     before, after = configs.flatten(read_config(folder)), configs.flatten(config)
     for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key.count("."), key)):
-        if before.get(key) != after.get(key) and not key.startswith(_FREE):
+        if before.get(key) != after.get(key) and not key.startswith(FREE):
             raise RunError(
                 f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for;"
                 " choose another folder, or the same settings to go on"

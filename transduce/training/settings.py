@@ -71,7 +71,7 @@ class Validation:
     """Measuring on held-out text: every `every` steps, by loss and by the quality of real translations.
 
     Training stops after `patience` validations without a better `metric` (0 = never), and the best is what the run
-    folder offers. `sentences` > 0 translates only that many, `samples` of them are shown.
+    folder offers. `sentences` > 0 translates only that many, evenly spread; `samples` of them are shown.
     """
 
     every: int = 1000

@@ -67,17 +67,24 @@ def validate(model: EncoderDecoder, corpus: Corpus, config: Config, device: torc
     split = corpus.split(config.data.valid)
     sources, references = split.texts()
     tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
-    if wanted.sentences:
-        sources, references = sources[: wanted.sentences], references[: wanted.sentences]
+    chosen = spread(len(sources), wanted.sentences)
+    sources, references = [sources[n] for n in chosen], [references[n] for n in chosen]
     tokenizers = corpus.tokenizers
     engine = TorchEngine(model, tokenizers.source.symbols, tokenizers.target.symbols, device)
     budget = config.data.tokens if device.type == "cpu" else 4 * config.data.tokens
     translator = Translator(engine, tokenizers, wanted.search, batch_tokens=budget)
-    translations = translator(sources, to=tags[: len(sources)])
+    translations = translator(sources, to=[tags[n] for n in chosen])
     quality = bleu(translations, references)
     values |= {"bleu": quality.value, "chrf": chrf(translations, references).value}
-    shown = [Example(*texts) for texts in zip(sources, references, translations, strict=True)][: wanted.samples]
-    return Measured(values, quality.signature, shown)
+    shown = spread(len(sources), wanted.samples) if wanted.samples else []
+    samples = [Example(sources[n], references[n], translations[n]) for n in shown]
+    return Measured(values, quality.signature, samples)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """So many of the numbers from 0 to `count`, evenly: every corpus has its share. All of them if 0 are wanted."""
+    taken = min(wanted or count, count)
+    return [number * count // taken for number in range(taken)]
 
 
 def held_out_loss(model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device) -> float:

@@ -1,0 +1,165 @@
+"""Pipeline files: names put in, stages that need one another, settings from the command line, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_runner import Run, refused
+
+from transduce import config as configs
+from transduce.errors import ConfigError
+from transduce.pipelines.plan import read_pipeline
+from transduce.pipelines.stages import (
+    CardStage,
+    ConvertStage,
+    DistillStage,
+    EvaluateStage,
+    GatherStage,
+    PrepareStage,
+    TrainStage,
+)
+
+RECIPES = Path(__file__).parent.parent.parent / "recipes"
+
+PLAN = """
+folder = "{place}/out"
+paths.data = "{place}/text"
+[[stage]]
+kind = "prepare"
+name = "corpus"
+settings.train = {{ source = "{{data}}/a.en", target = "{{data}}/a.de" }}
+[[stage]]
+kind = "train"
+name = "model"
+config = "tiny"
+settings.data.folder = "{{corpus}}"
+[[stage]]
+kind = "distill"
+name = "taught"
+model = "{{model}}"
+corpus = "{{corpus}}"
+"""
+
+
+def write(place: Path, text: str = PLAN) -> Path:
+    path = place / "plan.toml"
+    path.write_text(text.format(place=place), encoding="utf-8")
+    return path
+
+
+def test_names_become_places_and_needs(tmp_path: Path) -> None:
+    plan = read_pipeline(write(tmp_path))
+    corpus, model, taught = plan.stages
+    assert plan.output("model") == tmp_path / "out" / "model"
+    assert isinstance(corpus.stage, PrepareStage)
+    assert corpus.stage.settings["train"]["source"] == f"{tmp_path}/text/a.en"
+    assert isinstance(model.stage, TrainStage)
+    assert model.stage.settings["data"]["folder"] == f"{tmp_path}/out/corpus"
+    assert isinstance(taught.stage, DistillStage)
+    assert (taught.stage.model, taught.stage.beam) == (f"{tmp_path}/out/model", 5)
+    assert [stage.needs for stage in plan.stages] == [(), ("corpus",), ("corpus", "model")]
+
+
+def test_the_command_line_changes_paths_folders_and_stages(tmp_path: Path) -> None:
+    words = ["paths.data=elsewhere", "folder=out2", "model.settings.training.steps=7", "taught.beam=2"]
+    corpus, model, taught = read_pipeline(write(tmp_path), words).stages
+    assert isinstance(corpus.stage, PrepareStage)
+    assert corpus.stage.settings["train"]["source"] == "elsewhere/a.en"
+    assert isinstance(model.stage, TrainStage)
+    assert model.stage.settings == {"data": {"folder": "out2/corpus"}, "training": {"steps": 7}}
+    assert isinstance(taught.stage, DistillStage)
+    assert taught.stage.beam == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "{{corpus}}",
+            "{{corpsu}}",
+            "stage 'model': '{corpsu}': {corpsu} is no path and no earlier stage; known are corpus, ",
+        ),
+        ("{{corpus}}", "{{corpsu}}", "did you mean 'corpus'?"),
+        ("{{data}}/a.en", "{{taught}}/a.en", "{taught} is no path and no earlier stage"),
+        ('name = "model"', 'name = "corpus"', "stage[1].name: two stages are called 'corpus'"),
+        ('name = "model"', 'name = "my model"', "stage[1].name: expected a word of its own in small letters"),
+        ('name = "model"', 'name = "paths"', "for it names a folder, got 'paths'"),
+        ('kind = "train"', 'kind = "trian"', "stage.kind: 'trian' is not one of gather, prepare, train"),
+        ('config = "tiny"', 'config = "tin"', "did you mean 'tiny'?"),
+        ("settings.data.folder", "settings.data.fodler", "data.fodler: no such setting; did you mean 'folder'?"),
+        (
+            "settings.train =",
+            "settings.trian =",
+            "text: expected either the folder of a gather stage, or settings.train",
+        ),
+        ("[[stage]]", "[[stages]]", "stage: expected one or more [[stage]] tables, got None"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_stage(old: str, new: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_pipeline(write(tmp_path, PLAN.replace(old, new)))
+    assert expected in str(error.value)
+
+
+def test_a_wrong_word_on_the_command_line_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"expected folder=..., paths.NAME=... or STAGE.SETTING=..., where stages are"
+    ):
+        read_pipeline(write(tmp_path), ["modle.settings.training.steps=7"])
+    with pytest.raises(ConfigError, match="did you mean 'model'"):
+        read_pipeline(write(tmp_path), ["modle=7"])
+
+
+def test_stages_that_are_not_there_are_told(tmp_path: Path, run: Run) -> None:
+    path = write(tmp_path)
+    assert "no stage is called 'modle'; stages are corpus, model, taught; did you mean 'model'?" in refused(
+        run("pipeline", path, "--until", "modle")
+    )
+    assert "from: stage 'model' comes after 'corpus', where the pipeline is to end" in refused(
+        run("pipeline", path, "--from", "model", "--until", "corpus")
+    )
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="sentences=-1, beam=0: expected 0 or more of each"):
+        EvaluateStage("x", sentences=-1)
+
+
+def test_the_recipes_are_whole() -> None:
+    kinds = [
+        GatherStage,
+        PrepareStage,
+        TrainStage,
+        DistillStage,
+        TrainStage,
+        ConvertStage,
+        EvaluateStage,
+        EvaluateStage,
+    ]
+    everyday = read_pipeline(RECIPES / "everyday.toml", ["paths.data=elsewhere"])
+    assert [type(one.stage) for one in everyday.stages] == [*kinds, EvaluateStage, CardStage]
+    text = everyday.stages[0].stage
+    assert isinstance(text, GatherStage)
+    corpora = text.settings["corpora"]
+    assert {frozenset(one["languages"]) for one in corpora if one.get("use") == "test"} == {
+        frozenset(("en", other)) for other in ("de", "fr", "es", "pt", "zh")
+    }
+    assert all(one["license"] and one["origin"] for one in corpora)
+    numbers = read_pipeline(RECIPES / "numbers.toml")
+    assert {type(one.stage) for one in numbers.stages} >= set(kinds) - {ConvertStage}
+
+
+def test_the_student_of_the_recipe_is_small_enough_to_give_away() -> None:
+    torch = pytest.importorskip("torch")
+    from transduce.experiment import Config
+
+    plan = read_pipeline(RECIPES / "everyday.toml")
+    student = plan.stages[plan.find("student")].stage
+    assert isinstance(student, TrainStage)
+    layers = configs.layers(Config, student.config)
+    configs.merge(Config, layers, student.settings, "test")
+    with torch.device("meta"):
+        model = configs.resolve(Config, layers).model.build(20_000, 20_000, True)
+    sizes = [p.numel() + 4 * p.shape[0] if p.dim() > 1 else 4 * p.numel() for p in model.parameters()]
+    assert sum(sizes) < (25 - 0.75) * 2**20  # a byte a weight, a scale a row; the tokenizer takes 0.6 MiB

@@ -1,0 +1,139 @@
+"""What to gather: raw corpora, each with its languages, its licence and its use, and the rules for all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from transduce.data.corpus import file_digest
+from transduce.data.lines import check_file
+from transduce.data.text import ParallelText
+from transduce.errors import ConfigError
+
+Use = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class RawText:
+    """One corpus as it was published. `source`, `target`, `path` and `columns` name its files as `prepare` has it.
+
+    `languages` are those of the two sides. `labels` names a file with a line a pair, tab-separated codes such as
+    `eng<tab>cmn_Hant`: with `keep`, only pairs with one of these codes are read.
+    """
+
+    name: str
+    languages: tuple[str, str]
+    source: str = ""
+    target: str = ""
+    path: str = ""
+    columns: tuple[str, ...] = ()
+    use: Use = "train"
+    labels: str = ""
+    keep: tuple[str, ...] = ()
+    drop: str = ""  # a regular expression: pairs with it on either side are left out, such as markup
+    weight: float = 1.0  # how often an epoch sees each pair, before the temperature changes it
+    held_out: bool = True  # whether it may give validation pairs
+    license: str = ""
+    origin: str = ""  # where it came from, for the attribution
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w+-]*", self.name):
+            raise ConfigError(f"name: expected letters, digits and + - _, for it names files, got {self.name!r}")
+        if self.languages[0] == self.languages[1] or not all(re.fullmatch(r"[A-Za-z]+", x) for x in self.languages):
+            raise ConfigError(f"languages: expected two codes such as ['en', 'de'], got {list(self.languages)}")
+        if self.keep and not self.labels:
+            raise ConfigError(f"keep: {list(self.keep)} are codes of the file 'labels', and none is given")
+        try:
+            re.compile(self.drop)
+        except re.error as error:
+            raise ConfigError(f"drop: {self.drop!r} is no regular expression: {error}") from None
+        _ = self.text  # its own checks
+
+    @property
+    def text(self) -> ParallelText:
+        """The same as `prepare` reads it."""
+        return ParallelText(self.source, self.target, self.path, self.columns, weight=self.weight, name=self.name)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Which corpora become clean training, validation and test text of pairs with one common language, and how."""
+
+    output: str
+    corpora: tuple[RawText, ...]
+    pivot: str = "en"  # in every pair; text is divided by its sentences
+    valid_share: float = 0.005  # of the sentences of the pivot, held out in all pairs of languages
+    test_share: float = 0.0  # the same for testing, where there are no corpora for that
+    test_most: int = 0  # at most about so many test pairs of each pair of languages; 0: all
+    common: int = 0  # see `dividing`: sentences of up to so many letters stay in training, and tests lose them
+    temperature: float = 1.0  # directions are seen in proportion to their number of pairs to the power 1/temperature
+    simplified: tuple[str, ...] = ("zh",)  # languages that are to be written in simplified Chinese
+    longest: int = 400  # letters of a side; a Chinese character counts as three
+    largest_ratio: float = 3.0  # between the letters of the sides, 15 allowed to each
+    packed: Literal["", "gz", "xz"] = ""
+    workers: int = 0  # processes; 0: one for each core
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.corpora:
+            raise ConfigError("corpora: expected at least one [[corpora]], got none")
+        names = [corpus.name for corpus in self.corpora]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"corpora: two are called {twice[0]!r}; give each a name of its own")
+        for corpus in self.corpora:
+            if self.pivot not in corpus.languages:
+                raise ConfigError(
+                    f"corpora: {corpus.name} is in {' and '.join(corpus.languages)}, and every corpus must be in"
+                    f" {self.pivot} and one other language; set pivot to a language that all have"
+                )
+        if not any(corpus.use == "train" for corpus in self.corpora):
+            raise ConfigError("corpora: all are for testing; expected at least one with use = 'train'")
+        if not (0 <= self.valid_share < 1 and 0 <= self.test_share < 1 and self.valid_share + self.test_share < 1):
+            raise ConfigError(
+                f"valid_share={self.valid_share}, test_share={self.test_share}: expected shares from 0 up to 1 that"
+                " leave something for training"
+            )
+        if self.temperature < 1 or self.longest < 1 or self.largest_ratio < 1:
+            raise ConfigError(
+                f"temperature={self.temperature}, longest={self.longest}, largest_ratio={self.largest_ratio}: expected"
+                " at least 1 of each"
+            )
+        if min(self.common, self.test_most, self.workers) < 0:
+            raise ConfigError(
+                f"common={self.common}, test_most={self.test_most}, workers={self.workers}: expected 0 or more"
+            )
+
+    def ordered(self) -> list[RawText]:
+        """All corpora, those for training first: the order in which they are read."""
+        return [corpus for use in ("train", "test") for corpus in self.corpora if corpus.use == use]
+
+    def splits(self) -> dict[str, tuple[ParallelText, ...]]:
+        """The same, as plans of reading have them."""
+        return {use: tuple(c.text for c in self.corpora if c.use == use) for use in ("train", "test")}
+
+    def other(self, corpus: RawText) -> str:
+        """The language of a corpus that is not the pivot."""
+        return corpus.languages[1] if corpus.languages[0] == self.pivot else corpus.languages[0]
+
+    def pair(self, corpus: RawText) -> str:
+        """`en-de`: the pivot first."""
+        return f"{self.pivot}-{self.other(corpus)}"
+
+    def settings(self) -> dict[str, Any]:
+        """What the result depends on besides the text, as JSON has it."""
+        facts = {k: v for k, v in asdict(self).items() if k not in ("output", "workers", "overwrite")}
+        for corpus in self.corpora:
+            if corpus.labels:
+                check_file(corpus.labels)
+        facts["labels"] = [file_digest(Path(corpus.labels)) if corpus.labels else "" for corpus in self.corpora]
+        return dict(json.loads(json.dumps(facts)))
+
+    def digest(self) -> str:
+        """One word for all settings."""
+        return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()
