@@ -19,11 +19,13 @@ pytest.importorskip("transformers", reason="the oracle for Marian models: pip in
 import marian_models as marian
 
 import transduce
+from transduce.conversion import convert
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import GivenTokenizer
 from transduce.errors import RunError, UserError
 from transduce.model.seq2seq import Seq2Seq
+from transduce.native import library
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
 from transduce.training.loop import train
@@ -156,6 +158,19 @@ def test_it_translates_scores_and_aligns(usual: Path, run: Run, tmp_path: Path) 
     assert [len(line.split()) for line in aligned.lines] == [2, 1]
     evaluated = run("evaluate", tmp_path / "target", usual, "--source", tmp_path / "source", "--device", "cpu")
     assert evaluated.code == 0
+
+
+@pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
+@pytest.mark.parametrize("shape", ["renormalized", "separate", "unscaled"])
+def test_it_is_converted_for_the_native_engine(shape: str, tmp_path: Path) -> None:
+    run = transduce.import_model(marian.folder(tmp_path / "theirs", shape), tmp_path / "run")
+    texts = [*marian.SOURCE[:20], ">>fra<< abc"]
+    ours = transduce.load(run, "cpu", engine="torch").translate(texts, beam=4)
+    native = transduce.load(convert(run, tmp_path / "converted", "none"), engine="native").translate(texts, beam=4)
+    assert [one.text for one in native] == [one.text for one in ours]
+    assert [one.score for one in native] == pytest.approx([one.score for one in ours], abs=1e-3)
+    small = transduce.load(convert(run, tmp_path / "small", "int8"), engine="native").translate(texts, beam=4)
+    assert [one.log_prob for one in small] == pytest.approx([one.log_prob for one in ours], rel=0.1, abs=2)
 
 
 @pytest.mark.slow

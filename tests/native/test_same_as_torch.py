@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ def test_every_part_that_is_not_refused(pick: dict[str, int], tmp_path: Path) ->
         pairs = zip(both.native.attend(texts, targets, layer), both.torch.attend(texts, targets, layer), strict=True)
         for looked, wanted in pairs:
             np.testing.assert_allclose(looked, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tie", ["all", "none"])
+def test_a_bias_of_the_logits(tie: Any, tmp_path: Path) -> None:
+    both, texts, targets = (
+        opened(replace(SMALL, tie=tie, output_bias=True), tmp_path),
+        sources(9, V),
+        sources(9, V, seed=2),
+    )
+    plain = opened(replace(SMALL, tie=tie), tmp_path)
+    for how in (Greedy(LIMITS), Beam(size=3, n_best=3, limits=LIMITS)):
+        assert_same(search(both.native, texts, how), search(both.torch, texts, how))
+    scores = both.native.score(texts, targets)
+    for own, expected in zip(scores, both.torch.score(texts, targets), strict=True):
+        assert own == pytest.approx(expected, abs=1e-4, rel=1e-4)
+    assert scores != plain.native.score(texts, targets)
 
 
 def test_most_parts_are_not_refused() -> None:

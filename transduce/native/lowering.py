@@ -69,7 +69,7 @@ def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, Pac
         **matrix("source", source, None, quantize),
         **matrix("target", target, None, quantize),
         # An output that only pads is never chosen, and nothing beside the others in a softmax.
-        **matrix("output", weights["output_embedding.weight"], None, quantize, filling=-math.inf),
+        **matrix("output", weights["output_embedding.weight"], weights.get("output_bias"), quantize, filling=-math.inf),
     }
     for name, stack in (("encoder", encoder), ("decoder", decoder)):
         scheme = cast("PositionScheme", getattr(model, name).positions)
