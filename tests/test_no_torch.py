@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from no_torch import MISSING, call, command, convert
 
+import transduce
+from transduce import conversion
+from transduce.native.library import built
+
 if TYPE_CHECKING:
     from toy_model import Toy
 
@@ -115,3 +119,33 @@ def test_what_the_native_engine_refuses(converted: Path, toy: Toy, tmp_path: Pat
         "native engine: it has no beam of 9 (here torch cannot do it instead: it is not installed; pip install"
         " 'transduce[train]')"
     )
+
+
+@pytest.mark.skipif(built() is None, reason="the core is not built: make native")
+def test_the_native_engine_needs_no_torch(toy: Toy, tmp_path: Path) -> None:
+    """And for a sentence not even numpy."""
+    folder = conversion.convert(toy.model, tmp_path / "native")
+    here = transduce.load(folder, engine="native")
+    words = ("translate", folder, "five", "sixty-two", "--to", "de", "--beam", "4", "--exclude", "elf")
+    slow = (*MISSING, "numpy", "rich", "tomlkit")
+    code = (
+        f"try:\n    {command(*words).replace(chr(10), chr(10) + '    ')}\n"
+        f"finally:\n    print([name for name in {slow} if sys.modules.get(name)], file=sys.stderr)\n"
+    )
+    ran = call(code, tmp_path, stand_in=False)
+    expected = here(["five", "sixty-two"], to="de", beam=4, exclude=["elf"])
+    assert (ran.returncode, ran.stdout.split("\n")[:-1], ran.stderr) == (0, expected, "[]\n")
+    for name, lines in (("source", "five\ntwo\n"), ("target", "fünf\nzwei\n")):
+        (tmp_path / name).write_text(lines, encoding="utf-8")
+    pair = (folder, "source", "target", "--to", "de")
+    scores, links = (call(command(name, *pair), tmp_path, stand_in=False) for name in ("score", "align"))
+    texts = (["five", "two"], ["fünf", "zwei"], "de")
+    assert [line.split("\t")[0] for line in scores.stdout.split("\n")[:-1]] == [
+        f"{one.log_prob:.4f}" for one in here.score(*texts)
+    ]
+    assert links.stdout.split("\n")[:-1] == [one.pharaoh() for one in here.align(*texts)]
+    asked = command("translate", folder, "five", "--to", "de", "--search", "kind=beam,coverage=0.2")
+    refusal = call(asked, tmp_path, stand_in=False)
+    assert refusal.returncode == 2
+    assert refusal.stderr.startswith("error: native engine: its beam search has no 'coverage'")
+    assert "here torch cannot do it instead" in refusal.stderr

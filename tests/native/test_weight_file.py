@@ -15,7 +15,8 @@ from made import SYMBOLS, V
 from transduce.engines.native_engine import NativeEngine
 from transduce.errors import RunError
 from transduce.native.library import Core, CoreError
-from transduce.native.weight_file import floats, integers, verify, write
+from transduce.native.seal import verify
+from transduce.native.weight_file import floats, integers, write
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
 

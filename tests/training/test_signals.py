@@ -122,7 +122,7 @@ def test_a_second_signal_aborts_at_once(place: Path, number: signal.Signals) -> 
 
 
 def test_two_runs_on_one_folder(place: Path) -> None:
-    first = Child(place, f"objective={SLOW}")
+    first = Child(place, f"objective={SLOW}", "objective.seconds=2")  # or it has ended when the second has begun
     first.wait_for("step 3 of 60")
     second = Child(place)
     assert second.end() == 2

@@ -10,21 +10,22 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.native import library
-from transduce.native.weight_file import verify
+from transduce.native.seal import verify
 from transduce.search.automaton import Automaton
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.wishes import Wishes, check_one_path
+
+if TYPE_CHECKING:  # numpy is slow to import, and only attention needs it
+    import numpy as np
+    from numpy.typing import NDArray
 
 _MOST_WISHES = 64  # of one sentence, since they are bits of a number
 
@@ -65,11 +66,13 @@ class NativeEngine:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
         """How much each target token looks at each source token (T, S)."""
+        import numpy as np
+
         layers = self.core.layers
         if layer is not None and not -layers <= layer < layers:
             raise ConfigError(f"layer: expected a decoder layer from 0 to {layers - 1} or back from -1, got {layer}")
         chosen = library.EVERY_LAYER if layer is None else layer % layers
-        _, weights = self._force(sources, targets, chosen)
+        weights = np.frombuffer(self._force(sources, targets, chosen)[1], dtype=np.float32)
         summed = self.core.heads * (layers if layer is None else 1)
         found, begun = [], 0
         for source, target in zip(sources, targets, strict=True):
@@ -81,7 +84,7 @@ class NativeEngine:
 
     def _force(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], traced: int
-    ) -> tuple[list[_Written], NDArray[np.float32]]:
+    ) -> tuple[list[_Written], bytes]:
         """Read given targets to their end symbol: a search in which every token is the prefix's."""
         options = self._plain(library.FORCED, Limits(longest=10**9))
         options.traced = traced
@@ -132,7 +135,7 @@ class NativeEngine:
         lengths: Sequence[int],
         wishes: Sequence[Wishes],
         keys: Sequence[int],
-    ) -> tuple[list[_Written], NDArray[np.float32]]:
+    ) -> tuple[list[_Written], bytes]:
         for name, parts in (("wishes", wishes), ("keys", keys)):
             if len(parts) != len(sources):
                 raise ValueError(f"{name}: expected one a sentence, {len(sources)} in all, got {len(parts)}")
@@ -201,20 +204,20 @@ def _tables(include: Any) -> list[int]:
     return [*sizes, *one.tokens, *map(int, chain.from_iterable(tables)), *one.needed]
 
 
-def _copied(view: library.View, sentences: int) -> tuple[list[_Written], NDArray[np.float32]]:
-    def copy(pointer: Any, count: int) -> NDArray[Any]:
-        return np.ctypeslib.as_array(pointer, (count,)).copy() if count else np.zeros(0, np.float32)
+def _copied(view: library.View, sentences: int) -> tuple[list[_Written], bytes]:
+    def copy(pointer: Any, count: int) -> list[Any]:
+        return pointer[:count] if count else []  # what a slice of a pointer gives is a list
 
-    tokens, log_probs = copy(view.written, view.tokens).tolist(), copy(view.log_probs, view.tokens).tolist()
-    parts = [copy(part, view.hypotheses).tolist() for part in (view.lengths, view.complete, view.numbers)]
+    tokens, log_probs = copy(view.written, view.tokens), copy(view.log_probs, view.tokens)
+    parts = [copy(part, view.hypotheses) for part in (view.lengths, view.complete, view.numbers)]
     ends = list(accumulate(parts[0], initial=0))
     every = [
         (tokens[begin:end], log_probs[begin:end], bool(complete), number)
         for (begin, end), complete, number in zip(pairwise(ends), *parts[1:], strict=True)
     ]
-    places = list(accumulate(copy(view.counts, sentences).tolist(), initial=0))
+    places = list(accumulate(copy(view.counts, sentences), initial=0))
     found = [every[begin:end] for begin, end in pairwise(places)]
-    return found, copy(view.weights, view.traced)
+    return found, ctypes.string_at(view.weights, view.traced * ctypes.sizeof(ctypes.c_float)) if view.traced else b""
 
 
 def _read(found: list[_Written], eos: int, alpha: float = 0.0) -> list[list[tuple[int, Hypothesis]]]:

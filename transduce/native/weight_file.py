@@ -1,13 +1,12 @@
 """The native engine's weight file: tensors packed as its kernels read them, in one file that proves itself.
 
-weights.h describes the format. A SHA-256 in the header, taken with its own place zero, covers every byte.
+weights.h describes the format; seal.py says how it proves itself.
 Letters: N outputs, K inputs of a matrix.
 """
 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.durable import write_bytes
-from transduce.errors import RunError
+from transduce.native.seal import SEAL
 
 Floats = NDArray[np.float32]
 PANEL = 64  # outputs in a panel; both sides of a matrix are padded to whole ones
 _MAGIC, _VERSION, _ALIGN = b"TRDNATIV", 1, 64
 _FLOATS, _INTEGERS, _BYTE_PANELS, _FLOAT_PANELS = range(4)
-_SEAL = slice(24, 56)
 
 
 @dataclass(frozen=True)
@@ -103,24 +101,5 @@ def write(path: Path, tensors: Mapping[str, Packed]) -> None:
     digest = hashlib.sha256(header)
     digest.update(table)
     digest.update(body)
-    sealed = header[: _SEAL.start] + digest.digest() + header[_SEAL.stop :]
+    sealed = header[: SEAL.start] + digest.digest() + header[SEAL.stop :]
     write_bytes(path, sealed, bytes(table), memoryview(body))
-
-
-def verify(path: Path) -> None:
-    """Refuse a file whose bytes are not those that were written."""
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            header = data[:64]
-            digest = hashlib.sha256(header[: _SEAL.start] + bytes(32) + header[_SEAL.stop :])
-            with memoryview(data) as whole:
-                digest.update(whole[64:])
-    except FileNotFoundError:
-        raise RunError(f"{path}: no such file; `transduce convert` writes it") from None
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        raise RunError(f"{path}: the weight file cannot be read: {error}") from error
-    if digest.digest() != header[_SEAL]:
-        raise RunError(
-            f"{path}: damaged, cut short, or no weight file: its content does not match its SHA-256. Convert the model"
-            " again, or copy the file again from where it came"
-        )
