@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from cli_runner import Run, refused
 
 import transduce
@@ -18,7 +19,7 @@ from transduce.model.attention import Attention
 from transduce.model.recurrent import RecurrentEncoder
 from transduce.model.scores import Additive
 from transduce.model.seq2seq import Model
-from transduce.model.transformer import TransformerDecoder
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.library import built
 from transduce.native.lowering import lower
 
@@ -94,3 +95,11 @@ def test_all_reasons_are_given_at_once() -> None:
         lower(model, model.build(10, 10, shared=True), quantize=True)
     assert "model.encoder is 'recurrent', and only 'transformer' is run" in str(caught.value)
     assert "model.decoder.attention.score is 'additive', which is no dot product" in str(caught.value)
+
+
+def test_no_weight_is_left_out_in_silence() -> None:
+    model = Model(16, encoder=TransformerEncoder(1, Attention(2), 16), decoder=TransformerDecoder(1, Attention(2), 16))
+    built_model = model.build(10, 10, shared=True)
+    built_model.register_parameter("temperature", torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(ConfigError, match="the native engine does not know these weights of the model: temperature"):
+        lower(model, built_model, quantize=True)

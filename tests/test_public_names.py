@@ -38,6 +38,7 @@ NAMES = [
     "Translator",
     "UserError",
     "compare",
+    "convert",
     "distill",
     "export",
     "import_model",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transduce.comparison.compare import compare as compare
+    from transduce.conversion import convert as convert
     from transduce.data.batch import Batch as Batch
     from transduce.distillation import distill as distill
     from transduce.errors import ConfigError as ConfigError
@@ -45,6 +46,7 @@ _HOMES = {
     "Translator": "transduce.translator",
     "UserError": "transduce.errors",
     "compare": "transduce.comparison.compare",
+    "convert": "transduce.conversion",
     "distill": "transduce.distillation",
     "export": "transduce.exchange.exporting",
     "import_model": "transduce.exchange.marian_import",

@@ -97,6 +97,7 @@ def test_odd_sizes(shape: tuple[int, ...], positions: Any, tmp_path: Path) -> No
         "none",
         TransformerEncoder(encoder, attention, d_ff, positions=positions),
         TransformerDecoder(decoder, attention, d_ff, positions=positions),
+        output_bias=True,
     )
     both = opened_with(config, vocabulary, tmp_path)
     texts = sources(7, vocabulary, longest=20)

@@ -59,7 +59,7 @@ def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, Pac
     reasons = reasons_against(config)
     if reasons:
         raise ConfigError("the native engine cannot run this model: " + "; ".join(reasons) + ". Use the torch engine")
-    weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()}
+    weights = _Weights({name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()})
     source, target = weights["source_embedding.weight"], weights["target_embedding.weight"]
     encoder, decoder = cast("Stack", config.encoder), cast("TransformerDecoder", config.decoder)
     wired = not isinstance(decoder.wiring, Top)
@@ -69,17 +69,42 @@ def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, Pac
         **matrix("source", source, None, quantize),
         **matrix("target", target, None, quantize),
         # An output that only pads is never chosen, and nothing beside the others in a softmax.
-        **matrix("output", weights["output_embedding.weight"], weights.get("output_bias"), quantize, filling=-math.inf),
+        **matrix("output", weights["output_embedding.weight"], weights.optional("output_bias"), quantize, -math.inf),
     }
     for name, stack in (("encoder", encoder), ("decoder", decoder)):
         scheme = cast("PositionScheme", getattr(model, name).positions)
         found.update(_Lowered(name, stack, config.d_model, weights, quantize).tensors(scheme))
     if wired:
         found.update(_wiring(config, weights))
+    weights.check_all_taken()
     return found
 
 
-def _wiring(config: Model, weights: dict[str, Floats]) -> Iterator[tuple[str, Packed]]:
+class _Weights(dict[str, Floats]):
+    """The weights of a model, which knows those that were asked for: one that is left out would change what it says."""
+
+    def __init__(self, tensors: dict[str, Floats]) -> None:
+        super().__init__(tensors)
+        self.taken: set[str] = set()
+
+    def __getitem__(self, name: str) -> Floats:
+        self.taken.add(name)
+        return super().__getitem__(name)
+
+    def optional(self, name: str) -> Floats | None:
+        """Nothing where the model has none of this name."""
+        self.taken.add(name)
+        return self.get(name)
+
+    def check_all_taken(self) -> None:
+        """Heads beside the output are for training, and positions are read off the schemes themselves."""
+        free = ("heads.", "encoder.positions.", "decoder.positions.")
+        left = [name for name in self if name not in self.taken and not name.startswith(free)]
+        if left:
+            raise ConfigError(f"the native engine does not know these weights of the model: {', '.join(left)}")
+
+
+def _wiring(config: Model, weights: _Weights) -> Iterator[tuple[str, Packed]]:
     """For each decoder layer its share of each encoder layer, normed."""
     encoder, decoder = config.encoder.layers, cast("TransformerDecoder", config.decoder)
     if isinstance(decoder.wiring, Matched):
@@ -104,7 +129,7 @@ class _Lowered:
     name: str
     stack: Stack
     d_model: int
-    weights: dict[str, Floats]
+    weights: _Weights
     quantize: bool
 
     @property
@@ -251,5 +276,6 @@ class _Lowered:
             gain = gain / np.sqrt(self.weights[f"{own}.running_variance"] + np.float32(1e-5))
             shift = self.weights[f"{own}.bias"] - self.weights[f"{own}.running_mean"] * gain
         else:
-            shift = self.weights.get(f"{own}.bias", np.zeros_like(gain))
+            found = self.weights.optional(f"{own}.bias")
+            shift = np.zeros_like(gain) if found is None else found
         yield from _affine(name, gain, shift)
