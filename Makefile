@@ -22,7 +22,7 @@ lint: $(READY)
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard transduce/native/*.cpp transduce/native/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt torch
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[test]'
