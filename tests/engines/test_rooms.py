@@ -246,7 +246,7 @@ def test_many_threads_get_their_own_answers() -> None:
 def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> None:
     """On the meta device there are no numbers: whoever reads one, or mixes devices, fails. A graph cannot either."""
     shared: Any = {"layers": 1, "attention": Attention(2), "d_ff": 24, "positions": positions}
-    with torch.device("meta"), torch.inference_mode():
+    with torch.device("meta"):
         config = Model(16, 0.1, encoder=TransformerEncoder(**shared), decoder=TransformerDecoder(**shared))
         model = config.build(V, V, shared=True).eval()
     wishes = [Wishes(prefix=(5,), exclude=((6, 7),))] * 3

@@ -113,3 +113,31 @@ def test_multi_head_attention_is_that_of_torch(heads: int) -> None:
     found = ours(x, *ours.remember(memory), mask[:, None, None], trace=trace, name="any")
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(trace["any"], weights_expected, atol=1e-6, rtol=1e-5)
+
+
+def test_joined_weights_are_the_same_weights() -> None:
+    """One product for queries, keys and values, which follows what changes them; elsewhere they are apart again."""
+    torch.manual_seed(3)
+    attention = Attention(4, key_heads=2, key_width=3).build(16).eval()
+    x = torch.randn(2, 5, 16)
+    apart = attention.reflect(x)
+    names = dict(attention.named_parameters())
+    attention.join()
+    assert dict(attention.named_parameters()).keys() == names.keys()
+    assert all(one is names[name] for name, one in attention.named_parameters())
+    for one, other in zip(attention.reflect(x), apart, strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.no_grad():
+        attention.value.weight.mul_(2)
+        attention.query.bias.add_(1)
+        attention.key.weight.copy_(torch.randn_like(attention.key.weight))
+    joined = attention.reflect(x)
+    for one, other in zip(joined, apart, strict=True):
+        assert not torch.allclose(one, other)
+    attention.joined = None
+    for one, other in zip(joined, attention.reflect(x), strict=True):
+        torch.testing.assert_close(one, other)
+    attention.join()
+    attention.double()
+    assert attention.joined is None
+    assert attention.reflect(x.double())[0].dtype == torch.float64

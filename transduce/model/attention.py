@@ -146,6 +146,27 @@ class MultiHeadAttention(nn.Module):
         self.fused = isinstance(self.score, DotScore) and self.to_weights is softmax
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
+        self.joined: tuple[Tensor, Tensor] | None = None  # weights and biases of keys, values and queries, see `join`
+
+    def join(self) -> None:
+        """Lay what makes keys, values and queries side by side, so that decoding takes one product for all three.
+
+        Each stays a parameter of its own, a view of the whole: what changes it in place changes both.
+        """
+        maps = (self.key, self.value, self.query)
+        with torch.inference_mode(False), torch.no_grad():
+            weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
+            sizes = [one.out_features for one in maps]
+            for one, own_weight, own_bias in zip(
+                maps, torch.split(weight, sizes), torch.split(bias, sizes), strict=True
+            ):
+                one.weight.data, one.bias.data = own_weight, own_bias
+        self.joined = weight, bias
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MultiHeadAttention:
+        self.joined = None  # to another device or precision each weight goes by itself
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def remember(self, memory: Tensor, turn: Turn = unturned, layout: Padded = PADDED) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
@@ -197,6 +218,8 @@ class MultiHeadAttention(nn.Module):
 
     def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
         """x through several maps; in compiled training as one product, for which joining the weights costs little."""
+        if self.joined is not None and len(maps) == 3 and not self.training:
+            return torch.split(F.linear(x, *self.joined), [one.out_features for one in maps], dim=-1)
         if not (self.training and torch.compiler.is_compiling()):
             x = narrowed(x)
             return [projection(x) for projection in maps]

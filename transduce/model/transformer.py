@@ -262,10 +262,12 @@ class DecoderStack(nn.Module):
         return State(fixed=SourceView(layers, sight(memory.mask)), grown=None, length=0)
 
     def reserve(self, room: Room) -> Held | None:
-        """None where learned positions end before the room does."""
+        """None where learned positions end before the room does. Weights of self-attention are joined."""
         if not self.positions.reaches(room.length):
             return None
         source = SourceView.of(room, [block.cross for block in self.blocks()], additive=self._fused)
+        for block in self.blocks():
+            block.attention.join()
         grown = tuple(Reserved.of(room, block.attention) for block in self.blocks())
         nothing = torch.zeros(room.sentences, dtype=torch.int64, device=source.mask.device)
         ancestors = nothing.new_zeros(room.sentences, room.paths, room.length)
