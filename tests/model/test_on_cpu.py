@@ -7,11 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.model import linear
 from transduce.model.attention import attend
 from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.linear import Linear, multiplied, narrowed, summed_products
 
 B, H, T, S, K, W = 3, 2, 5, 7, 4, 6
+
+
+@pytest.fixture(autouse=True)
+def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to multiply."""
+    monkeypatch.setattr(linear, "WORTH", 0)
 
 
 def gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
@@ -46,6 +53,18 @@ def test_a_linear_map_under_autocast_is_that_of_torch_under_autocast() -> None:
     theirs = gradients(expected.float().square().sum(), x, plain.weight, plain.bias)
     assert all(gradient.dtype == torch.float32 for gradient in ours)
     torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.1)
+
+
+def test_maps_that_pay_and_no_others_go_their_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "WORTH", 100)
+    own, few, many = Linear(4, 5), torch.randn(4, 4), torch.randn(5, 4)
+    assert "OnCpu" not in type(own(few).grad_fn).__name__
+    assert "OnCpu" in type(own(many).grad_fn).__name__
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "OnCpu" not in type(own(many).grad_fn).__name__
+        assert "OnCpu" in type(own(many, relu=True).grad_fn).__name__
+    with torch.no_grad():
+        torch.testing.assert_close(own(many), F.linear(many, own.weight, own.bias))
 
 
 def test_what_needs_no_gradient_gets_none() -> None:

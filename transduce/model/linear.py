@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+WORTH = 1 << 24  # multiplications from which on a map is made in our own way
 _ONE_DNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _IN_BFLOAT16: bool = _ONE_DNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
@@ -22,7 +23,8 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         learning = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
-        pays = relu or not torch.is_autocast_enabled("cpu")  # else torch does the same, with less ado
+        # In bfloat16 torch does the same with less ado, and ado is what costs where little is multiplied.
+        pays = (relu or not torch.is_autocast_enabled("cpu")) and x.numel() * self.out_features >= WORTH
         if learning and pays and _for_one_dnn(x):
             y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
             return y
