@@ -55,7 +55,8 @@ class _LearningOnCpu(torch.autograd.Function):
 def narrowed(x: Tensor) -> Tensor:
     """x in the type that autocast wants of it, so that several maps of it share one copy."""
     device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+    # Of the meta device, on which shapes are tried, autocast has never heard.
+    return x.to(torch.get_autocast_dtype(device)) if device != "meta" and torch.is_autocast_enabled(device) else x
 
 
 def multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
