@@ -38,7 +38,8 @@ def pipeline(
 
     if show:
         for one in look(file, words or []):
-            print(f"{one.name}\t{one.kind}\t{one.state}\t{one.why or seconds_as_text(one.seconds)}")
+            took = seconds_as_text(one.seconds) if one.state == "done" else ""
+            print(f"{one.name}\t{one.kind}\t{one.state}\t{one.why or took}")
         return
     piped = run(file, words or [], start, until)
     if piped.signal:
