@@ -1,4 +1,7 @@
-"""A step asks the device for no number: on a GPU each such question would stop the line of work handed to it."""
+"""A step asks the device for no number: on a GPU each such question would stop the line of work handed to it.
+
+What the loss asks on a CPU alone, where the answer is at hand, is passed over.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from typing import Any, NoReturn
 import pytest
 import torch
 import toys
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.data.share import Portion
+from transduce.objectives import cross_entropy
+from transduce.objectives.projected import _ProjectedLosses
 from transduce.training.loop import _Run
 
 ASKING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.nonzero.default}
@@ -26,6 +32,15 @@ class Unasked(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def as_on_a_gpu(
+    states: Tensor, weight: Tensor, gold: Tensor, mask: Tensor, smoothing: float, bias: Tensor | None = None
+) -> Tensor:
+    if torch.is_autocast_enabled("cpu"):
+        states = states.to(torch.bfloat16)
+    sums: Tensor = _ProjectedLosses.apply(states, weight, bias, gold, mask, smoothing)  # type: ignore[no-untyped-call]
+    return sums
+
+
 def refuse(tensor: torch.Tensor, *_: Any) -> NoReturn:
     raise AssertionError("a step waits for the device")
 
@@ -34,6 +49,7 @@ def refuse(tensor: torch.Tensor, *_: Any) -> NoReturn:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the updates that were made under watch."""
     updates: list[int] = []
+    monkeypatch.setattr(cross_entropy, "projected_losses", as_on_a_gpu)
     written = _Run._update
 
     def update(run: _Run, portions: list[Portion]) -> None:
