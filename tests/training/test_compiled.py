@@ -86,12 +86,12 @@ def test_with_kernels_of_its_own_the_curve_is_the_same() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dynamic", "expected"), [(False, 2), (True, 1)])
-def test_code_is_made_once_a_shape_and_whole_or_once_for_all(dynamic: bool, expected: int) -> None:
+@pytest.mark.parametrize(("dynamic", "shapes", "most"), [(False, 2, 2), (True, 4, 2)])
+def test_code_is_made_once_a_shape_and_whole_or_for_many(dynamic: bool, shapes: int, most: int) -> None:
     counter = CompileCounterWithBackend("aot_eager")
     step = CompiledStep(Step(build(0.0), CrossEntropy(0.1).build()), dynamic, counter)  # type: ignore[arg-type]
-    curve(step, batches(6, shapes=2, packed=not dynamic))
-    assert counter.frame_count == expected
+    curve(step, batches(2 * shapes, shapes, packed=not dynamic))
+    assert counter.frame_count <= most
 
 
 # -- in a run ---------------------------------------------------------------------------------------------------------
