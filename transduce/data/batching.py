@@ -152,7 +152,7 @@ class Batches:
     `sampling` > 0 cuts words into pieces anew each time (subword sampling; BPE-dropout for BPE), by a seed made of
     (seed, epoch, position). A batch then may hold somewhat more tokens than the budget, since rarer cuts are longer.
     `shapes` > 0 makes batches of at most so many shapes, of `tokens` real tokens a side; `packed`, a batch that is made
-    whole says how much room its tokens need end to end.
+    whole says how much room its tokens need end to end: one number for all where shapes are few.
     """
 
     split: Split
@@ -219,7 +219,9 @@ class Batches:
             members, sources, targets = members[rows], sources[rows], targets[rows]  # all are cut alike before
         source_symbols, target_symbols = self.tokenizers.source.symbols, self.tokenizers.target.symbols
         batch = collate(sources, targets, source_symbols, target_symbols, source_length, target_length, height)
-        if self.packed and height == plan.rows[number]:
+        if self.packed and not self.shapes:
+            batch = replace(batch, room=batch.needed)
+        elif self.packed and height == plan.rows[number]:
             batch = replace(batch, room=self.few.room)
         if not self.split.aligned:
             return batch

@@ -23,13 +23,15 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         learning = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
-        # In bfloat16 torch does the same with less ado, and ado is what costs where little is multiplied.
-        pays = (relu or not torch.is_autocast_enabled("cpu")) and x.numel() * self.out_features >= WORTH
-        if learning and pays and _for_one_dnn(x):
+        if learning and _for_one_dnn(x) and self._pays(x, relu):
             y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
             return y
         y = super().forward(x)
         return F.relu(y) if relu else y
+
+    def _pays(self, x: Tensor, relu: bool) -> bool:
+        """In bfloat16 torch does the same with less ado, and ado is what costs where little is multiplied."""
+        return (relu or not torch.is_autocast_enabled("cpu")) and x.numel() * self.out_features >= WORTH
 
 
 class _LearningOnCpu(torch.autograd.Function):

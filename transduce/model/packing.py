@@ -67,7 +67,7 @@ class _Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, there: Tensor, back: Tensor, kept: Tensor) -> Tensor:
-        return x[there]
+        return x.index_select(0, there)  # on a CPU many times faster than x[there]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -78,6 +78,6 @@ class _Moved(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         back, kept = ctx.saved_tensors
         (gradient,) = gradients
-        found = gradient[back]
+        found = gradient.index_select(0, back)
         shape = (-1,) + (1,) * (found.dim() - 1)
-        return found.where(kept.view(shape), found.new_zeros(())), None, None, None
+        return found * kept.view(shape), None, None, None

@@ -39,8 +39,10 @@ def settle_start(config: Config, session: Session, passes: Eager, corpus: Corpus
     split, tokenizers = corpus.split(data.train), corpus.tokenizers
     plain = Eager(module, session.device, config.training.precision == "bf16")
 
-    def batches_of(tokens: int, shapes: int) -> Batches:
-        packed = shapes > 0 and packs(config) and group.size == 1
+    def batches_of(tokens: int, shapes: int, compiling: bool = True) -> Batches:
+        # Rooms of one size are for whole batches; a CPU that runs steps as they are written takes any.
+        roomy = group.size == 1 if shapes > 0 else session.device.type == "cpu" and not compiling
+        packed = roomy and packs(config)
         return Batches(split, tokenizers, tokens, data.bucket, config.seed, data.sampling, shapes, packed)
 
     if place.step == 0:
@@ -53,7 +55,7 @@ def settle_start(config: Config, session: Session, passes: Eager, corpus: Corpus
         compiling = pays(config, session, plain, batch, say)
     if compiling and place.step == 0 and packs(config) and not data.sampling:
         place.shapes = place.shapes or SHAPES
-    batches = batches_of(tokens, place.shapes)
+    batches = batches_of(tokens, place.shapes, compiling)
     compiled = _compiled(config, session, module, batches, group, say) if compiling else None
     return Start(replace(config, data=replace(data, tokens=tokens)), batches, compiled or passes)
 
