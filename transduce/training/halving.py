@@ -42,7 +42,7 @@ class Halving:
             if shortage is None:
                 return done
             batch = held[self._reached][1]
-            shape = shape_of(batch)
+            shape = _places(batch)
             if self.whole or shape in self.halved or len(batch.source) < 2:
                 raise shortage
             # Only the words: the error itself holds on to what was in memory when it was raised.
@@ -63,7 +63,7 @@ class Halving:
         for self._reached, (portion, batch) in enumerate(held):
             last = self._reached == len(held) - 1
             try:
-                if shape_of(batch) not in self.halved:
+                if _places(batch) not in self.halved:
                     seed_pass(self.seed, step, portion.number, portion.piece)
                     done.append(_kept(self.passes(batch, step, last, portion.counted)))
                     continue
@@ -78,6 +78,11 @@ class Halving:
 def seed_pass(seed: int, step: int, micro: int, piece: int) -> None:
     """Dropout and the like of one piece of a micro-batch follow from these four numbers alone."""
     torch.manual_seed((((seed * 1_000_003 + step) * 1_009 + micro) + piece * 0x9E3779B97F4A7C15) % (1 << 63))
+
+
+def _places(batch: Batch) -> Shape:
+    """The shape without the room for its tokens, which on a CPU is another for each batch."""
+    return shape_of(batch)[:-1]
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
