@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,8 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     for padded in load_batches(Path(job.batches)):
         source, target = _on(padded.source, device), _on(padded.target, device)
         batch = Batch(source, source != PAD, target, target[:, 1:] != PAD, room=job.room)
-        batches.append(replace(batch, room=batch.needed) if device.type == "cpu" else batch)
+        real = (int(mask.sum()) for mask in (batch.source_mask, batch.target_mask))
+        batches.append(batch.packed(*real) if device.type == "cpu" else batch)
     return update, batches
 
 

@@ -7,7 +7,7 @@ rows may hold no pair: all padding, they add nothing to any sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,12 +45,10 @@ class Batch:
         """What it should say after each input, (B, T): the same shifted by one."""
         return self.target[:, 1:]
 
-    @property
-    def needed(self) -> tuple[int, int]:
-        """The room that its tokens need, to the token; none where packing would cost more than padding does."""
-        found = int(self.source_mask.sum()), int(self.target_mask.sum())
+    def packed(self, source: int, target: int) -> Batch:
+        """The same with room for so many real tokens, unless packing would cost more than padding does."""
         places = self.source_mask.numel() + self.target_mask.numel()
-        return found if sum(found) < PACKED_BELOW * places else (0, 0)
+        return replace(self, room=(source, target)) if source + target < PACKED_BELOW * places else self
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""

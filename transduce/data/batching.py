@@ -220,7 +220,7 @@ class Batches:
         source_symbols, target_symbols = self.tokenizers.source.symbols, self.tokenizers.target.symbols
         batch = collate(sources, targets, source_symbols, target_symbols, source_length, target_length, height)
         if self.packed and not self.shapes:
-            batch = replace(batch, room=batch.needed)
+            batch = batch.packed(*(sum(len(tokens) + 1 for tokens in side) for side in (sources, targets)))
         elif self.packed and height == plan.rows[number]:
             batch = replace(batch, room=self.few.room)
         if not self.split.aligned:
