@@ -37,7 +37,7 @@ def load(
     weights: Sequence[float] = (),
     engine: str = "auto",
     precision: str = "fp32",
-    graphs: str = "on",
+    graphs: str = "off",  # until it has been run on a GPU
 ) -> Translator:
     """The translator in a folder, or an ensemble of those in several folders.
 

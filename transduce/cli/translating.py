@@ -51,7 +51,7 @@ def translate(
     ensemble: Ensemble = None,
     engine: Engine = "auto",
     precision: Precision = "fp32",
-    graphs: Graphs = "on",
+    graphs: Graphs = "off",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
