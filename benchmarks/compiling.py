@@ -37,7 +37,7 @@ LEARNING_RATE = 1e-4
 class Variant:
     """`scope` is what is compiled: the whole step, each block, or nothing; `short` up to how many keys are plain.
 
-    Not `checked`, compiled code trusts its indices.
+    `kernel`, attention is ours. Not `checked`, compiled code trusts its indices. `narrow`, vectors between layers are in the precision of products.
     """
 
     name: str
@@ -47,10 +47,14 @@ class Variant:
     short: int = 256
     packed: bool = True
     checked: bool = True
+    kernel: bool = True
+    narrow: bool = False
 
 
 VARIANTS = (
     Variant("static"),
+    Variant("static, narrow", narrow=True),
+    Variant("static, no kernel", kernel=False),
     Variant("dynamic", dynamic=True),
     Variant("blocks", scope="blocks"),
     Variant("static, no graphs", graphs=False),
@@ -71,12 +75,16 @@ def compiled(variant: Variant, module: Any) -> Any:
     import torch
     import torch._inductor.config
 
-    from transduce.model import attention
+    from transduce.model import attention, sublayers, whole
     from transduce.objectives import cross_entropy
     from transduce.training.compiled import CompiledStep, keep_compiled
 
     keep_compiled()
     attention.SHORT = variant.short
+    if not variant.kernel:
+        whole.LONGEST = 0
+    if variant.narrow:
+        sublayers.PostNormResidual.forward = narrow_post_norm  # type: ignore[method-assign]
     torch._inductor.config.assert_indirect_indexing = variant.checked
     if variant.scope == "step":
         return CompiledStep(module, variant.dynamic)
@@ -87,6 +95,13 @@ def compiled(variant: Variant, module: Any) -> Any:
         loss = torch.compile(cross_entropy.projected_losses, dynamic=variant.dynamic)
         cross_entropy.projected_losses = loss  # type: ignore[assignment]
     return module
+
+
+def narrow_post_norm(self: Any, x: Any, sublayer: Callable[[Any], Any], mask: Any = None) -> Any:
+    from transduce.model.linear import narrowed
+
+    x = narrowed(x)
+    return narrowed(self.norm(x + self.dropout(sublayer(x)), mask))
 
 
 class Ours:

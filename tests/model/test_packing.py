@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm, LayerNorm, Norm
 from transduce.model.packing import Packed
 from transduce.model.positions import Alibi, Learned, Positions, RelativeBias, Rotary, Sinusoidal
+from transduce.model.scores import Additive, Cosine, Relu, ScaledDot, Score
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.model.wiring import Mixed, Top, Wiring
@@ -22,6 +24,7 @@ from transduce.objectives.cross_entropy import CrossEntropy
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 19
+GROUPED = Attention(2, key_heads=1)
 
 
 def lines(*lengths: int) -> list[list[int]]:
@@ -29,11 +32,11 @@ def lines(*lengths: int) -> list[list[int]]:
     return [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
 
 
-def build(norm: Norm, positions: Positions, wiring: Wiring) -> Seq2Seq:
+def build(norm: Norm, positions: Positions, wiring: Wiring, attention: Attention = GROUPED) -> Seq2Seq:
     torch.manual_seed(3)
-    stacks = {"attention": Attention(2, key_heads=1), "d_ff": 24, "positions": positions, "norm": norm}
+    stacks = {"attention": attention, "d_ff": 24, "positions": positions, "norm": norm}
     encoder, decoder = TransformerEncoder(2, **stacks), TransformerDecoder(2, wiring=wiring, **stacks)  # type: ignore[arg-type]
-    return Model(16, 0.0, "all", encoder, decoder).build(V, V, shared=True).train().double()
+    return Model(32, 0.0, "all", encoder, decoder).build(V, V, shared=True).train().double()
 
 
 def numbers(model: Seq2Seq, batch: Batch) -> list[Tensor]:
@@ -41,6 +44,51 @@ def numbers(model: Seq2Seq, batch: Batch) -> list[Tensor]:
     loss.total.backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return [loss.total.detach(), loss.count.double(), loss.metrics["nll"], *gradients, *model.buffers()]
+
+
+def row_by_row(
+    query: Tensor, key: Tensor, value: Tensor, starts: tuple[Tensor, Tensor], scale: float, causal: bool, longest: int
+) -> Tensor:
+    """What the kernel of attention_on_gpu.py does, as a sum over rows; beyond the last, nothing."""
+    found = []
+    for begin, end, other, last in zip(*(side[i:].tolist() for side in starts for i in (0, 1)), strict=False):
+        assert max(end - begin, last - other) <= longest
+        scores = torch.einsum("thk,shk->hts", query[begin:end], key[other:last]) * scale
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+        found.append(torch.einsum("hts,shv->thv", scores.softmax(-1), value[other:last]))
+    made = torch.cat(found)
+    return torch.cat((made, made.new_zeros(len(query) - len(made), *made.shape[1:])))
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were a GPU."""
+    monkeypatch.setattr("transduce.model.packing.attention_on_gpu", SimpleNamespace(attend_rows=row_by_row))
+    monkeypatch.setattr("transduce.model.whole.on_gpu", lambda x: True)
+
+
+@pytest.mark.parametrize("positions", [Sinusoidal(), Rotary(), Alibi()], ids=["sinusoidal", "rotary", "alibi"])
+@pytest.mark.parametrize("score", [ScaledDot(), Cosine()], ids=["dot", "cosine"])
+@pytest.mark.usefixtures("kernel")
+def test_looked_at_where_they_lie_tokens_are_the_same(positions: Positions, score: Score) -> None:
+    sources, targets = lines(3, 7, 1, 5, 2), lines(4, 6, 2, 5, 3)
+    batch = collate(sources, targets, SYMBOLS, SYMBOLS, 16, 16, rows=9)
+    attention = Attention(2, key_heads=1, score=score, query_key_norm=True)
+    models = [build(LayerNorm(), positions, Mixed(), attention) for _ in range(2)]
+    lying = not isinstance(positions, Alibi)  # whose bias is between places of a padded row
+    assert models[0].encoder.short is models[0].decoder.short is lying
+    expected, found = numbers(models[0], batch), numbers(models[1], replace(batch, room=(30, 40)))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [Attention(2, dropout=0.1), Attention(2, score=Additive()), Attention(2, weights=Relu()), Attention(4)],
+    ids=["dropout", "additive", "relu", "narrow"],
+)
+def test_what_the_kernel_cannot_do_is_spread(attention: Attention) -> None:
+    assert not build(LayerNorm(), Sinusoidal(), Top(), attention).encoder.short
 
 
 @pytest.mark.parametrize("norm", [LayerNorm(), BatchNorm()], ids=["layer_norm", "batch_norm"])

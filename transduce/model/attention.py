@@ -17,7 +17,7 @@ from transduce.errors import ConfigError
 from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.dropout import dropout as drop
 from transduce.model.linear import Linear, narrowed
-from transduce.model.packing import PADDED, Padded
+from transduce.model.packing import PADDED, Lying, Padded
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 
 Trace = dict[str, Tensor]
@@ -25,6 +25,7 @@ _EQUATION_1 = DotScore()
 # Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
 # long texts waste most of their tiles on sentences (measured: a quarter slower at 24 keys).
 SHORT = 256
+TILED = {16, 32, 64, 128}  # widths of a head that attention_on_gpu.py can hold
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class MultiHeadAttention(nn.Module):
         self.score = config.score.build(config.heads, width)
         self.to_weights = config.weights.build()
         self.fused = isinstance(self.score, DotScore) and self.to_weights is softmax
+        # Whether tokens can be looked at where they lie packed (packing.py).
+        self.short = self.fused and not config.dropout and {width, value_width} <= TILED
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.joined: tuple[Tensor, Tensor] | None = None  # weights and biases of keys, values and queries, see `join`
@@ -211,6 +214,10 @@ class MultiHeadAttention(nn.Module):
         """The same for queries (B, H, T, K) there are."""
         if self.repeats > 1:
             key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
+        if isinstance(layout, Lying) and isinstance(self.score, DotScore):
+            query, key = self.score.prepare(query, key)
+            found: Tensor = self.output(layout.attend(query, key, value, mask, causal, self.score.scale))
+            return found
         dropout = self.dropout if self.training else 0.0
         heads = attend(query, key, value, mask, causal, bias, dropout, self.score, self.to_weights, trace, name)
         joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)

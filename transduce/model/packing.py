@@ -1,7 +1,8 @@
 """The real tokens of a padded batch end to end: all that looks at one token alone then does no work on padding.
 
-Only attention sees rows and places; before it tokens are spread over them, after it collected again. Numbers are those
-of the padded batch. Shapes: B rows, T places each, N packed places, `*` what a token has (D, H and K, nothing).
+Only attention sees rows and places; before it tokens are spread over them, after it collected again, or it is a kernel
+that looks at them where they lie. Numbers are those of the padded batch.
+Shapes: B rows, T places each, N packed places, `*` what a token has (D, H and K, nothing).
 """
 
 from __future__ import annotations
@@ -10,6 +11,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+try:
+    from transduce.model import attention_on_gpu
+except ImportError:  # torch for CPUs comes without triton
+    attention_on_gpu = None  # type: ignore[assignment]
+
+LONGEST = 128  # places of a row that attention can look at where it lies
+
+
+def on_gpu(x: Tensor) -> bool:
+    """Whether there is a kernel for what is on this device."""
+    return x.is_cuda and attention_on_gpu is not None
+
+
+def sight(mask: Tensor) -> Tensor:
+    """(B, S) as (B, 1, 1, S), for every head and query: look at real tokens only.
+
+    A row of padding alone looks at all of it, for kernels differ in what they make of nothing to look at.
+    """
+    return (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
 
 
 class Padded:
@@ -24,6 +45,14 @@ class Padded:
     def real(self, mask: Tensor | None) -> Tensor | None:
         """Where tokens are, in the layout that `collect` gives."""
         return mask
+
+    def sight(self, mask: Tensor) -> Tensor:
+        """What attention to these tokens is told of them."""
+        return sight(mask)
+
+    def within(self, start: int) -> int | Tensor:
+        """The place of each token in its row, as positions take it, for rows that begin at `start`."""
+        return start
 
 
 PADDED = Padded()
@@ -57,6 +86,35 @@ class Packed(Padded):
 
     def real(self, mask: Tensor | None) -> Tensor:
         return self.used.unsqueeze(0)  # (1, N)
+
+
+class Lying(Packed):
+    """Packed, and looked at where they lie: heads are (1, H, N, K), and `sight` is where each row starts."""
+
+    def __init__(self, mask: Tensor, room: int, longest: int) -> None:
+        super().__init__(mask, room)
+        self.longest = longest  # of a row, here and where it looks
+        ends = mask.sum(1, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        self.starts = torch.cat((ends.new_zeros(1), ends))  # (B + 1,)
+
+    def spread(self, x: Tensor) -> Tensor:
+        return x
+
+    def sight(self, mask: Tensor) -> Tensor:
+        return self.starts
+
+    def within(self, start: int) -> Tensor:
+        return (self.places % self.rows[1] + start).unsqueeze(0)  # (1, N)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, causal: bool, scale: float | None
+    ) -> Tensor:
+        """Equation 1 for query (1, H, N, K), key and value (1, H, M, K) whose rows begin at `starts`: (1, N, H * K)."""
+        query, key, value = (heads.squeeze(0).transpose(0, 1) for heads in (query, key, value))  # (N, H, K)
+        scale = query.size(-1) ** -0.5 if scale is None else scale
+        both = self.starts, self.starts if starts is None else starts
+        found = attention_on_gpu.attend_rows(query, key, value, both, scale, causal, self.longest)
+        return found.flatten(1).unsqueeze(0)
 
 
 class _Moved(torch.autograd.Function):

@@ -3,7 +3,8 @@
 A scheme adds something to the embeddings (`add`), turns queries and keys (`rotate`) or adds something to attention's
 scores (`bias`); it overrides the one it uses. `start` is the number of tokens read before, so that decoding token by
 token sees the same positions as reading all at once; where sentences stand at places of their own it is a tensor (B,),
-and all vectors of a row are of that place. Shapes: B batch, T length, D d_model, H heads, K their width.
+and all vectors of a row are of that place (`rotate` takes one for each vector).
+Shapes: B batch, T length, D d_model, H heads, K their width.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class PositionScheme(nn.Module):
         return x
 
     def rotate(self, heads: Tensor, start: int | Tensor) -> Tensor:
-        """Queries or keys (B, H, T, K) of self-attention."""
+        """Queries or keys (B, H, T, K) of self-attention; a tensor is the place of each, (B, T) or (B, 1)."""
         return heads
 
     def bias(self, queries: int, keys: int) -> Tensor | None:
@@ -130,7 +131,7 @@ class RotaryPositions(PositionScheme):
 
     def rotate(self, heads: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
-            turns = self.table[start][:, None, None]  # (B, 1, 1, K / 2, 2)
+            turns = self.table[start].unsqueeze(1)  # (B, 1, T, K / 2, 2)
         else:
             self.reaches(start + heads.size(2))
             turns = self.table[start : start + heads.size(2)]

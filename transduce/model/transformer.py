@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, Trace, Turn, hidden
+from transduce.model.attention import Attention, MultiHeadAttention, Trace, Turn, hidden
 from transduce.model.contract import Held, Memory, Room, State
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
@@ -106,7 +106,8 @@ class Places:
     @classmethod
     def of(cls, positions: PositionScheme, start: int, count: int, layout: Padded = PADDED) -> Places:
         """For `count` tokens after `start` read before."""
-        return cls(lambda heads: positions.rotate(heads, start), positions.bias(count, start + count), layout)
+        where = layout.within(start)
+        return cls(lambda heads: positions.rotate(heads, where), positions.bias(count, start + count), layout)
 
     @classmethod
     def held(cls, positions: PositionScheme, state: Held, dtype: torch.dtype | None) -> Places:
@@ -117,15 +118,7 @@ class Places:
             bias = bias.repeat_interleave(state.ancestors.size(1), dim=3)  # the K paths of a place stand together
         if dtype is not None:
             seen, bias = hidden(seen, dtype) if bias is None else bias.to(dtype) + hidden(seen, dtype), None
-        return cls(lambda heads: positions.rotate(heads, place), bias, PADDED, seen)
-
-
-def sight(mask: Tensor) -> Tensor:
-    """(B, S) as (B, 1, 1, S), for every head and query: look at real tokens only.
-
-    A row of padding alone looks at all of it, for kernels differ in what they make of nothing to look at.
-    """
-    return (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
+        return cls(lambda heads: positions.rotate(heads, place.unsqueeze(1)), bias, PADDED, seen)
 
 
 class EncoderBlock(Block):
@@ -141,7 +134,7 @@ class EncoderBlock(Block):
     def forward(
         self, x: Tensor, mask: Tensor | None, looking: Tensor, places: Places, trace: Trace | None, name: str
     ) -> Tensor:
-        """x (B, S, D), mask (B, S); looking (B, 1, 1, S) as `sight` gives it."""
+        """x (B, S, D), mask (B, S); looking as the layout's `sight` gives it."""
 
         def attention(y: Tensor) -> Tensor:
             asked = self.attention.reflect(y, places.turn, places.layout)
@@ -154,7 +147,19 @@ class EncoderBlock(Block):
         return x
 
 
-class EncoderStack(nn.Module):
+class PackingStack(nn.Module):
+    """What both stacks say of themselves to whoever packs their tokens (packing.py)."""
+
+    positions: PositionScheme
+
+    @property
+    def short(self) -> bool:
+        """Whether all attention can look at packed tokens where they lie."""
+        attentions = (module for module in self.modules() if isinstance(module, MultiHeadAttention))
+        return self.positions.bias(1, 1) is None and all(attention.short for attention in attentions)
+
+
+class EncoderStack(PackingStack):
     """Source vectors in, the memory of every layer out."""
 
     def __init__(self, config: TransformerEncoder, d_model: int, dropout: float) -> None:
@@ -167,7 +172,7 @@ class EncoderStack(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: Padded = PADDED) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
-        places, looking = Places.of(self.positions, 0, x.size(1), layout), sight(mask)
+        places, looking = Places.of(self.positions, 0, x.size(1), layout), layout.sight(mask)
         x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
@@ -238,7 +243,7 @@ class DecoderBlock(Block):
         return x, grown[0]
 
 
-class DecoderStack(nn.Module):
+class DecoderStack(PackingStack):
     """Target vectors in, step by step or all at once; vectors that predict the next token out."""
 
     def __init__(
@@ -259,7 +264,7 @@ class DecoderStack(nn.Module):
         """Keys and values of what each layer will look at, projected once a sentence."""
         looked_at = zip(self.blocks(), self.wiring(memory.layers), strict=True)
         layers = tuple(Remembered(*layer.remember_source(x, layout)) for layer, x in looked_at)
-        return State(fixed=SourceView(layers, sight(memory.mask)), grown=None, length=0)
+        return State(fixed=SourceView(layers, layout.sight(memory.mask)), grown=None, length=0)
 
     def reserve(self, room: Room) -> Held | None:
         """None where learned positions end before the room does. Weights of self-attention are joined."""

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from transduce.model.attention import Trace
 from transduce.model.contract import Holding, Memory, State, stepwise_log_probs
-from transduce.model.packing import Packed
+from transduce.model.packing import LONGEST, Lying, Packed, on_gpu
 
 
 class Embedding(nn.Module):
@@ -153,7 +153,12 @@ class Seq2Seq(EncoderDecoder):
         (1, N, D), and the layout that brings anything else of the target into the same order. `room` (source, target)
         is how many real tokens there are at most.
         """
-        layouts = Packed(source_mask, room[0]), Packed(mask, room[1])
+        longest = max(source.size(1), tokens.size(1))
+        short = longest <= LONGEST and on_gpu(source) and self.encoder.short and self.decoder.short
+        layouts = [
+            Lying(real, count, longest) if short else Packed(real, count)
+            for real, count in zip((source_mask, mask), room, strict=True)
+        ]
         memory = self.encoder(self.source_embedding(source), source_mask, None, layouts[0])
         state = self.decoder.start(memory, layouts[0])  # type: ignore[operator]
         x, _ = self.decoder(self.target_embedding(tokens), state, None, mask, layouts[1])

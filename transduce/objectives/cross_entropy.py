@@ -61,7 +61,7 @@ class CrossEntropy(Smoothed):
 
     @property
     def steady(self) -> bool:
-        return super().steady and isinstance(self.inputs, TeacherForcing)
+        return not self.terms and isinstance(self.inputs, TeacherForcing)
 
     def build(self, tools: Tools = BARE) -> Objective:
         read, terms = self.inputs.build(tools), Terms(self.terms, tools)

@@ -43,33 +43,60 @@ class _ProjectedLosses(torch.autograd.Function):
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, mask: Tensor, smoothing: float
     ) -> Tensor:
         learning = any(ctx.needs_input_grad[:3])
-        matrix = weight.to(states.dtype)
-        sizes = (STRETCH_ON_CPU, CACHED) if states.device.type == "cpu" else (STRETCH, STRETCH)
-        rows, together = (max(1, size // weight.size(0)) for size in sizes)
-        to_states = torch.empty_like(states) if learning else None
-        to_weight = torch.zeros_like(weight) if learning else None
-        to_bias = torch.zeros_like(bias) if learning and bias is not None else None
-        sums = states.new_zeros(2, dtype=torch.float32 if states.dtype != torch.float64 else torch.float64)
-        # Compiled, all rows are one stretch: it is written twice, in the precision of the product, and not kept.
+        given = states, weight.to(states.dtype), None if bias is None else bias.to(states.dtype), gold, mask
+        # Compiled, all rows are one stretch, and nothing is written in place, which some versions of torch forget.
         whole = torch.compiler.is_compiling()
-        for begin in (0,) if whole else range(0, states.size(0), rows):
-            part = slice(None) if whole else slice(begin, begin + rows)
-            logits = multiplied(states[part], matrix, None if bias is None else bias.to(states.dtype))  # (C, V)
-            found, slope = _losses_in_parts(logits, gold[part], mask[part], smoothing, learning, together)
-            sums += found
-            if to_states is not None and to_weight is not None:
-                to_states[part] = multiplied(slope, matrix.T)
-                to_weight += summed_products(slope, states[part])
-            if to_bias is not None:
-                to_bias += slope.sum(0, dtype=to_bias.dtype)
-        ctx.save_for_backward(*([to_states, to_weight, to_bias] if learning else []))
+        made = _stretch(*given, smoothing, learning, len(gold)) if whole else _stretches(*given, smoothing, learning)
+        sums, *slopes = made
+        ctx.save_for_backward(*slopes[:1], *(slope.to(weight.dtype) for slope in slopes[1:]))
         return sums
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         scale = gradients[0][0]  # of the smoothed sum; the plain one is for reports
-        found = (None if to is None else to * scale.to(to.dtype) for to in ctx.saved_tensors)
-        return (*found, None, None, None)
+        to_states, to_weight, *to_bias = (slope * scale.to(slope.dtype) for slope in ctx.saved_tensors)
+        return to_states, to_weight, to_bias[0] if to_bias else None, None, None, None
+
+
+def _stretches(
+    states: Tensor, matrix: Tensor, bias: Tensor | None, gold: Tensor, mask: Tensor, smoothing: float, learning: bool
+) -> list[Tensor]:
+    """What `_stretch` gives, of all rows: so many at a time, added up."""
+    sizes = (STRETCH_ON_CPU, CACHED) if states.device.type == "cpu" else (STRETCH, STRETCH)
+    rows, together = (max(1, size // matrix.size(0)) for size in sizes)
+    high = torch.promote_types(states.dtype, torch.float32)
+    sums = states.new_zeros(2, dtype=high)
+    slopes = [torch.empty_like(states), torch.zeros_like(matrix, dtype=high)] if learning else []
+    if learning and bias is not None:
+        slopes.append(torch.zeros_like(bias, dtype=high))
+    for begin in range(0, states.size(0), rows):
+        part = slice(begin, begin + rows)
+        found, *stretch = _stretch(states[part], matrix, bias, gold[part], mask[part], smoothing, learning, together)
+        sums += found
+        if learning:
+            slopes[0][part] = stretch[0]
+            for total, slope in zip(slopes[1:], stretch[1:], strict=True):
+                total += slope
+    return [sums, *slopes]
+
+
+def _stretch(
+    states: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    gold: Tensor,
+    mask: Tensor,
+    smoothing: float,
+    learning: bool,
+    together: int,
+) -> list[Tensor]:
+    """The two sums of some rows, and, if `learning`, the gradients of the first: of states, matrix and any bias."""
+    logits = multiplied(states, matrix, bias)  # (C, V)
+    sums, slope = _losses_in_parts(logits, gold, mask, smoothing, learning, together)
+    if not learning:
+        return [sums]
+    to_bias = [] if bias is None else [slope.sum(0, dtype=torch.promote_types(slope.dtype, torch.float32))]
+    return [sums, multiplied(slope, matrix.T), summed_products(slope, states), *to_bias]
 
 
 def _losses_in_parts(

@@ -73,6 +73,7 @@ def _spared(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
+    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     share = (torch.cuda.memory_reserved(device) + MARGIN * free) / total

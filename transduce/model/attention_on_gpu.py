@@ -1,0 +1,185 @@
+"""Attention among packed sentences on a GPU: a tile for each row and head, there and back.
+
+Kernels for long texts work in tiles of 128 places, most of them empty for a sentence of 25 tokens, and plain products
+want the packed tokens spread over rows first, which moves every number twice. Here queries, keys and values are read
+where they lie, and a row's weights never leave the kernel: on the way back they are worked out again.
+Shapes: N packed queries, M packed keys, B rows, H heads, K the width of a head's queries and keys, V of its values.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def attend_rows(
+    query: Tensor, key: Tensor, value: Tensor, starts: tuple[Tensor, Tensor], scale: float, causal: bool, longest: int
+) -> Tensor:
+    """Equation 1 within each row: query (N, H, K), key (M, H, K), value (M, H, V); (N, H, V).
+
+    `starts` (B + 1,) each are the first place of every row among queries and keys, and the end of the last; what is
+    beyond it comes out as 0. No row has more than `longest` tokens, a tile's worth; one with queries has keys.
+    """
+    places = max(16, triton.next_power_of_2(longest))
+    found: Tensor = _attended(query.to(value.dtype), key.to(value.dtype), value, *starts, scale, causal, places)
+    return found
+
+
+@triton.jit
+def _read(rows, first, count, token, head, PLACES: tl.constexpr, WIDTH: tl.constexpr):
+    """Places first .. first + count of a head, (PLACES, WIDTH), 0 beyond; `token`: from one place to the next."""
+    places, columns = tl.arange(0, PLACES), tl.arange(0, WIDTH)
+    where = (first + places)[:, None].to(tl.int64) * token + head + columns[None, :]
+    return tl.load(rows + where, mask=(places < count)[:, None], other=0.0)
+
+
+@triton.jit
+def _write(rows, tile, first, count, token, head, PLACES: tl.constexpr, WIDTH: tl.constexpr):
+    places, columns = tl.arange(0, PLACES), tl.arange(0, WIDTH)
+    where = (first + places)[:, None].to(tl.int64) * token + head + columns[None, :]
+    tl.store(rows + where, tile.to(rows.dtype.element_ty), mask=(places < count)[:, None])
+
+
+@triton.jit
+def _clear(rows, first, end, token, head, PLACES: tl.constexpr, WIDTH: tl.constexpr):
+    nothing = tl.zeros((PLACES, WIDTH), tl.float32)
+    for place in range(first, end, PLACES):
+        _write(rows, nothing, place, end - place, token, head, PLACES, WIDTH)
+
+
+@triton.jit
+def _weights(query, key, keys, scale, CAUSAL: tl.constexpr, PLACES: tl.constexpr):
+    """softmax(Q K^T scale) over the first `keys` columns, (PLACES, PLACES)."""
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    rows, columns = tl.arange(0, PLACES)[:, None], tl.arange(0, PLACES)[None, :]
+    seen = columns < keys
+    if CAUSAL:
+        seen = seen & (columns <= rows)
+    scores = tl.where(seen, scores, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
+    return weights / tl.sum(weights, 1)[:, None]
+
+
+@triton.jit
+def _look(
+    query, key, value, out, query_starts, key_starts, end, query_token, key_token, value_token, out_token,
+    query_head, key_head, value_head, scale,
+    CAUSAL: tl.constexpr, PLACES: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    first = tl.load(query_starts + row)
+    if row == tl.num_programs(0) - 1:
+        _clear(out, first, end, out_token, head * V, PLACES, V)
+    else:
+        count = tl.load(query_starts + row + 1) - first
+        other = tl.load(key_starts + row)
+        keys = tl.load(key_starts + row + 1) - other
+        if count > 0:
+            q = _read(query, first, count, query_token, head * query_head, PLACES, K)
+            k = _read(key, other, keys, key_token, head * key_head, PLACES, K)
+            v = _read(value, other, keys, value_token, head * value_head, PLACES, V)
+            weights = _weights(q, k, keys, scale, CAUSAL, PLACES)
+            found = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+            _write(out, found, first, count, out_token, head * V, PLACES, V)
+
+
+@triton.jit
+def _look_back(
+    query, key, value, gradient, to_query, to_key, to_value, query_starts, key_starts, end, key_end,
+    query_token, key_token, value_token, gradient_token, to_token, to_value_token,
+    query_head, key_head, value_head, scale,
+    CAUSAL: tl.constexpr, PLACES: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    first, other = tl.load(query_starts + row), tl.load(key_starts + row)
+    if row == tl.num_programs(0) - 1:
+        _clear(to_query, first, end, to_token, head * K, PLACES, K)
+        _clear(to_key, other, key_end, to_token, head * K, PLACES, K)
+        _clear(to_value, other, key_end, to_value_token, head * V, PLACES, V)
+    else:
+        count = tl.load(query_starts + row + 1) - first
+        keys = tl.load(key_starts + row + 1) - other
+        if keys > 0:
+            q = _read(query, first, count, query_token, head * query_head, PLACES, K)
+            k = _read(key, other, keys, key_token, head * key_head, PLACES, K)
+            v = _read(value, other, keys, value_token, head * value_head, PLACES, V)
+            g = _read(gradient, first, count, gradient_token, head * V, PLACES, V)
+            weights = _weights(q, k, keys, scale, CAUSAL, PLACES)
+            _write(
+                to_value, tl.dot(tl.trans(weights.to(g.dtype)), g, input_precision="ieee"),
+                other, keys, to_value_token, head * V, PLACES, V,
+            )  # fmt: skip
+            slope = tl.dot(g, tl.trans(v), input_precision="ieee")
+            slope = (weights * (slope - tl.sum(weights * slope, 1)[:, None]) * scale).to(q.dtype)
+            _write(to_query, tl.dot(slope, k, input_precision="ieee"), first, count, to_token, head * K, PLACES, K)
+            _write(
+                to_key, tl.dot(tl.trans(slope), q, input_precision="ieee"),
+                other, keys, to_token, head * K, PLACES, K,
+            )  # fmt: skip
+
+
+@torch.library.custom_op("transduce::attended", mutates_args=())
+def _attended(
+    query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
+    scale: float, causal: bool, places: int,
+) -> Tensor:  # fmt: skip
+    out = query.new_empty(*query.shape[:2], value.size(2))
+    _look[(len(query_starts), query.size(1))](
+        query, key, value, out, query_starts, key_starts, len(query), query.stride(0), key.stride(0), value.stride(0),
+        out.stride(0), query.stride(1), key.stride(1), value.stride(1), scale,
+        CAUSAL=causal, PLACES=places, K=query.size(2), V=value.size(2), num_warps=_warps(places),
+    )  # fmt: skip
+    return out
+
+
+@_attended.register_fake
+def _like_query(
+    query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
+    scale: float, causal: bool, places: int,
+) -> Tensor:  # fmt: skip
+    return query.new_empty(*query.shape[:2], value.size(2))
+
+
+@torch.library.custom_op("transduce::attended_back", mutates_args=())
+def _attended_back(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
+    scale: float, causal: bool, places: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    gradient = gradient.contiguous()
+    to: tuple[Tensor, Tensor, Tensor] = _like_all(
+        gradient, query, key, value, query_starts, key_starts, scale, causal, places
+    )
+    _look_back[(len(query_starts), query.size(1))](
+        query, key, value, gradient, *to, query_starts, key_starts, len(query), len(key),
+        query.stride(0), key.stride(0), value.stride(0), gradient.stride(0), to[0].stride(0), to[2].stride(0),
+        query.stride(1), key.stride(1), value.stride(1), scale,
+        CAUSAL=causal, PLACES=places, K=query.size(2), V=value.size(2), num_warps=_warps(places),
+    )  # fmt: skip
+    return to
+
+
+@_attended_back.register_fake
+def _like_all(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
+    scale: float, causal: bool, places: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _warps(places: int) -> int:
+    return max(1, min(8, places // 16))
+
+
+def _keep(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.settings = inputs[5:]
+
+
+def _back(ctx, gradient):
+    found = _attended_back(gradient, *ctx.saved_tensors, *ctx.settings)
+    return (*found, None, None, None, None, None)
+
+
+_attended.register_autograd(_back, setup_context=_keep)
