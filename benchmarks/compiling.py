@@ -37,7 +37,8 @@ LEARNING_RATE = 1e-4
 class Variant:
     """`scope` is what is compiled: the whole step, each block, or nothing; `short` up to how many keys are plain.
 
-    `kernel`, attention is ours. Not `checked`, compiled code trusts its indices. `narrow`, vectors between layers are in the precision of products.
+    `kernel`, attention is ours. Not `checked`, compiled code trusts its indices. `narrow`, vectors between layers have
+    the precision of products.
     """
 
     name: str
