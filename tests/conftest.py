@@ -11,4 +11,4 @@ import torch
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["toy_model", "cli_runner"]
+pytest_plugins = ["toy_model", "cli_runner", "warm"]

@@ -17,7 +17,9 @@ import toys
 from torch.distributed import TCPStore
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["transduce.cli", "transduce.training.loop", "transduce.training.parallel"])
+_FORKS.set_forkserver_preload(
+    ["torch._dynamo", "transduce.cli", "transduce.training.loop", "transduce.training.parallel"]
+)
 SECONDS = 100  # no group may take longer
 
 
