@@ -129,18 +129,18 @@ def test_the_board_has_a_row_for_a_run_and_says_if_it_missed() -> None:
     assert speedrun.published(report) == 2.0
 
 
-def run(script: str, *words: str) -> str:
+def run(python: str, script: str, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
-    command = [sys.executable, str(ROOT / "benchmarks" / script), *words]
+    command = [python, str(ROOT / "benchmarks" / script), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_the_training_benchmark_runs(tmp_path: Path) -> None:
+def test_the_training_benchmark_runs(tmp_path: Path, warm: str) -> None:
     words = "--size tiny --pairs 40 --tokens 200 --rounds 1 --threads 1 --precision fp32 --peers torch,joeynmt"
-    printed = run("training.py", *words.split(), "--output", str(tmp_path))
+    printed = run(warm, "training.py", *words.split(), "--output", str(tmp_path))
     results = json.loads((tmp_path / "training.json").read_text())
     assert [row["name"] for row in results["rows"]][:2] == ["transduce", "torch"]
     assert results["loop"]["fp32"][1] > 0
@@ -149,24 +149,24 @@ def test_the_training_benchmark_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_scaling_benchmark_runs(tmp_path: Path) -> None:
+def test_the_scaling_benchmark_runs(tmp_path: Path, warm: str) -> None:
     words = "--size tiny --tokens 64 --axes length,layers --largest 16 --repeats 1 --precision fp32"
-    printed = run("scaling.py", *words.split(), "--output", str(tmp_path))
+    printed = run(warm, "scaling.py", *words.split(), "--output", str(tmp_path))
     assert "| layers | 1: " in printed
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_preparing_runs(tmp_path: Path) -> None:
+def test_the_benchmark_of_preparing_runs(tmp_path: Path, warm: str) -> None:
     words = "--millions 0.001 0.002 --plan 0.002 --workers 1 --output"
-    printed = run("preparing.py", *words.split(), str(tmp_path / "figures.json"))
+    printed = run(warm, "preparing.py", *words.split(), str(tmp_path / "figures.json"))
     assert "| seconds (processor seconds) per million pairs | 0.001 M | 0.002 M | last / first |" in printed
     assert "planning 0.002 M pairs alone: " in printed
     assert json.loads((tmp_path / "figures.json").read_text())["prepare"]["0.002"]["cpu"]["tokenizing"] > 0
 
 
 @pytest.mark.slow
-def test_the_speedrun_runs_on_text_of_its_own(tmp_path: Path) -> None:
+def test_the_speedrun_runs_on_text_of_its_own(tmp_path: Path, warm: str) -> None:
     """Letters backwards: val says that it is enough long before the planned end."""
     generator = torch.Generator().manual_seed(1)
     for stem, count in (("train", 300), ("val", 20), ("test_2016_flickr", 20)):
@@ -176,6 +176,7 @@ def test_the_speedrun_runs_on_text_of_its_own(tmp_path: Path) -> None:
             (tmp_path / f"{stem}.{language}.gz").write_bytes(gzip.compress(text.encode()))
     settings = "validation.every=20 validation.patience=0 training.report_every=20 training.device=cpu model.d_model=32"
     printed = run(
+        warm,
         *("speedrun.py", "--data", str(tmp_path), "--config", "tiny", "--stop", "0"),
         *("--prepare", "tokenizer.model=char", "tokenizer.byte_fallback=false", "workers=1", "doctor.duplicates=keep"),
         *("--", *settings.split()),
@@ -185,17 +186,8 @@ def test_the_speedrun_runs_on_text_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_decoding_in_rooms_is_measured_and_checked(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "benchmarks/gpu_decoding.py",
-        "--size",
-        "tiny",
-        "--device",
-        "cpu",
-        "--output",
-        str(tmp_path),
-    ]
+def test_decoding_in_rooms_is_measured_and_checked(tmp_path: Path, warm: str) -> None:
+    command = [warm, "benchmarks/gpu_decoding.py", "--size", "tiny", "--device", "cpu", "--output", str(tmp_path)]
     without = ["--without", "peer", "plain", "profile", "matmul", "compiled"]
     done = subprocess.run([*command, *without], cwd=ROOT, capture_output=True, text=True, check=False)
     rows = json.loads((tmp_path / "gpu_decoding.json").read_text(encoding="utf-8"))

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -23,13 +22,17 @@ SLURM_NODEID=1 "$@"
 code=$?
 wait $! && exit $code
 """
-TORCHRUN = f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
+TORCHRUN = '#!/bin/bash\nexec {python} -m torch.distributed.run "$@"\n'
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> dict[str, str]:
+def machines(tmp_path: Path, warm: str) -> dict[str, str]:
     """An environment with programs of Slurm, and torchrun."""
-    programs = {"srun": SRUN, "scontrol": "#!/bin/bash\necho localhost\necho localhost\n", "torchrun": TORCHRUN}
+    programs = {
+        "srun": SRUN,
+        "scontrol": "#!/bin/bash\necho localhost\necho localhost\n",
+        "torchrun": TORCHRUN.format(python=warm),
+    }
     (tmp_path / "bin").mkdir()
     for name, text in programs.items():
         (tmp_path / "bin" / name).write_text(text)

@@ -182,7 +182,9 @@ def test_chunks_hold_each_pair_once_and_pairs_of_like_length(lengths: list[int],
 # ---- stopped and going on --------------------------------------------------------------------------------------------
 
 
-def start(toy: Toy, output: Path, *, workers: int = 1, seconds: float = 0.0) -> subprocess.Popen[bytes]:
+def start(
+    toy: Toy, output: Path, *, workers: int = 1, seconds: float = 0.0, python: str = sys.executable
+) -> subprocess.Popen[bytes]:
     """A process that distills in small chunks, slowed down so that it can be met at work."""
     code = (
         "import sys, time, transduce\nfrom functools import partial\nfrom transduce import distillation, teaching\n"
@@ -197,7 +199,7 @@ def start(toy: Toy, output: Path, *, workers: int = 1, seconds: float = 0.0) -> 
     script = output.with_name("work.py")
     script.write_text(code)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script)]
+    command = [python, str(script)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
 
 
@@ -214,12 +216,14 @@ def chunks(output: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_it_ends_with_the_same_bytes(toy: Toy, distilled: Corpus, tmp_path: Path) -> None:
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(
+    toy: Toy, distilled: Corpus, tmp_path: Path, warm: str
+) -> None:
     """SIGKILL again and again; each time at least one more chunk is done, and none is done twice."""
     output, chooser, kills = tmp_path / "out", random.Random(7), 0
     known: dict[Path, int] = {}
     while not output.exists():
-        process = start(toy, output, seconds=0.15)
+        process = start(toy, output, seconds=0.15, python=warm)
         goal = len(known) + chooser.randint(3, 5)
         wait_until = lambda goal=goal: len(chunks(output)) >= goal or output.exists()  # noqa: E731
         try:

@@ -70,3 +70,11 @@ def test_when_the_fork_is_killed_the_program_dies_so(warm: str) -> None:
         assert process.stdout is not None
         os.kill(int(process.stdout.readline()), signal.SIGKILL)
         assert process.wait(30) == -signal.SIGKILL
+
+
+def test_when_the_program_is_killed_so_is_the_fork(warm: str) -> None:
+    with subprocess.Popen([warm, "-c", WAIT], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        assert process.stdout.read() == b""  # nobody is left who could write

@@ -14,6 +14,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import sys
 import threading
@@ -52,6 +53,10 @@ def serve(address: str) -> None:
         worker = os.fork()
         if worker != 0:
             caller.sendall(worker.to_bytes(8, "big"))
+            ended = os.pidfd_open(worker)
+            if ended not in select.select([caller, ended], [], [])[0]:
+                os.kill(worker, signal.SIGKILL)  # as its caller was
+                os._exit(0)
             code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
             caller.sendall(code.to_bytes(8, "big", signed=True))
             os._exit(0)
@@ -72,6 +77,9 @@ def run(program: str) -> None:
     sys.path[:1] = ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     importlib.invalidate_caches()
     warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)
+    if sys.argv[0] == "-u":
+        del sys.argv[0]
+        sys.stdout.reconfigure(write_through=True)
     match sys.argv:
         case ["-m", module, *_]:
             del sys.argv[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import os
@@ -17,16 +16,14 @@ from pathlib import Path
 
 import pytest
 import toys
-from cli_runner import PROGRAM, Ran, Run, refused
+from cli_runner import Ran, Run, refused
 from PIL import Image
 
 from transduce.comparison import compare as comparing
 from transduce.comparison.compare import compare, default_jobs
-from transduce.comparison.measure import measure
 from transduce.comparison.plan import read_plan
 from transduce.errors import ConfigError, DataError, RunError
 from transduce.evaluation.metrics import bleu
-from transduce.training.loop import train
 
 COMMON = """
 base = "tiny"
@@ -69,13 +66,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compared(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Of four runs two are there when it starts, made in this process, which is quicker; two it makes itself."""
-    with contextlib.chdir(folder):
-        for run in read_plan("two.toml", ["data.folder=corpus"]).runs[:2]:
-            train(run.config, run.folder(Path("out")))
-            measure(run.folder(Path("out")), run.beside(Path("out"), "measured.json"))
-    words = [*PROGRAM, "compare", "two.toml", "data.folder=corpus", "--output", "out", "--jobs", "2"]
+def compared(folder: Path, warm: str) -> subprocess.CompletedProcess[str]:
+    words = [warm, "-m", "transduce", "compare", "two.toml", "data.folder=corpus", "--output", "out", "--jobs", "2"]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -89,7 +81,6 @@ def test_two_variants_with_two_seeds(folder: Path, compared: subprocess.Complete
     assert "Measured on the valid split (12 sentences)" in compared.stdout
     assert "side by side" in compared.stdout
     assert compared.stdout.endswith("out: results.json, results.csv, table.md, quality.png, lengths.png\n")
-    assert "post, seed" not in compared.stderr
     assert "pre, seed 2: training took" in compared.stderr
     assert "pre, seed 2: measuring took" in compared.stderr
 
@@ -143,10 +134,11 @@ def test_settings_of_another_run_are_refused_before_anything_starts(
 
 @pytest.mark.slow
 def test_a_variant_that_breaks_harms_no_other(
-    folder: Path, compared: subprocess.CompletedProcess[str], run: Run, monkeypatch: pytest.MonkeyPatch
+    folder: Path, compared: subprocess.CompletedProcess[str], run: Run, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:
     """What is there already is used; only the broken variant is run."""
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "executable", warm)
     shutil.copytree("out/post", "broken/post")
     Path("breaking.py").write_text(MODULE, encoding="utf-8")
     Path("broken.toml").write_text(COMMON + BROKEN + POST, encoding="utf-8")
@@ -161,9 +153,10 @@ def test_a_variant_that_breaks_harms_no_other(
 
 
 @pytest.mark.slow
-def test_a_stop_and_a_kill_and_going_on(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_and_a_kill_and_going_on(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, warm: str) -> None:
     """SIGTERM saves and says so; a trainer killed outright is a failure; the same command then ends what is left."""
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "executable", warm)
     Path("one.toml").write_text(COMMON + POST, encoding="utf-8")
     words = ["compare", "one.toml", "data.folder=corpus", "seeds=[5]", "--output", "stopped"]
     place = Path("stopped/post/seed-5")

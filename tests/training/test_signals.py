@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from transduce.training import loop
 from transduce.training.checkpoint import Snapshot, save_checkpoint, step_folders
 from transduce.training.signals import StopRequest
 
-pytestmark = pytest.mark.slow  # each process imports torch
+pytestmark = pytest.mark.slow
 
 STEPS = 60
 SLOW = "slowly:Slowly"  # an objective that takes its time, so that a signal finds the run still going
@@ -44,9 +43,9 @@ class Slowly(CrossEntropy):
 class Child:
     """`transduce train` in a process of its own, run in a folder that holds the slow objective."""
 
-    def __init__(self, place: Path, *overrides: str, output: str = "run") -> None:
+    def __init__(self, python: str, place: Path, *overrides: str) -> None:
         settings = [*toys.TINY, "data.folder=corpus", f"training.steps={STEPS}", "training.save_every=1000", *overrides]
-        command = [sys.executable, "-m", "transduce", "train", "tiny", *settings, "--output", output]
+        command = [python, "-m", "transduce", "train", "tiny", *settings, "--output", "run"]
         self.process = subprocess.Popen(
             command, cwd=place, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "200"}
         )
@@ -80,9 +79,9 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_leaves_and_the_run_goes_on(
-    place: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    place: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:
-    child = Child(place, f"objective={SLOW}")
+    child = Child(warm, place, f"objective={SLOW}")
     child.wait_for("step 5 of 60")
     child.send(number)
     assert child.end() == 128 + number
@@ -109,8 +108,8 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_aborts_at_once(place: Path, number: signal.Signals) -> None:
-    child = Child(place, f"objective={SLOW}", "objective.seconds=1000")
+def test_a_second_signal_aborts_at_once(place: Path, number: signal.Signals, warm: str) -> None:
+    child = Child(warm, place, f"objective={SLOW}", "objective.seconds=1000")
     child.wait_for("step 3 of 60")
     child.send(number)
     child.wait_for("once more aborts")
@@ -121,13 +120,15 @@ def test_a_second_signal_aborts_at_once(place: Path, number: signal.Signals) -> 
     assert not step_folders(place / "run")
 
 
-def test_two_runs_on_one_folder(place: Path) -> None:
-    first = Child(place, f"objective={SLOW}", "objective.seconds=2")  # or it has ended when the second has begun
+def test_two_runs_on_one_folder(place: Path, warm: str) -> None:
+    first = Child(warm, place, f"objective={SLOW}", "objective.seconds=2")  # or it has ended when the second has begun
     first.wait_for("step 3 of 60")
-    second = Child(place)
+    second = Child(warm, place)
     assert second.end() == 2
+    holder = int((place / "run" / ".lock").read_text().split()[1])
+    os.kill(holder, 0)  # it lives
     assert re.search(
-        rf"error: run is being trained by process {first.process.pid} since [-\d]+ [:\d]+ on \S+; wait for it, or"
+        rf"error: run is being trained by process {holder} since [-\d]+ [:\d]+ on \S+; wait for it, or"
         " choose another folder\n",
         second.said,
     )

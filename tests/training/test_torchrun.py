@@ -22,6 +22,12 @@ from transduce.training.checkpoint import step_folders
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
 
+@pytest.fixture(autouse=True)
+def quick_start(monkeypatch: pytest.MonkeyPatch, warm: str) -> None:
+    """torchrun and its ranks are started by a Python that has torch loaded."""
+    monkeypatch.setattr(sys, "executable", warm)
+
+
 def test_a_killed_rank_brings_the_group_back_to_the_same_end(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # pytest shows it if the test fails
