@@ -25,10 +25,11 @@ def groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 def part_of(name: str, given: str | Sequence[str], begin: int, count: int) -> Sequence[str]:
     """The values for `count` texts from the `begin`-th on; one word serves all."""
-    return [given] * count if isinstance(given, str) else _cut(name, given, begin, count)
+    return [given] * count if isinstance(given, str) else one_a_text(name, given, begin, count)
 
 
-def _cut(name: str, given: Sequence[T], begin: int, count: int) -> Sequence[T]:
+def one_a_text(name: str, given: Sequence[T], begin: int, count: int) -> Sequence[T]:
+    """The values for `count` texts from the `begin`-th on."""
     if len(given) < begin + count:
         raise DataError(f"{name}: {len(given)} were given for at least {begin + count} texts; give one a text")
     return given[begin : begin + count]
@@ -38,7 +39,7 @@ def words_of(name: str, given: Words, begin: int, count: int) -> Sequence[Sequen
     """The words for `count` texts from the `begin`-th on; one list of words serves all."""
     if for_all(name, given):
         return [cast("Sequence[str]", given)] * count
-    return _cut(name, given, begin, count)
+    return one_a_text(name, given, begin, count)
 
 
 def for_all(name: str, given: Words) -> bool:

@@ -17,12 +17,12 @@ from transduce.data.grouping import group_by_length
 from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import ConfigError, DataError
-from transduce.per_text import Words, check_all_used, for_all, groups, part_of, words_of
+from transduce.per_text import Words, check_all_used, for_all, groups, one_a_text, part_of, words_of
 from transduce.search.fit import check_fit
 from transduce.search.hypothesis import Choice, Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
-from transduce.search.wishes import NOTHING, Wishes, spell
+from transduce.search.wishes import NOTHING, Stop, Wishes, spell
 from transduce.translation import Engine, Scored, Translation
 
 
@@ -94,6 +94,7 @@ class Translator:
         include: Words = (),
         exclude: Words = (),
         align: Unit | None = None,
+        stops: Sequence[Stop] = (),
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
@@ -103,6 +104,7 @@ class Translator:
         `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
         that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
         `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model.
+        `stops`, one a text, let another thread end the work on a text between two steps: what comes is not `finished`.
         """
         stream = self.stream(
             texts,
@@ -114,6 +116,7 @@ class Translator:
             include=include,
             exclude=exclude,
             align=align,
+            stops=stops,
         )
         return list(stream)
 
@@ -129,6 +132,7 @@ class Translator:
         include: Words = (),
         exclude: Words = (),
         align: Unit | None = None,
+        stops: Sequence[Stop] = (),
         window: int = 0,
     ) -> Iterator[Translation]:
         """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once.
@@ -145,9 +149,12 @@ class Translator:
             wanted = words_of("include", include, begun, len(group))
             unwanted = words_of("exclude", exclude, begun, len(group))
             wishes = self._wishes(starts, wanted, unwanted)
+            if stops:
+                own = one_a_text("stops", stops, begun, len(group))
+                wishes = [replace(wish, stop=stop) for wish, stop in zip(wishes, own, strict=True)]
             yield from self._translate(group, chosen, [self._tag(language) for language in languages], wishes, align)
             begun += len(group)
-        for name, given in (("prefixes", prefixes), ("to", to)):
+        for name, given in (("prefixes", prefixes), ("to", to), ("stops", stops)):
             check_all_used(name, given, begun)
         for name, words in (("include", include), ("exclude", exclude)):
             if not for_all(name, words):
@@ -242,7 +249,7 @@ class Translator:
 
     def _chosen(self, hypotheses: Sequence[Hypothesis], search: Choice) -> list[Hypothesis]:
         """Those that a search picks by their texts, with the score that it picks them by."""
-        picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses])
+        picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses]) if hypotheses else []
         return [replace(hypotheses[place], score=score) for place, score in picked]
 
     def _wishes(
@@ -312,6 +319,8 @@ class Translator:
 
     def _joined(self, parts: list[_Found], words: bool) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
+        if not all(every):
+            return Translation("", finished=False)  # somebody asked to stop
         if len(parts) == 1:
             if parts[0].blocks:
                 aligned = zip(every[0], parts[0].blocks, strict=True)

@@ -21,7 +21,7 @@ from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import Wishes, check_one_path
+from transduce.search.wishes import Stop, Wishes, check_one_path
 
 if TYPE_CHECKING:  # numpy is slow to import, and only attention needs it
     import numpy as np
@@ -47,7 +47,7 @@ class NativeEngine:
     def search(
         self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        """Hypotheses of each source, best first."""
+        """Hypotheses of each source, best first; none of a source whose wish to stop was met."""
         if isinstance(search, MinimumBayesRisk):
             search = search.candidates
         options = self._options(search, wishes)
@@ -151,13 +151,14 @@ class NativeEngine:
         known = {include: _tables(include) for include in {wish.include for wish in wishes}}
         arrays = library.Arrays(
             len(sources),
-            0,
+            any(wish.stop for wish in wishes),
             *_joined(sentences),
             (ctypes.c_int32 * len(lengths))(*lengths),
             *_joined([wish.prefix for wish in wishes]),
             *_joined(excluded),
             *_joined([known[wish.include] for wish in wishes]),
             (ctypes.c_uint64 * len(keys))(*(key % 2**64 for key in keys)),
+            _cells([wish.stop for wish in wishes]),
         )
         try:
             view = self.core.search(options, arrays)
@@ -192,6 +193,12 @@ def _joined(parts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
     ends = list(accumulate(map(len, parts)))
     numbers = (ctypes.c_int32 * (ends[-1] if ends else 0))(*chain.from_iterable(parts))
     return numbers, (ctypes.c_int64 * len(ends))(*ends)
+
+
+def _cells(stops: Sequence[Stop | None]) -> Any:
+    """Where the core looks, between steps, whether a sentence is still wanted."""
+    cell = ctypes.POINTER(ctypes.c_int32)
+    return (cell * len(stops))(*(cell() if stop is None else ctypes.pointer(stop.cell) for stop in stops))
 
 
 def _tables(include: Any) -> list[int]:

@@ -16,7 +16,7 @@ struct Engine {
 };
 
 struct Arrays {  // of a call; `ends` say where each sentence's part ends
-  int32_t count, unused;
+  int32_t count, stoppable;  // whether `stops` is there
   const int32_t* sources;
   const int64_t* source_ends;
   const int32_t* longest;
@@ -27,6 +27,7 @@ struct Arrays {  // of a call; `ends` say where each sentence's part ends
   const int32_t* included;
   const int64_t* included_ends;
   const uint64_t* keys;
+  const int32_t* const* stops;  // of each sentence, where its caller may ask to have it stopped, or null
 };
 
 struct Result {
@@ -91,6 +92,7 @@ std::vector<Task> tasks_of(const Arrays& given, const Options& options, const Mo
     task.include = given.included + included;
     task.include_size = given.included_ends[i] - included;
     task.key = given.keys[i];
+    task.stop = given.stoppable ? given.stops[i] : nullptr;
     check_tokens(task.source, length, model.source_vocabulary, "source: a token outside the vocabulary");
     check_tokens(task.prefix, forced, model.target_vocabulary, "prefix: a token outside the vocabulary");
     check_phrases(task.exclude, task.exclude_size, model.target_vocabulary);

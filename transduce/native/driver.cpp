@@ -128,6 +128,7 @@ void take_in(const Model& model, Queue& queue, int most, Team& team, Workspace& 
   while (rows == 0 || rows < most) {
     Sentence* sentence = queue.next();
     if (!sentence) break;
+    if (sentence->unwanted()) continue;
     rows += sentence->most_rows();
     fresh.push_back(sentence);
   }
@@ -140,11 +141,20 @@ void take_in(const Model& model, Queue& queue, int most, Team& team, Workspace& 
   active.insert(active.end(), fresh.begin(), fresh.end());
 }
 
+void let_go(std::vector<Sentence*>& active, Workspace& room) {
+  auto left = std::partition(active.begin(), active.end(), [](Sentence* s) { return !s->done(); });
+  for (auto done = left; done != active.end(); ++done) (*done)->forget(room);
+  active.erase(left, active.end());
+}
+
 void drive(const Model& model, Queue& queue, int most, int traced, Team& team, Workspace& room) {
   std::vector<Sentence*> active;
   std::vector<Row> rows;
   std::vector<Ask> asks;
   while (true) {
+    for (Sentence* sentence : active)
+      if (sentence->unwanted()) sentence->abandon();
+    let_go(active, room);
     take_in(model, queue, most, team, room, active);
     if (active.empty()) return;
     rows.clear();
@@ -161,9 +171,7 @@ void drive(const Model& model, Queue& queue, int most, int traced, Team& team, W
       sentence->take(own);
       own += count;
     }
-    auto left = std::partition(active.begin(), active.end(), [](Sentence* s) { return !s->done(); });
-    for (auto done = left; done != active.end(); ++done) (*done)->forget(room);
-    active.erase(left, active.end());
+    let_go(active, room);
   }
 }
 

@@ -35,7 +35,7 @@ class Arrays(Structure):
 
     _fields_ = (
         ("count", c_int32),
-        ("unused", c_int32),
+        ("stoppable", c_int32),
         ("sources", POINTER(c_int32)),
         ("source_ends", POINTER(c_int64)),
         ("longest", POINTER(c_int32)),
@@ -46,6 +46,7 @@ class Arrays(Structure):
         ("included", POINTER(c_int32)),
         ("included_ends", POINTER(c_int64)),
         ("keys", POINTER(c_uint64)),
+        ("stops", POINTER(POINTER(c_int32))),
     )
 
 

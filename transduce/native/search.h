@@ -32,6 +32,7 @@ struct Task {
   const int32_t* include;  // an automaton: tokens, nodes and wishes, then its tables (see Automaton)
   int64_t include_size;
   uint64_t key;
+  const int32_t* stop;  // not zero from when nobody waits for this sentence any more; null: somebody always does
 };
 
 // transduce/search/automaton.py, in one run of numbers: tokens (U), goto (M x U), complete (M x W), rest (M x W),
@@ -88,6 +89,8 @@ class Sentence {
   Sentence(const Options& options, const Task& task, const Model& model);
 
   bool done() const { return live_.empty(); }
+  bool unwanted() const { return task.stop && __atomic_load_n(task.stop, __ATOMIC_RELAXED); }
+  void abandon() { live_.clear(); }  // nothing is found
   int rows() const { return static_cast<int>(live_.size()); }
   int most_rows() const { return slots_; }
   void prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>& asks);  // appends those of the next step

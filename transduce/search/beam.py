@@ -26,7 +26,7 @@ from transduce.search.lexical import Wanted
 from transduce.search.paths import Paths, Progress, best_of, greatest
 from transduce.search.settings import Beam
 from transduce.search.stepwise import part
-from transduce.search.wishes import Wishes
+from transduce.search.wishes import Wishes, unwanted
 
 INCOMPLETE = 1e9  # taken from the score of a path that had to end before all was included: any whole one is better
 
@@ -73,6 +73,8 @@ class BeamSearch:
             trace: dict[str, Tensor] | None = {} if self.beam.needs_attention else None
             logits, state = model.advance(newest.view(-1, 1), state, trace)
             progress, parent = self._step(attend(progress, trace), logits[:, -1], task)
+            for number in unwanted(asked):
+                progress.longest[progress.sentence == number] = 0
             staying, leaving = part(self._decided(progress, task.penalties))
             if len(leaving):
                 left.append(rows(progress, leaving))

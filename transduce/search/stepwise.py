@@ -19,7 +19,7 @@ from transduce.search.constraints import checked, next_log_probs, rules_of
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Sample
-from transduce.search.wishes import Wishes, check_one_path
+from transduce.search.wishes import Wishes, check_one_path, unwanted
 
 Step = int | Tensor  # how many tokens are written, by all rows or by each (N,)
 Pick = Callable[[Tensor, Tensor, Step], Tensor]  # log-probabilities (N, V), streams (N,), step -> tokens (N,)
@@ -66,6 +66,7 @@ class StepwiseSearch:
             newest = self.pick(log_probs, written.streams, step)
             written = written.append(newest, log_probs.gather(1, newest[:, None]))
             step += 1
+            lengths[unwanted(asked)] = 0
             staying, leaving = part((newest == symbols.eos) | (lengths[sentence] <= step))
             if len(leaving):
                 left.append(rows(written, leaving))

@@ -6,6 +6,7 @@ choice of phrases and each word to exclude a set of them. Imports no torch.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,19 +16,42 @@ from transduce.errors import ConfigError, DataError
 Phrase = tuple[int, ...]
 
 
+class Stop:
+    """The wish that work under way may end: whoever waited for it is gone. Any thread may ask; searches look between
+    steps, and what they have then is not finished."""
+
+    def __init__(self) -> None:
+        self.cell = ctypes.c_int32(0)  # which the native core reads by itself
+
+    def ask(self) -> None:
+        """From now on nobody waits."""
+        self.cell.value = 1
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.cell.value)
+
+
 @dataclass(frozen=True)
 class Wishes:
     """Tokens a translation must begin with, phrases it must hold, and phrases that must not occur in it.
 
     Of each choice in `include` one phrase at least must appear, its tokens in a row. A prefix overrules `exclude`.
+    `stop` tells a search, between two steps, that it may leave this sentence.
     """
 
     prefix: Phrase = ()
     include: tuple[tuple[Phrase, ...], ...] = ()
     exclude: tuple[Phrase, ...] = ()
+    stop: Stop | None = None
 
 
 NOTHING = Wishes()
+
+
+def unwanted(wishes: Sequence[Wishes]) -> list[int]:
+    """The sentences, by number, that nobody waits for any more."""
+    return [number for number, wish in enumerate(wishes) if wish.stop is not None and wish.stop.asked]
 
 
 def check_one_path(wishes: Sequence[Wishes]) -> None:
