@@ -1,5 +1,6 @@
 """Shared by all tests: one torch thread (two on a shared machine made toy models 25 times slower), and the fixtures
-`toy` (a small trained model, toy_model.py) and `run` (the command line in this process, cli_runner.py).
+`toy` (a small trained model, toy_model.py), `run` (the command line in this process, cli_runner.py) and `native_toy`,
+`client` (the toy converted, and served in this process, toy_server.py).
 """
 
 import os
@@ -11,4 +12,4 @@ import torch
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["toy_model", "cli_runner", "warm"]
+pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server"]

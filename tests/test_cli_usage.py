@@ -151,6 +151,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",
         "evaluate": f"--source --other --language --lowercase -lc --moses --output -o --to --beam --json {model}",
+        "serve": "--host --port --api-keys --engine --device --trust",
         "average": "--last --best",
         "convert": "--quantize",
         "distill": "--output -o --corpus --beam --best-of --keep-original --workers --device --trust",

@@ -54,16 +54,17 @@ MAY_IMPORT = {
     "gathering": "errors progress durable data",
     "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
     " model_folder training translation translator",
+    "server": "errors data alignment search.wishes translation translator",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
-    " distillation training pipelines progress",
+    " distillation training pipelines progress server",
     "__main__": "errors extras launch cli",
 }
 NO_TORCH = (
     "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"
     " search.automaton alignment translation translator model_folder extras engines.fallback"
     " engines.native_engine native.library native.weight_file output loading"
-    " distillation teaching cli"
+    " distillation teaching cli data.sentences"
 ).split()
 
 

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 from transduce.errors import UserError
 
-# The extra `train` has the first three, `evaluate` the third of them; the others are for `transduce export`.
-OPTIONAL = ("torch", "safetensors", "sacrebleu", "ctranslate2", "onnx", "onnxscript")
+# The extra `train` has the first three, `evaluate` the third of them.
+_EXPORTING = ("ctranslate2", "onnx", "onnxscript")
+_SERVING = ("starlette", "uvicorn", "httptools", "pydantic", "prometheus_client", "python_multipart", "py3langid")
+OPTIONAL = ("torch", "safetensors", "sacrebleu", *_EXPORTING, *_SERVING)
 
 
 @contextmanager

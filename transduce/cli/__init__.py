@@ -21,6 +21,7 @@ COMMANDS = {
     "score": "translating",
     "align": "translating",
     "evaluate": "translating",
+    "serve": "serving",
     "average": "training",
     "convert": "converting",
     "distill": "corpora",

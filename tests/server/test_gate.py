@@ -1,0 +1,145 @@
+"""Who is let in: tokens counted at the gate, keys and their rates, room for a long request's sentences."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from transduce.errors import ConfigError
+from transduce.server.failures import Refused
+from transduce.server.gate import FEWEST, Gate
+from transduce.server.keys import MOST_ASKERS, Keys
+from transduce.server.settings import Settings
+from transduce.server.translating import Window, together
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_gate_counts_tokens() -> None:
+    gate = Gate(1000, 1.0, Clock())
+    with gate.admit(100) as share:
+        assert (share, gate.held, gate.requests) == (100, 100, 1)
+        with gate.admit(5000) as large:  # holds a quarter, not all
+            assert large == FEWEST
+            with gate.admit(5000), gate.admit(5000), pytest.raises(Refused) as refused, gate.admit(200):
+                pass
+            assert (refused.value.status, refused.value.retry_after) == (503, 1)
+            assert refused.value.message == "this server is busy; try again later"
+    assert (gate.held, gate.requests, gate.admitted, gate.refused) == (0, 0, 4, 1)
+
+
+def test_the_gate_knows_how_fast_the_model_is() -> None:
+    clock = Clock()
+    gate = Gate(100_000, 0.5, clock)
+    assert (gate.rate, gate.capacity) == (0, 100_000)
+    with gate.admit(1):
+        for _ in range(100):
+            clock.now += 0.1
+            gate.done(400)
+        clock.now += 0.0
+    assert gate.rate == pytest.approx(4000, rel=0.05)
+    assert gate.capacity == pytest.approx(2000, rel=0.05)
+    clock.now += 1000  # idle time is no work
+    with gate.admit(1900):
+        assert gate.rate == pytest.approx(4000, rel=0.05)
+        held = [gate.admit(400) for _ in range(4)]
+        for one in held[:3]:
+            one.__enter__()
+        with pytest.raises(Refused) as refused:
+            held[3].__enter__()
+        assert refused.value.retry_after == 1
+        for one in held[:3]:
+            one.__exit__(None, None, None)
+    with gate.admit(1):
+        clock.now += 60
+        gate.done(1)
+    assert gate.capacity == FEWEST
+
+
+def test_a_closed_gate_says_why() -> None:
+    gate = Gate(1000, 1.0)
+    gate.closed = True
+    with pytest.raises(Refused, match="this server is shutting down; ask another") as refused, gate.admit(1):
+        pass
+    assert refused.value.close
+    assert refused.value.status == 503
+
+
+def test_rates_are_each_askers_own() -> None:
+    clock = Clock()
+    keys = Keys((), 60, clock)
+    for _ in range(60):
+        keys.check("", "a")
+    with pytest.raises(Refused, match="Slowdown: 60 requests a minute are allowed") as refused:
+        keys.check("", "a")
+    assert (refused.value.status, refused.value.retry_after) == (429, 1)
+    keys.check("", "b")
+    clock.now += 2
+    keys.check("", "a")
+    keys.check("", "a")
+    with pytest.raises(Refused):
+        keys.check("", "a")
+    for number in range(MOST_ASKERS):
+        keys.check("", f"other {number}")
+    assert len(keys._buckets) == MOST_ASKERS
+
+
+def test_a_window_lets_through_as_many_as_fit() -> None:
+    most = under_way = 0
+
+    async def run() -> None:
+        window = Window(10)
+
+        async def one(tokens: int) -> int:
+            nonlocal most, under_way
+            async with window.take(tokens):
+                under_way += min(tokens, 10)
+                most = max(most, under_way)
+                await asyncio.sleep(0)
+                under_way -= min(tokens, 10)
+            return tokens
+
+        assert await together([one(tokens) for tokens in (4, 4, 4, 50, 1, 9)]) == [4, 4, 4, 50, 1, 9]
+
+    asyncio.run(run())
+    assert most == 10
+
+
+def test_together_cancels_the_others_where_one_fails() -> None:
+    ended = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("so")
+
+    with pytest.raises(ValueError, match="so"):
+        asyncio.run(together([wait(), fail(), wait()]))  # type: ignore[arg-type]
+    assert ended == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"characters": 0}, "characters: expected a whole number of at least 1, got 0"),
+        ({"body": 5}, "body: expected a whole number of at least 1024, got 5"),
+        ({"seconds": 0.0}, "seconds: expected seconds above 0, a day at most, got 0.0"),
+        ({"gather": 2.0}, "gather: expected seconds from 0 to 1, got 2.0"),
+        ({"keys": ("a b",)}, "keys: expected visible ASCII characters without spaces"),
+    ],
+)
+def test_settings(wrong: dict[str, int], text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Settings(**wrong)  # type: ignore[arg-type]
+    assert str(error.value).startswith(text)

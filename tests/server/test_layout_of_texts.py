@@ -1,0 +1,129 @@
+"""Sentences and their spacing, HTML and its tags: nothing is lost, and everything stands where it belongs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+import transduce
+from transduce.alignment import Alignment
+from transduce.data.sentences import sentences
+from transduce.server.layout import Layout
+from transduce.server.markup import Passage, Piece, passages, placed
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("Dr. Smith met J. Doe at 5 p.m. on the 3. May", ["Dr. Smith met J. Doe at 5 p.m. on the 3. May"]),
+        ("It cost 3.50. He said so.", ["It cost 3.50.", "He said so."]),
+        ("Wait... what? “Yes.” She left.", ["Wait... what?", "“Yes.”", "She left."]),
+        ("你好。再见！走吧", ["你好。", "再见！", "走吧"]),
+        ("one. two", ["one. two"]),
+        ("Ja, z.B. Hunde. Und Katzen (viele). Ende", ["Ja, z.B. Hunde.", "Und Katzen (viele).", "Ende"]),
+        ("a\nb\n\nc", ["a", "b", "c"]),
+    ],
+)
+def test_sentences(text: str, expected: list[str]) -> None:
+    assert [part.text for part in sentences(text) if part.text] == expected
+
+
+@given(st.text(alphabet="ab .!?。\n\t A1", max_size=40) | st.text(max_size=30))
+def test_nothing_is_lost(text: str) -> None:
+    parts = sentences(text)
+    assert "".join(part.text + part.space for part in parts) == text
+    assert all(part.text == part.text.strip() for part in parts)
+    for whole in (True, False):
+        layout = Layout.of(text, whole)
+        assert "".join(part.text + part.space for part in layout.parts) == text
+
+
+def test_spaces_between_sentences_follow_the_language() -> None:
+    assert Layout.of(" One. Two.\n  Three. ").joined(["1", "2", "3"], "de") == " 1 2\n  3 "
+    assert Layout.of("One. Two.\n Three.").joined(["1", "2", "3"], "zh") == "12\n 3"
+    assert Layout.of("你好。再见。").joined(["Hello.", "Bye."], "en") == "Hello. Bye."
+    assert Layout.of("你好。再见。").joined(["甲", "乙"], "zh-Hans") == "甲乙"
+    assert Layout.of(" \n ").joined([], "de") == " \n "
+
+
+def untranslated(pieces: list[Piece]) -> str:
+    """All pieces as they came."""
+    found = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            found.append(piece)
+        else:
+            found += [untranslated(piece.stretches()) if piece.tags else placed(piece, piece.text, None) or ""]
+    return "".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<p>One <b>two</b> three.</p>",
+        "plain &amp; simple",
+        "<div class='a>b'><br/>x<!-- <p>no</p> --><i>y</i></div>",
+        "<script>if (a<b) c()</script> t <code>x = 1</code>",
+        "<!doctype html><html><body>a</body></html>",
+        "a < b and c > d".replace("<", "&lt;").replace(">", "&gt;"),
+        "<b><i>both</i></b><span></span>",
+        "<pre>a <pre>b</pre> c</pre> d",
+    ],
+)
+def test_html_that_nobody_translates_is_unchanged(text: str) -> None:
+    assert untranslated(passages(text)) == text
+    apart = [one for piece in passages(text) for one in (piece.sentences() if isinstance(piece, Passage) else [piece])]
+    assert untranslated(apart) == text
+
+
+@given(st.text(alphabet="<>/ab \"'=!-&;.", max_size=60))
+def test_no_html_is_too_broken(text: str) -> None:
+    pieces = passages(text)
+    for piece in pieces:
+        if isinstance(piece, Passage):
+            assert piece.text.strip()
+            piece.sentences()
+
+
+def texts(html: str) -> list[str]:
+    return [piece.text for piece in passages(html) if isinstance(piece, Passage)]
+
+
+def test_what_is_translated() -> None:
+    html = '<p>A <b>big</b> dog</p><style>p {}</style><p translate="no">Name</p><td>x &lt; y</td><code>z</code>'
+    assert texts(html) == ["A big dog", "x < y"]
+    (passage,) = passages("One <b>two. Three</b> four.")
+    assert isinstance(passage, Passage)
+    assert [one.text for one in passage.sentences() if isinstance(one, Passage)] == ["One two.", "Three four."]
+
+
+def test_tags_follow_their_words() -> None:
+    (passage,) = passages("the <b>red</b> car <i>here</i>")
+    assert isinstance(passage, Passage)
+    source, target = ("▁the", "▁red", "▁car", "▁here"), ("▁hier", "▁la", "▁voiture", "▁rouge")
+    alignment = Alignment(source, target, (), ((0, 1), (1, 3), (2, 2), (3, 0)))
+    found = placed(passage, "hier la voiture rouge", alignment)
+    assert found == "<i>hier</i> la voiture <b>rouge</b>"
+    crossed = Alignment(source, target, (), ((1, 0), (3, 1), (1, 3)))
+    assert placed(passage, "hier la voiture rouge", crossed) is None
+    assert placed(passage, "etwas anderes", alignment) is None  # these pieces do not spell it
+    (nested,) = passages("<a href='x'>the <b>red</b></a> car")
+    assert isinstance(nested, Passage)
+    linked = Alignment(source[:3], target[1:], (), ((0, 0), (1, 2), (2, 1)))
+    assert placed(nested, "la voiture rouge", linked) == "<a href='x'>la voiture <b>rouge</b></a>"
+
+
+def test_html_over_http(client: TestClient, served_translator: transduce.Translator) -> None:
+    def ask(text: str) -> str:
+        asked = {"q": text, "source": "en", "target": "de", "format": "html"}
+        return str(client.post("/translate", data=asked).json()["translatedText"])
+
+    five = served_translator("five", to="de")
+    assert ask("<p> five </p>\n<ul><li>five</li></ul>") == f"<p> {five} </p>\n<ul><li>{five}</li></ul>"
+    tagged = ask('<p>sixty-two <b class="x">five</b>, eleven</p>')
+    assert tagged.startswith("<p>")
+    assert tagged.index('<b class="x">') < tagged.index("</b>")
+    assert ask("<code>five</code>") == "<code>five</code>"

@@ -1,0 +1,120 @@
+"""LibreTranslate's API: its shapes in JSON, forms and query strings, its status codes and its error texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import transduce
+
+ASKED = {"q": "five", "source": "en", "target": "de"}
+
+
+def test_a_text_by_every_road(client: TestClient, served_translator: transduce.Translator) -> None:
+    expected = {"translatedText": served_translator("five", to="de")}
+    parts = {name: (None, value) for name, value in ASKED.items()}
+    for answer in (
+        client.post("/translate", json=ASKED),
+        client.post("/translate", data=ASKED),
+        client.post("/translate", params=ASKED),
+        client.post("/translate", params={"q": "nine"}, data=ASKED),  # the body overrules
+        client.post("/translate", files=parts),
+        client.post(
+            "/translate", json={**ASKED, "source": "EN", "target": "de-AT", "format": "text", "api_key": "any"}
+        ),
+    ):
+        assert (answer.status_code, answer.json()) == (200, expected)
+        assert answer.headers["content-type"] == "application/json"
+
+
+def test_lists_alternatives_and_detection(client: TestClient, served_translator: transduce.Translator) -> None:
+    texts = ["five", "sixty-two, eleven"]
+    asked = {"q": texts, "source": "auto", "target": "zh", "alternatives": 2}
+    found = client.post("/translate", json=asked).json()
+    expected = served_translator.translate(texts, to="zh", n_best=3)
+    assert found["translatedText"] == [one.text for one in expected]
+    for own, one in zip(found["alternatives"], expected, strict=True):
+        assert own == list(dict.fromkeys(other.text for other in one.alternatives if other.text != one.text))
+    assert [one["language"] for one in found["detectedLanguage"]] == ["en", "en"]
+    assert client.post("/translate", json={**ASKED, "q": "", "source": "auto"}).status_code == 400
+    single = client.post("/translate", data={**ASKED, "source": "auto", "alternatives": "1"}).json()
+    assert isinstance(single["alternatives"], list)
+    assert single["detectedLanguage"]["language"] == "en"
+    assert 0 <= single["detectedLanguage"]["confidence"] <= 100
+
+
+def test_what_else_there_is(client: TestClient) -> None:
+    assert client.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de", "en", "zh"]}]
+    # Some clients send a form with this GET.
+    assert client.request("GET", "/languages", data={"api_key": ""}).status_code == 200
+    refused = client.post("/languages")
+    assert (refused.status_code, {*refused.headers["allow"].split(", ")}) == (405, {"GET", "HEAD"})
+    assert client.post("/detect", data={"q": "five"}).json() == [{"confidence": 100.0, "language": "en"}]
+    settings = client.get("/frontend/settings").json()
+    assert settings["charLimit"] == 5000
+    assert settings["language"]["source"] == {"code": "en", "name": "English"}
+    assert {"frontendTimeout", "apiKeys", "keyRequired", "suggestions", "filesTranslation"} < settings.keys()
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/spec").json()["swagger"] == "2.0"
+    assert client.post("/translate_file").status_code == 404
+
+
+def test_a_text_already_in_the_language_comes_back(client: TestClient) -> None:
+    asked = {"q": " as it  is\n", "source": "en", "target": "en"}
+    assert client.post("/translate", json=asked).json()["error"] == "en is not supported"  # no model writes English
+    # and where one does, see test_served_models.py
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "text"),
+    [
+        ({"q": None}, 400, "Invalid request: missing q parameter"),
+        ({"q": ""}, 400, "Invalid request: missing q parameter"),
+        ({"q": ["five", 5]}, 400, "Invalid request: q parameter is not a text or a list of texts"),
+        ({"q": {"a": 1}}, 400, "Invalid request: q parameter is not a text or a list of texts"),
+        ({"source": None}, 400, "Invalid request: missing source parameter"),
+        ({"target": ""}, 400, "Invalid request: missing target parameter"),
+        ({"target": 5}, 400, "Invalid request: target parameter is not a text"),
+        ({"target": "zz"}, 400, "zz is not supported"),
+        ({"source": "xx"}, 400, "xx is not supported"),
+        ({"format": "pdf"}, 400, "pdf format is not supported"),
+        ({"alternatives": "abc"}, 400, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": 10000}, 400, "Invalid request: alternatives parameter must be from 0 to 5"),
+        ({"q": "x" * 5001}, 400, "Invalid request: request (5001) exceeds text limit (5000)"),
+        ({"q": ["x"] * 51}, 400, "Invalid request: request (51) exceeds text limit (50)"),
+    ],
+)
+def test_refusals(changed: dict[str, Any], status: int, text: str, client: TestClient) -> None:
+    asked = {name: value for name, value in {**ASKED, **changed}.items() if value is not None}
+    answer = client.post("/translate", json=asked)
+    assert (answer.status_code, answer.json()) == (status, {"error": text})
+
+
+def test_bodies_that_are_not_read(client: TestClient) -> None:
+    def post(body: bytes, kind: str = "application/json", **headers: str) -> tuple[int, str]:
+        answer = client.post("/translate", content=body, headers={"content-type": kind, **headers})
+        return answer.status_code, answer.json()["error"]
+
+    assert post(b"{") == (
+        400,
+        "Invalid request: the body is no JSON (Expecting property name enclosed in double quotes: line 1 column 2"
+        " (char 1))",
+    )
+    assert post(b"[]") == (400, "Invalid request: expected a JSON object")
+    assert post(b'{"q": NaN}')[0] == 400
+    assert post(b"[" * 60000)[1] == "Invalid request: the body is no JSON (it is nested too deeply)"
+    assert post(b"\xff\xfe")[0] == 400
+    assert post(b"x" * (128 * 1024 + 1)) == (413, "the body is longer than 131072 bytes")
+    many = "&".join(f"a{i}=" for i in range(2000)).encode()
+    text = "Invalid request: expected a form of at most 1000 fields in UTF-8"
+    assert post(many, "application/x-www-form-urlencoded") == (400, text)
+    assert post(b"--x", "multipart/form-data")[0] == 400
+    assert post(b"", **{"content-encoding": "gzip"}) == (
+        415,
+        "content-encoding: expected none, since compressed bodies are not read",
+    )
+    lone = client.post("/translate", content=b'{"q": "\\ud800", "source": "en", "target": "de"}',
+                       headers={"content-type": "application/json"})  # fmt: skip
+    assert lone.status_code == 200  # lone surrogates are no text, and become one character that says so

@@ -1,0 +1,159 @@
+"""Our own API: what it gives is what the translator gives, in the shapes that its document promises."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import transduce
+from transduce.server import Served, Settings, application, shapes
+
+ASKED = {"text": "sixty-two, eleven", "source": "en", "target": "de"}
+PAIR = {"source": "en", "target": "de", "texts": ["five", "sixty"], "translations": ["fünf", "sechzig"]}
+
+
+def test_translations_with_all_that_can_be_asked(client: TestClient, served_translator: transduce.Translator) -> None:
+    found = client.post("/v1/translate", json={**ASKED, "n_best": 3, "alignment": "words"}).json()
+    shapes.TranslateAnswer.model_validate(found)
+    (one,) = found["translations"]
+    (expected,) = served_translator.translate(["sixty-two, eleven"], to="de", n_best=3, align="words")
+    assert (one["text"], one["score"], one["log_prob"]) == (expected.text, expected.score, expected.log_prob)
+    assert [other["text"] for other in one["alternatives"]] == [other.text for other in expected.alternatives]
+    assert expected.alignment is not None
+    assert one["alignment"]["links"] == [list(link) for link in expected.alignment.links]
+    assert one["detected"] is None
+
+
+def test_wishes(client: TestClient, served_translator: transduce.Translator) -> None:
+    def text(**asked: Any) -> str:
+        answer = client.post("/v1/translate", json={**ASKED, **asked})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["translations"][0]["text"])
+
+    assert text(prefix="zwei").startswith("zwei")
+    assert "elf" not in text(exclude=["elf"])
+    assert "neun" in text(include=["neun"], beam=4)
+    assert text(beam=3) == served_translator("sixty-two, eleven", to="de", beam=3)
+    assert text(text="one! two?\n three", source="auto") == (
+        "! ".join([served_translator("one!", to="de"), ""])[:-2]
+        + " "
+        + served_translator("two?", to="de")
+        + "\n "
+        + served_translator("three", to="de")
+    )
+
+
+def test_a_long_text_goes_through_in_parts(client: TestClient, served_translator: transduce.Translator) -> None:
+    lines = [f"{word}! {word}" for word in ("one", "two", "three", "four") * 40]
+    found = client.post("/v1/translate", json={**ASKED, "text": "\n".join(lines)}).json()["translations"][0]
+    assert len(found["sentences"]) == 320
+    assert found["text"] == "".join(one["text"] + one["space"] for one in found["sentences"])
+    singles = {one["source"]: one["text"] for one in found["sentences"]}
+    assert singles == {text: served_translator(text, to="de") for text in singles}
+    assert found["text"].count("\n") == 159
+
+
+def test_streaming(client: TestClient) -> None:
+    asked = {**ASKED, "text": ["one! two", "three"]}
+    plain = client.post("/v1/translate", json=asked).json()["translations"]
+    answer = client.post("/v1/translate", json={**asked, "stream": True})
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    lines = [json.loads(line) for line in answer.text.split("\n")[:-1]]
+    assert lines.pop() == {"done": True}
+    assert [(line["number"], line["sentence"], line["source"]) for line in lines] == [
+        (0, 0, "one!"),
+        (0, 1, "two"),
+        (1, 0, "three"),
+    ]
+    assert "".join(line["text"] + line["space"] for line in lines if not line["number"]) == plain[0]["text"]
+    refused = client.post("/v1/translate", json={**asked, "stream": True, "format": "html"})
+    assert refused.json()["error"].startswith("stream: expected format text, got html")
+    failing = client.post("/v1/translate", json={**asked, "stream": True, "include": ["neun"]})
+    assert "words that must appear need a beam search" in json.loads(failing.text.split("\n")[0])["error"]
+    assert client.app.state.transduce.gate.held == 0  # type: ignore[attr-defined]
+
+
+def test_scores_alignments_and_attention(client: TestClient, served_translator: transduce.Translator) -> None:
+    texts, translations = PAIR["texts"], PAIR["translations"]
+    scores = client.post("/v1/score", json=PAIR).json()
+    shapes.ScoreAnswer.model_validate(scores)
+    expected = served_translator.score(texts, translations, "de")
+    assert [one["log_prob"] for one in scores["scores"]] == [one.log_prob for one in expected]
+    aligned = client.post("/v1/align", json={**PAIR, "unit": "pieces", "layer": -1}).json()
+    shapes.AlignAnswer.model_validate(aligned)
+    matrices = served_translator.align(texts, translations, "de", "pieces", -1)
+    assert [one["weights"] for one in aligned["alignments"]] == [[list(row) for row in one.weights] for one in matrices]
+    attention = client.post("/v1/attention", json=PAIR).json()
+    shapes.AttentionAnswer.model_validate(attention)
+    assert [len(one["layers"]) for one in attention["pairs"]] == [1, 1]
+    assert attention["pairs"][0]["layers"][0] == aligned["alignments"][0]["weights"]
+    wrong = client.post("/v1/align", json={**PAIR, "layer": 7})
+    assert (wrong.status_code, wrong.json()["error"][:6]) == (400, "layer:")
+
+
+def test_what_is_served(client: TestClient) -> None:
+    assert client.get("/v1/models").json() == [{"name": "toy", "pairs": [["en", "de"], ["en", "zh"]]}]
+    assert client.get("/v1/languages").json() == [{"code": "en", "name": "English", "targets": ["de", "zh"]}]
+    assert client.post("/v1/detect", json={"text": "five"}).json() == [{"language": "en", "confidence": 100.0}]
+    assert client.post("/v1/detect", json={"text": "12"}).json() == [{"language": "en", "confidence": 0.0}]
+    described = client.get("/v1/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    limits = described["components"]["schemas"]["TranslateRequest"]["properties"]
+    assert limits["n_best"]["maximum"] == 6
+    page = client.get("/docs")
+    assert all(path in page.text for path in described["paths"])
+    assert "<script" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "changed", "status", "text"),
+    [
+        ("translate", {"target": None}, 422, "target: Field required"),
+        ("translate", {"beem": 2}, 422, "beem: Extra inputs are not permitted"),
+        ("translate", {"n_best": 7}, 422, "n_best: expected at most 6, got 7"),
+        ("translate", {"n_best": "2"}, 422, "n_best: Input should be a valid integer"),
+        ("translate", {"text": []}, 422, "text"),
+        ("translate", {"model": "none"}, 404, "no model is named 'none'; there are toy"),
+        ("translate", {"include": ["neun"]}, 400, "include: words that must appear need a beam search"),
+        ("translate", {"target": "fr"}, 400, "fr is not supported"),
+        ("score", {"texts": ["five"]}, 422, "translations: expected one a text, got 1 texts and 2 translations"),
+        ("score", {"source": "de"}, 400, "de is not supported"),
+        ("score", {"texts": ["five " * 900, "x"]}, 422, "texts: a pair of "),
+    ],
+)
+def test_refusals(path: str, changed: dict[str, Any], status: int, text: str, client: TestClient) -> None:
+    whole = {**(ASKED if path == "translate" else PAIR), **changed}
+    answer = client.post(f"/v1/{path}", json={name: value for name, value in whole.items() if value is not None})
+    assert (answer.status_code, answer.json()["error"][: len(text)]) == (status, text)
+    assert answer.json()["code"]
+
+
+def test_only_json_is_read(client: TestClient) -> None:
+    answer = client.post("/v1/translate", data=ASKED)
+    assert (answer.status_code, answer.json()["error"]) == (415, "content-type: expected application/json")
+
+
+def test_keys_and_their_rate(served_translator: transduce.Translator) -> None:
+    settings = Settings(keys=("one", "two"), requests_a_minute=2)
+    client = TestClient(application([Served("toy", served_translator, (("en", "de"),))], settings), "http://localhost")
+
+    def ask(key: str) -> tuple[int, str]:
+        answer = client.post("/v1/translate", json=ASKED, headers={"Authorization": f"Bearer {key}"} if key else {})
+        return answer.status_code, answer.json().get("error", "") + answer.headers.get("retry-after", "")
+
+    assert ask("") == (400, "Please contact the server operator to get an API key")
+    assert ask("three") == (403, "Invalid API key")
+    assert [ask("one")[0] for _ in range(2)] == [200, 200]
+    assert ask("one") == (429, "Slowdown: 2 requests a minute are allowed30")
+    assert ask("two")[0] == 200
+    libre = client.post("/translate", data={"q": "five", "source": "en", "target": "de", "api_key": "two"})
+    assert libre.status_code == 200
+    assert client.get("/frontend/settings").json()["keyRequired"] is True
+    described = client.get("/v1/openapi.json").json()
+    assert described["security"] == [{"key": []}]
+    metrics = client.get("/metrics").text
+    assert 'transduce_requests_total{endpoint="/v1/translate",status="200"} 3.0' in metrics
+    assert not any(word in metrics for word in ('one"', 'two"', "sixty", "testclient", "127.0.0.1"))

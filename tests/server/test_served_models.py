@@ -1,0 +1,131 @@
+"""Models and their languages: what a command line names, what folders tell, and the way from one to another."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import Run, refused
+from starlette.testclient import TestClient
+
+import transduce
+from transduce.errors import ConfigError
+from transduce.server import Served, Settings, application
+from transduce.server.failures import Refused
+from transduce.server.languages import find, name_of, pair_of
+from transduce.server.models import Models, open_models, pairs_of
+
+EN_DE, DE_EN, EN_ZH = ("en", "de"), ("de", "en"), ("en", "zh")
+
+
+def test_codes() -> None:
+    assert pair_of("en-de") == ("en", "de")
+    assert pair_of("zh-Hans-pt-BR") == ("zh-Hans", "pt-BR")
+    assert pair_of("en") is None
+    assert (find("EN-us", ["de", "en"]), find("zh", ["zh-Hans"]), find("pt-BR", ["pt-PT"])) == ("en", "zh-Hans", None)
+    assert (name_of("de"), name_of("de", "zh"), name_of("pt-BR"), name_of("xx")) == (
+        "German",
+        "德语",
+        "Portuguese (BR)",
+        "xx",
+    )
+
+
+def test_ways(served_translator: transduce.Translator) -> None:
+    models = Models(
+        [Served("a", served_translator, (EN_DE, DE_EN)), Served("b", served_translator, (EN_DE, EN_ZH))], "en"
+    )
+    assert [(hop.served.name, hop.target, hop.to) for hop in models.route("en", "de")] == [("a", "de", "de")]
+    assert [(hop.served.name, hop.target, hop.to) for hop in models.route("DE", "zh")] == [
+        ("a", "en", ""),
+        ("b", "zh", "zh"),
+    ]
+    assert models.route("en", "en-GB") == ()
+    assert (models.sources, models.targets("de")) == (("de", "en"), ("en", "zh"))
+    strict = Models(models.served)
+    with pytest.raises(Refused, match=r"Chinese \(zh\) is not available as a target language from German \(de\)"):
+        strict.route("de", "zh")
+    with pytest.raises(Refused, match="no model is named 'c'; there are a, b"):
+        models.named("c")
+
+
+def test_what_is_no_set_of_models(served_translator: transduce.Translator) -> None:
+    one = Served("a", served_translator, (EN_DE,))
+    with pytest.raises(ConfigError, match="models: none is given"):
+        Models([])
+    with pytest.raises(ConfigError, match="models: two have the name 'a'"):
+        Models([one, one])
+    with pytest.raises(ConfigError, match="pivot: expected one of de, en, got 'fr'"):
+        Models([one], "fr")
+    with pytest.raises(ConfigError, match="name: expected letters, digits, dots and hyphens, got 'a b'"):
+        Served("a b", served_translator, (EN_DE,))
+    with pytest.raises(ConfigError, match="a: no languages are named; say which it translates"):
+        Served("a", served_translator, ())
+
+
+def test_folders_and_their_languages(native_toy: Path, served_translator: transduce.Translator, tmp_path: Path) -> None:
+    (one,) = open_models([f"en-de,en-zh={native_toy}"], transduce.load)
+    assert (one.name, one.pairs, one.tagged) == ("toy", (EN_DE, EN_ZH), {"de", "zh"})
+    assert pairs_of(native_toy, served_translator) == (("de", "zh"), ("zh", "de"))  # by its tags, each to each
+    (tmp_path / "scores.json").write_text(json.dumps({"s": {"directions": [{"source": "en", "target": "de"}]}}))
+    assert pairs_of(tmp_path, served_translator) == (EN_DE,)
+    (tmp_path / "scores.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"scores.json: cannot be read"):
+        pairs_of(tmp_path, served_translator)
+    with pytest.raises(ConfigError, match="expected languages as en-de=FOLDER or en-de,de-en=FOLDER, got 'english'"):
+        open_models(["english=x"], transduce.load)
+
+    class Untagged:
+        class tokenizers:
+            class source:
+                size = 0
+
+                @staticmethod
+                def pieces(tokens: Any) -> list[str]:
+                    return []
+
+    with pytest.raises(ConfigError, match="which languages it translates is not told there; say so"):
+        pairs_of(tmp_path / "none", Untagged)  # type: ignore[arg-type]
+
+
+def test_pivot_and_detection_over_http(served_translator: transduce.Translator) -> None:
+    served = [Served("a", served_translator, (DE_EN, EN_DE)), Served("b", served_translator, (EN_ZH,))]
+    client = TestClient(application(served, Settings(pivot="en")), "http://localhost")
+    english = served_translator("fünf")
+    found = client.post("/translate", json={"q": "fünf", "source": "auto", "target": "zh"}).json()
+    assert found["translatedText"] == served_translator(english, to="zh")
+    assert found["detectedLanguage"]["language"] == "de"
+    (german, _) = client.post("/detect", data={"q": "das ist ein deutscher Satz"}).json()
+    assert german["language"] == "de"
+    assert german["confidence"] > 50
+    same = client.post("/translate", json={"q": " as it  is\n", "source": "en", "target": "EN"})
+    assert same.json() == {"translatedText": " as it  is\n"}
+    asked = {"source": "de", "target": "zh", "texts": ["x"], "translations": ["y"]}
+    assert client.post("/v1/score", json=asked).json()["error"] == "no model translates directly from de to zh"
+    html = client.post("/translate", json={"q": "<b>fünf</b>", "source": "de", "target": "zh", "format": "html"})
+    assert html.json()["translatedText"] == f"<b>{found['translatedText']}</b>"
+    assert client.post("/v1/translate", json={"text": "five", "target": "zh", "model": "b"}).status_code == 200
+
+
+def test_other_names_are_not_ours(served_translator: transduce.Translator) -> None:
+    app = application([Served("a", served_translator, (EN_DE,))], Settings(hosts=("localhost",)))
+    assert TestClient(app, "http://localhost:5000").get("/health").status_code == 200
+    answer = TestClient(app, "http://evil.example").get("/health")
+    assert (answer.status_code, answer.json()["error"][:42]) == (421, "this server does not go by that name; star")
+
+
+def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native_toy: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused(run("serve")).startswith("serve: no model is named, and none comes with this version")
+    assert "gone: not a trained model" in refused(run("serve", "gone"))
+    assert "characters: expected int, got" in refused(run("serve", "x", "characters=many"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refused(run("serve", native_toy, "--port", port))
+    assert said == f"127.0.0.1:{port}: cannot listen there (Address already in use); give another --host or --port"
+    Path("keys").write_text("# none\n")
+    assert refused(run("serve", native_toy, "--api-keys", "keys")).startswith("keys: no API key in it")
+    assert "cannot be read as a file of API keys" in refused(run("serve", native_toy, "--api-keys", "none"))

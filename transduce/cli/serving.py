@@ -1,0 +1,72 @@
+"""The command that serves models over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transduce.cli.arguments import Device, Engine, Trust
+from transduce.errors import UserError
+from transduce.extras import needed_by
+
+
+def serve(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[LANGUAGES=]MODEL|KEY=VALUE", help="Folders of models, then limits such as seconds=10."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 5000,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="File of API keys, one a line, that requests must have.")
+    ] = None,
+    engine: Engine = "auto",
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Translate over HTTP: LibreTranslate's and DeepL's protocols and our own, a web page, requests batched together.
+
+    Examples:
+
+        transduce serve runs/demo/model
+
+        transduce serve en-de=models/small de-en=models/back --port 8080 characters=10000
+
+        transduce serve models/everyday --host 0.0.0.0 --api-keys keys.txt requests_a_minute=60 pivot=en
+    """
+    from transduce.loading import load
+
+    with needed_by("transduce serve", extra="serve"):
+        from transduce.server.application import application
+        from transduce.server.models import open_models, shipped
+        from transduce.server.running import LOCAL, serve
+        from transduce.server.settings import Settings
+    from transduce import config as configs
+
+    names = {field.name for field in dataclasses.fields(Settings)}
+    overrides = [word for word in words or () if word.partition("=")[0] in names and "=" in word]
+    folders = [word for word in words or () if word not in overrides]
+    settings = configs.load(Settings, None, overrides)
+    if api_keys is not None:
+        settings = dataclasses.replace(settings, keys=_keys(api_keys))
+    if host in LOCAL and not settings.hosts:
+        settings = dataclasses.replace(settings, hosts=LOCAL)
+    models = open_models(folders or shipped(), lambda folder: load(folder, device, trust, engine=engine))
+    serve(application(models, settings), host, port)
+
+
+def _keys(path: Path) -> tuple[str, ...]:
+    """One a line; blank lines and those that begin with # are left out."""
+    try:
+        lines = path.read_bytes().decode("ascii").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as a file of API keys ({error}); give one key a line") from None
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
+        raise UserError(f"{path}: no API key in it; give one a line, or leave out --api-keys")
+    return keys

@@ -1,0 +1,160 @@
+"""Sentences of different users joined into batches: worker threads take what waits, by tokens, and run the model.
+
+A thread that is free takes a sentence at once; where the last batch held several, it first waits a few milliseconds
+for more. Sentences that nobody waits for any more are not begun, and those in the model are asked to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from transduce.errors import UserError
+from transduce.search.wishes import Stop
+from transduce.server.settings import Settings
+from transduce.server.work import Sentence, Work
+from transduce.translator import Translator
+
+log = logging.getLogger("transduce.server")
+
+
+@dataclass(eq=False)
+class Job:
+    """A sentence on its way: what is asked, what it costs, and where the answer goes."""
+
+    work: Work
+    item: Sentence
+    tokens: int
+    future: asyncio.Future[Any]
+    stop: Stop = field(default_factory=Stop)
+
+
+class Batcher:
+    """The queue of one model and the threads that empty it; `told(sentences, tokens, seconds)` hears of every batch."""
+
+    def __init__(self, translator: Translator, settings: Settings, told: Callable[[int, int, float], None]) -> None:
+        self.translator, self.settings, self._told = translator, settings, told
+        self.running = 0  # sentences in the model
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._company = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def run(self, work: Work, item: Sentence, tokens: int) -> Any:
+        """What the work gives for one item. Cancelled, it stops the work."""
+        job = Job(work, item, tokens, asyncio.get_running_loop().create_future())
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("this batcher is closed")
+            self._waiting.append(job)
+            self._start_threads()
+            self._changed.notify()
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            job.stop.ask()
+            raise
+
+    def close(self) -> None:
+        """End the threads when what waits is done."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _start_threads(self) -> None:
+        while len(self._threads) < self.settings.workers:
+            thread = threading.Thread(target=self._serve, name=f"model-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self) -> None:
+        while batch := self._next():
+            begun = time.monotonic()
+            answers = self._answers(batch)
+            tokens, seconds = sum(job.tokens for job in batch), time.monotonic() - begun
+            # The loop may be gone, and with it whoever waited.
+            with suppress(RuntimeError):
+                batch[0].future.get_loop().call_soon_threadsafe(self._deliver, batch, answers, tokens, seconds)
+
+    def _next(self) -> list[Job]:
+        """The next batch, or none where no more will come."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._company and not self._closed:
+                    self._wait_for_company()
+                batch = self._take()
+                if batch:
+                    self._company = len(batch) > 1
+                    self.running += len(batch)
+                    return batch
+                if self._closed and not self._waiting:
+                    return []
+
+    def _wait_for_company(self) -> None:
+        until = time.monotonic() + self.settings.gather
+        while sum(job.tokens for job in self._waiting) < self.settings.batch_tokens:
+            left = until - time.monotonic()
+            if left <= 0 or self._closed:
+                return
+            self._changed.wait(left)
+
+    def _take(self) -> list[Job]:
+        """As many as fit of those that ask the same as the first, in order; who is not wanted any more is dropped."""
+        batch: list[Job] = []
+        passed: list[Job] = []
+        room = self.settings.batch_tokens
+        while self._waiting and room > 0:
+            job = self._waiting.popleft()
+            if job.stop.asked:
+                continue
+            if batch and (job.work != batch[0].work or job.tokens > room):
+                passed.append(job)
+                if len(passed) >= 64:
+                    break
+                continue
+            batch.append(job)
+            room -= job.tokens
+        self._waiting.extendleft(reversed(passed))
+        if passed:
+            self._changed.notify()  # another thread may begin with these
+        return batch
+
+    def _answers(self, batch: Sequence[Job]) -> list[Any]:
+        """Of each job a result or an exception. Where a batch fails, each is tried alone: one is at fault."""
+        work, translator = batch[0].work, self.translator
+        try:
+            return list(work.run(translator, [job.item for job in batch], [job.stop for job in batch]))
+        except Exception as error:
+            if len(batch) > 1:
+                return [answer for job in batch for answer in self._answers([job])]
+            if not isinstance(error, UserError):
+                log.exception("a sentence could not be translated")
+            return [error]
+
+    def _deliver(self, batch: Sequence[Job], answers: Sequence[Any], tokens: int, seconds: float) -> None:
+        """In the loop's thread: give everybody their answer."""
+        with self._changed:
+            self.running -= len(batch)
+        self._told(len(batch), tokens, seconds)
+        for job, answer in zip(batch, answers, strict=True):
+            if job.future.done():
+                continue  # cancelled meanwhile
+            if isinstance(answer, Exception):
+                job.future.set_exception(answer)
+            else:
+                job.future.set_result(answer)

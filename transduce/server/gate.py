@@ -1,0 +1,76 @@
+"""The one way in: admits work while what is admitted and not done stays below a number of tokens.
+
+That number is a setting, and less where the model is slow: what is admitted should be done within `patience` seconds.
+A request of more tokens than a quarter of it holds that quarter and feeds its sentences through it, so that a long
+document neither waits for an empty server nor keeps everybody else out.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from transduce.server.failures import Refused
+
+FEWEST = 256  # tokens that are let in however slow the model is
+MEMORY = 5.0  # seconds of work that the estimate of its speed remembers
+
+
+class Gate:
+    """Counts tokens that are admitted and not done. All of it happens in the event loop's thread."""
+
+    def __init__(self, most: int, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most, self.patience, self._clock = most, patience, clock
+        self.held = self.requests = self.admitted = self.refused = 0
+        self.closed = False
+        self._done = self._busy = 0.0  # tokens and seconds, both fading
+        self._since = clock()
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second that the model does while it has work; 0 as long as nobody knows."""
+        return self._done / self._busy if self._busy > 0.05 else 0.0
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that may be held now."""
+        return min(self.most, max(FEWEST, int(self.rate * self.patience))) if self.rate else self.most
+
+    @contextmanager
+    def admit(self, tokens: int) -> Iterator[int]:
+        """Let work of so many tokens in; gives how many of them may be under way at a time."""
+        if self.closed:
+            self.refused += 1
+            raise Refused(503, "this server is shutting down; ask another, or again later", "draining", 1, close=True)
+        capacity = self.capacity
+        share = min(tokens, max(FEWEST, capacity // 4))
+        if self.held and self.held + share > capacity:
+            self.refused += 1
+            wait = math.ceil(self.held / self.rate) if self.rate else 1
+            raise Refused(503, "this server is busy; try again later", "busy", min(max(1, wait), 60))
+        self._pass(0)
+        self.held += share
+        self.requests += 1
+        self.admitted += 1
+        try:
+            yield share
+        finally:
+            self._pass(0)
+            self.held -= share
+            self.requests -= 1
+
+    def done(self, tokens: int) -> None:
+        """So many tokens were worked off."""
+        self._pass(tokens)
+
+    def _pass(self, tokens: int) -> None:
+        """Time goes by, busy if anything is held."""
+        now = self._clock()
+        passed, self._since = now - self._since, now
+        if self.held:
+            fade = math.exp(-passed / MEMORY)
+            self._busy = self._busy * fade + passed
+            self._done *= fade
+        self._done += tokens

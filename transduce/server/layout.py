@@ -1,0 +1,57 @@
+"""Texts taken apart and put together again: sentences with their spacing, and HTML with its tags where they belong.
+
+A `Layout` names the sentences to translate; `joined` puts their translations where they stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transduce.data.segment import Part
+from transduce.data.sentences import sentences
+from transduce.server.languages import WITHOUT_SPACES, base_of
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of a text; those that hold text are translated, the spaces between them stay."""
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, text: str, whole: bool = False) -> Layout:
+        """In sentences, or as a whole (but for the space around it)."""
+        if not whole:
+            return cls(tuple(sentences(text)))
+        bare = text.strip()
+        begin = text.find(bare)
+        return cls((Part("", text[:begin]), Part(bare, text[begin + len(bare) :])) if bare else (Part("", text),))
+
+    @property
+    def texts(self) -> list[str]:
+        """What is to be translated, in order."""
+        return [part.text for part in self.parts if part.text]
+
+    def joined(self, translations: Sequence[str], target: str) -> str:
+        """The text again, in another language."""
+        spaces = self.spaces(target)
+        return spaces[0] + "".join(text + space for text, space in zip(translations, spaces[1:], strict=True))
+
+    def spaces(self, target: str) -> list[str]:
+        """What stands before the first sentence and after each.
+
+        Between sentences a space is put in or left out where the languages differ in that; nothing else changes.
+        """
+        found = [""]
+        last = len(self.parts) - 1
+        for number, part in enumerate(self.parts):
+            space = part.space
+            if part.text and number < last:
+                close = base_of(target) in WITHOUT_SPACES
+                space = "" if space == " " and close else " " if not space and not close else space
+            if part.text:
+                found.append(space)
+            else:
+                found[-1] += space
+        return found

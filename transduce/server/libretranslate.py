@@ -1,0 +1,155 @@
+"""The API of LibreTranslate, as its clients use it: JSON, forms and query strings, its shapes and its error texts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from transduce.server.answering import Json, state_of, unless_gone
+from transduce.server.detection import Detected
+from transduce.server.failures import Refused
+from transduce.server.languages import name_of
+from transduce.server.reading import Fields, address_of, key_of, read_fields
+from transduce.server.settings import Settings
+from transduce.server.state import State
+from transduce.server.swagger import document
+from transduce.server.translating import Asked, translate
+
+
+def routes() -> list[BaseRoute]:
+    """Every endpoint."""
+    return [
+        Route("/translate", _translate, methods=["POST"]),
+        Route("/detect", _detect, methods=["POST"]),
+        Route("/languages", _languages, methods=["GET"]),
+        Route("/frontend/settings", _settings, methods=["GET"]),
+        Route("/health", _health, methods=["GET"]),
+        Route("/spec", _spec, methods=["GET"]),
+    ]
+
+
+async def _translate(request: Request) -> Response:
+    state = state_of(request)
+    fields = await read_fields(request, state.settings)
+    state.keys.check(key_of(request, fields), address_of(request))
+    texts, batch = _texts(fields, state.settings)
+    source, target = (_word(fields, name) for name in ("source", "target"))
+    form = _word(fields, "format", "text")
+    if form not in ("text", "html"):
+        raise Refused(400, f"{form} format is not supported", "format")
+    wanted = _alternatives(fields, state.settings)
+    asked = Asked(texts, source, target, cast("Literal['text', 'html']", form), n_best=wanted + 1)
+    answers = await unless_gone(request, translate(state, asked))
+    found: dict[str, Any] = {"translatedText": _one_or_all([answer.text for answer in answers], batch)}
+    if source == "auto":
+        detected = [_as_json(answer.detected) for answer in answers if answer.detected]
+        found["detectedLanguage"] = _one_or_all(detected, batch)
+    if wanted:
+        others = [[text for text, _, _ in answer.alternatives] for answer in answers]
+        found["alternatives"] = _one_or_all(others, batch)
+    return Json(found)
+
+
+async def _detect(request: Request) -> Response:
+    state = state_of(request)
+    fields = await read_fields(request, state.settings)
+    state.keys.check(key_of(request, fields), address_of(request))
+    texts, _ = _texts(fields, state.settings)
+    return Json([_as_json(one) for one in state.detector.detect(" ".join(texts)) if one.confidence or len(texts)])
+
+
+async def _languages(request: Request) -> Response:
+    models = state_of(request).models
+    found = []
+    for code in models.sources:
+        targets = sorted({*models.targets(code), code})  # itself too, as there: such a text is given back
+        found.append({"code": code, "name": name_of(code), "targets": targets})
+    return Json(found)
+
+
+async def _settings(request: Request) -> Response:
+    state = state_of(request)
+    return Json(frontend_settings(state))
+
+
+def frontend_settings(state: State) -> dict[str, Any]:
+    """What a web page must know."""
+    source = "en" if "en" in state.models.sources else state.models.sources[0]
+    target = state.models.targets(source)[0]
+    return {
+        "charLimit": state.settings.characters,
+        "frontendTimeout": 500,
+        "apiKeys": state.keys.required,
+        "keyRequired": state.keys.required,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {
+            "source": {"code": source, "name": name_of(source)},
+            "target": {"code": target, "name": name_of(target)},
+        },
+    }
+
+
+async def _health(request: Request) -> Response:
+    closed = state_of(request).gate.closed
+    return Json({"status": "draining" if closed else "ok"}, 503 if closed else 200)
+
+
+async def _spec(request: Request) -> Response:
+    return Json(document(state_of(request).models.languages))
+
+
+def _texts(fields: Fields, settings: Settings) -> tuple[tuple[str, ...], bool]:
+    """`q`, and whether it was a list."""
+    given = fields.get("q", [None])
+    q = given[0] if len(given) == 1 else given
+    if q is None or q == "" or q == []:
+        raise Refused(400, "Invalid request: missing q parameter", "missing")
+    texts = q if isinstance(q, list) else [q]
+    if not all(isinstance(text, str) for text in texts):
+        raise Refused(400, "Invalid request: q parameter is not a text or a list of texts", "type")
+    check_texts(texts, settings)
+    return tuple(texts), isinstance(q, list)
+
+
+def check_texts(texts: list[str], settings: Settings) -> None:
+    """Refuse more and longer texts than are allowed."""
+    sizes = [(len(texts), settings.texts), *((len(text), settings.characters) for text in texts)]
+    for size, limit in sizes:
+        if size > limit:
+            raise Refused(400, f"Invalid request: request ({size}) exceeds text limit ({limit})", "limit")
+
+
+def _word(fields: Fields, name: str, default: str = "") -> str:
+    word = fields.get(name, [default])[-1]
+    if not word and not default:
+        raise Refused(400, f"Invalid request: missing {name} parameter", "missing")
+    if not isinstance(word, str):
+        raise Refused(400, f"Invalid request: {name} parameter is not a text", "type")
+    return word or default
+
+
+def _alternatives(fields: Fields, settings: Settings) -> int:
+    given = fields.get("alternatives", [0])[-1]
+    try:
+        if isinstance(given, bool) or not isinstance(given, (int, str)):
+            raise ValueError
+        wanted = int(given or 0)
+    except ValueError:
+        raise Refused(400, "Invalid request: alternatives parameter is not a number", "type") from None
+    if not 0 <= wanted <= settings.alternatives:
+        text = f"Invalid request: alternatives parameter must be from 0 to {settings.alternatives}"
+        raise Refused(400, text, "limit")
+    return wanted
+
+
+def _one_or_all(values: list[Any], batch: bool) -> Any:
+    return values if batch else values[0]
+
+
+def _as_json(detected: Detected) -> dict[str, Any]:
+    return {"confidence": detected.confidence, "language": detected.language}

@@ -1,0 +1,225 @@
+"""HTML: text is translated, tags stay. A passage with tags inside it is translated whole, and every tag goes to where
+the words it stood at have gone, as the model's attention tells.
+
+Tags are kept letter for letter; what is inside script, style, code and the like, or marked translate="no", is not
+touched. Where tags would cross each other, the stretches between them are translated one by one instead.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from transduce.alignment import Alignment
+from transduce.data.sentences import sentences
+
+_TOKEN = re.compile(
+    r"<!--.*?(?:-->|$)|<[!?][^>]*+>|<(/?)([a-zA-Z][^\s/>]*+)((?:[^>\"']|\"[^\"]*+\"|'[^']*+')*+)>", re.DOTALL
+)
+_INLINE = frozenset(
+    "a abbr b bdi bdo cite data del dfn em font i ins label mark q s samp small span strong sub sup time u var".split()
+)
+_UNTOUCHED = frozenset("script style code pre kbd textarea svg math template noscript".split())
+_UNTRANSLATED = re.compile(r"""\btranslate\s*=\s*["']?no\b""", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A tag inside a passage, before the character `at` of its text; `name` without its slash."""
+
+    at: int
+    text: str
+    name: str
+    closing: bool
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Text between tags that part it from other text, with the inline tags inside; `text` is unescaped."""
+
+    text: str
+    tags: tuple[Tag, ...] = ()
+
+    def sentences(self) -> list[Piece]:
+        """Passages of one sentence each, and the space between them; a tag between two goes where it belongs."""
+        found: list[Piece] = []
+        begin, rest = 0, list(self.tags)
+        parts = sentences(self.text)
+        for number, part in enumerate(parts):
+            end = begin + len(part.text)
+            after = end + len(part.space)
+            last = number == len(parts) - 1
+            own = [tag for tag in rest if part.text and (last or tag.at < end or (tag.closing and tag.at <= after))]
+            rest = [tag for tag in rest if tag not in own]
+            moved = tuple(replace(tag, at=min(max(tag.at - begin, 0), len(part.text))) for tag in own)
+            found += [Passage(part.text, moved)] * bool(part.text) + [html.escape(part.space)] * bool(part.space)
+            begin = after
+        return found
+
+    def stretches(self) -> list[Piece]:
+        """The text between the tags, each stretch by itself, and the tags."""
+        found: list[Piece] = []
+        ends = [*(tag.at for tag in self.tags), len(self.text)]
+        for begin, end, tag in zip([0, *ends], ends, [*self.tags, None], strict=False):
+            run = self.text[begin:end]
+            found += [Passage(run) if run.strip() else html.escape(run, quote=False)] * bool(run)
+            found += [tag.text] if tag is not None else []
+        return found
+
+
+Piece = str | Passage  # what stays as it is, or is translated
+
+
+def passages(text: str) -> list[Piece]:
+    """A document in passages and what lies between them."""
+    found: list[Piece] = []
+    open_text, open_tags, depth, inside = "", [], 0, ""
+    for match, between in _tokens(text):
+        if inside:
+            found.append(between)
+        else:
+            open_text += html.unescape(between)
+        if match is None:
+            break
+        closing, name = match[1] == "/", (match[2] or "").lower()
+        if not inside and name in _INLINE and not _UNTRANSLATED.search(match[3]):
+            open_tags.append(Tag(len(open_text), match[0], name, closing))
+            continue
+        if not inside:
+            found += _closed(open_text, open_tags)
+            open_text, open_tags = "", []
+        found.append(match[0])
+        if inside and name == inside:
+            depth += -1 if closing else 1
+            inside = inside if depth else ""
+        elif not inside and not closing and not match[0].endswith("/>") and _stays(name, match[3] or ""):
+            inside, depth = name, 1
+    return [*found, *_closed(open_text, open_tags)]
+
+
+def _tokens(text: str) -> Iterator[tuple[re.Match[str] | None, str]]:
+    """Each tag, or None at the end, with the text before it."""
+    at = 0
+    for match in _TOKEN.finditer(text):
+        yield match, text[at : match.start()]
+        at = match.end()
+    yield None, text[at:]
+
+
+def _stays(name: str, attributes: str) -> bool:
+    return name in _UNTOUCHED or bool(_UNTRANSLATED.search(attributes))
+
+
+def _closed(text: str, tags: list[Tag]) -> list[Piece]:
+    if not text.strip():
+        return [_with_tags(text, [(tag.at, tag.text) for tag in tags])] if text or tags else []
+    return [Passage(text, tuple(tags))]
+
+
+def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
+    """Text escaped, with tags put in before the characters named."""
+    parts, begin = [], 0
+    for at, tag in tags:
+        parts += [html.escape(text[begin:at], quote=False), tag]
+        begin = at
+    return "".join([*parts, html.escape(text[begin:], quote=False)])
+
+
+def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | None:
+    """The translation of a passage with its tags, by an alignment of pieces; None where that cannot be done well."""
+    if not passage.tags:
+        return html.escape(target, quote=False)
+    if alignment is None:
+        return None
+    sources, targets = _spans(alignment.source, passage.text), _spans(alignment.target, target)
+    if sources is None or targets is None:
+        return None
+    links = [(sources[s], targets[t]) for s, t in alignment.links]
+    found = _moved(passage, target, links)
+    return None if found is None else _with_tags(target, found)
+
+
+def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int]] | None:
+    """From where to where each piece stands in the text; None where they do not spell it."""
+    spans, at = [], 0
+    for piece in pieces:
+        bare = piece.replace("▁", " ").strip(" ")
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if not text.startswith(bare, at):
+            return None
+        spans.append((at, at + len(bare)))
+        at += len(bare)
+    return spans if not text[at:].strip() else None
+
+
+Link = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _moved(passage: Passage, target: str, links: Sequence[Link]) -> list[tuple[int, str]] | None:
+    """Where in the target each tag goes, in order; None where elements would cross."""
+    pairs, single = _elements(passage.tags)
+    spans: list[tuple[int, int, int, int]] = []  # begin, end, and the numbers of the two tags
+    for first, last in pairs:
+        begin, end = passage.tags[first].at, passage.tags[last].at
+        reached = [to for (left, right), to in links if left < end and right > begin]
+        if not reached and passage.text[begin:end].strip():
+            return None
+        place = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
+        spans.append((place, max((right for _, right in reached), default=place), first, last))
+    for one in spans:
+        for other in spans:
+            inner = one[2] < other[2] and other[3] < one[3]
+            if inner and not (one[0] <= other[0] and other[1] <= one[1]):
+                return None
+            if one[2] < other[2] and one[3] < other[2] and not (one[1] <= other[0] or other[1] <= one[0]):
+                return None
+    for number in single:
+        at = _end_of_words(passage, passage.tags[number].at, target)
+        if any(begin < at < end for begin, end, *_ in spans):
+            return None
+        spans.append((at, at, number, number))
+    return _in_order(passage, spans)
+
+
+def _in_order(passage: Passage, spans: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, str]]:
+    """Tags by place; at one place elements that end come first, the innermost of them before the others."""
+    marks: list[tuple[tuple[int, int, int], str]] = []
+    for begin, end, first, last in spans:
+        marks.append(((begin, 0 if begin == end and first == last else 1, first), passage.tags[first].text))
+        if first != last:
+            # An element without text ends right after it begins.
+            order = (end, 1, last) if begin == end else (end, -1, last)
+            marks.append((order, passage.tags[last].text))
+    return [(order[0], text) for order, text in sorted(marks, key=lambda mark: mark[0])]
+
+
+def _elements(tags: Sequence[Tag]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Tags that belong together, by number, and those that have no partner in the passage."""
+    pairs: list[tuple[int, int]] = []
+    opened: list[int] = []
+    single = []
+    for number, tag in enumerate(tags):
+        if not tag.closing:
+            opened.append(number)
+            continue
+        partner = next((one for one in reversed(opened) if tags[one].name == tag.name), None)
+        if partner is None:
+            single.append(number)
+        else:
+            opened.remove(partner)
+            pairs.append((partner, number))
+    return pairs, [*single, *opened]
+
+
+def _end_of_words(passage: Passage, at: int, target: str) -> int:
+    """Where a place of the source is in the target by its share of the text, at the nearest space before."""
+    if not passage.text[:at].strip():
+        return 0
+    if not passage.text[at:].strip():
+        return len(target)
+    guess = round(at / len(passage.text) * len(target))
+    before = target.rfind(" ", 0, guess)
+    return before + 1 if before >= 0 else guess

@@ -1,0 +1,69 @@
+"""What happens to every request, as plain ASGI: nothing here stands between a handler and a client that goes away.
+
+Only names that this server answers to are let in, every answer has headers that keep a browser from anything but this
+server, and every request is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from transduce.server.answering import GONE, Json
+from transduce.server.state import State
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class Guard:
+    """Wraps the application."""
+
+    def __init__(self, app: ASGIApp, state: State, endpoints: Sequence[str]) -> None:
+        self.app, self.state, self._endpoints = app, state, frozenset(endpoints)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun, status = time.perf_counter(), GONE
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), *HEADERS]
+                if self.state.gate.closed:
+                    message["headers"].append((b"connection", b"close"))
+            await send(message)
+
+        app: ASGIApp = self.app if self._known(scope) else _misdirected
+        try:
+            await app(scope, receive, sending)
+        finally:
+            endpoint = scope["path"] if scope["path"] in self._endpoints else "other"
+            self.state.meter.answered(endpoint, status, time.perf_counter() - begun)
+
+    def _known(self, scope: Scope) -> bool:
+        """Whether the request is meant for us: a page elsewhere can have its own name lead to this address."""
+        hosts = self.state.settings.hosts
+        host = Headers(scope=scope).get("host", "")
+        name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+        return not hosts or name.lower() in hosts
+
+
+async def _misdirected(scope: Scope, receive: Receive, send: Send) -> None:
+    text = "this server does not go by that name; start it with hosts=[...] to allow it"
+    await Json({"error": text}, 421)(scope, receive, send)

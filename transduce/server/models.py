@@ -1,0 +1,186 @@
+"""The models a server has, which languages each translates, and the way from one language to another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transduce.errors import ConfigError, DataError, UserError
+from transduce.server.failures import Refused
+from transduce.server.languages import find, name_of, pair_of
+from transduce.translator import Translator
+
+SCORES = "scores.json"  # which a folder to give away has, with the directions that were measured
+_TAG = re.compile(r"<2([A-Za-z-]+)>|>>([A-Za-z-]+)<<")
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Served:
+    """One model: its name, what runs it, and the (source, target) languages it translates between."""
+
+    name: str
+    translator: Translator
+    pairs: Pairs
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name):
+            raise ConfigError(f"name: expected letters, digits, dots and hyphens, got {self.name!r}; rename the folder")
+        if not self.pairs:
+            raise ConfigError(f"{self.name}: no languages are named; say which it translates, as en-de=FOLDER")
+
+    @cached_property
+    def tagged(self) -> frozenset[str]:
+        """Target languages that the source must be marked with."""
+        return frozenset(target for _, target in self.pairs if _has_tag(self.translator, target))
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A step of a way: one model from a language to another."""
+
+    served: Served
+    source: str
+    target: str
+
+    @property
+    def to(self) -> str:
+        """What the translator is told to translate to: "" for a model of one direction."""
+        return self.target if self.target in self.served.tagged else ""
+
+
+class Models:
+    """All models of a server; `pivot` is the language to go through where none translates directly."""
+
+    def __init__(self, served: Sequence[Served], pivot: str = "") -> None:
+        if not served:
+            raise ConfigError("models: none is given; a server needs one at least")
+        names = [one.name for one in served]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"models: two have the name {name!r}; rename one of the folders")
+        self.served, self.pivot = tuple(served), pivot
+        self._hops: dict[tuple[str, str], Hop] = {}
+        for one in served:
+            for source, target in one.pairs:
+                self._hops.setdefault((source, target), Hop(one, source, target))
+        if pivot and pivot not in self.languages:
+            raise ConfigError(f"pivot: expected one of {', '.join(self.languages)}, got {pivot!r}")
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(sorted({language for pair in self._hops for language in pair}))
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(sorted({source for source, _ in self._hops}))
+
+    def targets(self, source: str) -> tuple[str, ...]:
+        """What a language can be translated to, directly or through the pivot."""
+        every = sorted({target for _, target in self._hops})
+        return tuple(target for target in every if target != source and self._way(source, target))
+
+    def named(self, name: str) -> Served:
+        """The model of a name."""
+        for one in self.served:
+            if one.name == name:
+                return one
+        raise Refused(
+            404, f"no model is named {name!r}; there are {', '.join(one.name for one in self.served)}", "model"
+        )
+
+    def route(self, source: str, target: str) -> tuple[Hop, ...]:
+        """One hop, two by the pivot, or none where both are one language; codes in any case."""
+        known = find(source, self.sources), find(target, sorted({target for _, target in self._hops}))
+        for asked, one in zip((source, target), known, strict=True):
+            if one is None:
+                raise Refused(400, f"{asked} is not supported", "language")
+        begin, end = known
+        assert begin is not None
+        assert end is not None
+        if begin == end:
+            return ()
+        way = self._way(begin, end)
+        if not way:
+            raise Refused(
+                400,
+                f"{name_of(end)} ({end}) is not available as a target language from {name_of(begin)} ({begin})",
+                "language",
+            )
+        return way
+
+    def _way(self, source: str, target: str) -> tuple[Hop, ...]:
+        direct = self._hops.get((source, target))
+        if direct is not None:
+            return (direct,)
+        first, second = self._hops.get((source, self.pivot)), self._hops.get((self.pivot, target))
+        return (first, second) if first is not None and second is not None else ()
+
+
+def open_models(words: Iterable[str], load: Callable[[Path], Translator]) -> list[Served]:
+    """The models that a command line names: folders, each with its languages before it where they are not in it."""
+    found = []
+    for word in words:
+        pairs, folder = _split(word)
+        translator = load(folder)
+        found.append(Served(folder.resolve().name, translator, pairs or pairs_of(folder, translator)))
+    return found
+
+
+def shipped() -> list[str]:
+    """The model that comes with the package: what is served where none is named."""
+    raise UserError(
+        "serve: no model is named, and none comes with this version; give the folder of a trained or converted model:"
+        " transduce serve runs/demo/model"
+    )
+
+
+def _split(word: str) -> tuple[Pairs, Path]:
+    """`en-de,de-en=FOLDER`, or a folder alone."""
+    names, sign, folder = word.partition("=")
+    if not sign or Path(word).exists():
+        return (), Path(word)
+    pairs = [pair_of(name) for name in names.split(",")]
+    known = tuple(pair for pair in pairs if pair is not None)
+    if len(known) < len(pairs):
+        raise ConfigError(f"{word}: expected languages as en-de=FOLDER or en-de,de-en=FOLDER, got {names!r}")
+    return known, Path(folder)
+
+
+def pairs_of(folder: Path, translator: Translator) -> Pairs:
+    """The languages of a model, as its folder tells: directions that were measured, or its tags, each to each."""
+    measured = _measured(folder / SCORES)
+    if measured:
+        return measured
+    pieces = translator.tokenizers.source.pieces(range(translator.tokenizers.source.size))
+    tags = [match[1] or match[2] for match in map(_TAG.fullmatch, pieces) if match]
+    if len(tags) < 2:
+        raise ConfigError(
+            f"{folder}: which languages it translates is not told there; say so, as in: transduce serve en-de={folder}"
+        )
+    return tuple((source, target) for source in tags for target in tags if source != target)
+
+
+def _measured(path: Path) -> Pairs:
+    try:
+        scores: Any = json.loads(path.read_bytes())
+        return tuple(
+            dict.fromkeys((one["source"], one["target"]) for own in scores.values() for one in own["directions"])
+        )
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); say the languages, as en-de={path.parent}") from None
+
+
+def _has_tag(translator: Translator, language: str) -> bool:
+    try:
+        translator.tokenizers.source.tag(language)
+    except DataError:
+        return False
+    return True

@@ -1,0 +1,190 @@
+"""The OpenAPI document of every JSON endpoint, from the pydantic models, and a plain page that shows it."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from transduce import __version__
+from transduce.server import shapes
+from transduce.server.state import State
+
+_ERRORS = {
+    "400": "The request cannot be carried out.",
+    "403": "The API key is wrong.",
+    "408": "The body did not arrive in time.",
+    "413": "The body is too long.",
+    "415": "The body is not JSON.",
+    "422": "A field is missing, superfluous, or has a wrong value.",
+    "429": "Too many requests; Retry-After says when to come again.",
+    "503": "The server is full or shutting down; Retry-After says when to come again.",
+    "504": "The answer took too long.",
+}
+_OURS: dict[str, tuple[str, type[BaseModel] | None, type[BaseModel] | list[type[BaseModel]]]] = {
+    "/v1/translate": ("Translate texts.", shapes.TranslateRequest, shapes.TranslateAnswer),
+    "/v1/score": ("How probable given translations are.", shapes.PairsRequest, shapes.ScoreAnswer),
+    "/v1/align": ("Which source word each target word came from.", shapes.AlignRequest, shapes.AlignAnswer),
+    "/v1/attention": ("What every decoder layer looks at.", shapes.PairsRequest, shapes.AttentionAnswer),
+    "/v1/detect": ("The language of a text, the likeliest first.", shapes.DetectRequest, [shapes.Detection]),
+    "/v1/models": ("The models served.", None, [shapes.ModelShape]),
+    "/v1/languages": ("Languages, and what each can be translated to.", None, [shapes.LanguageShape]),
+    "/livez": ("Whether the process is alive.", None, shapes.StatusShape),
+    "/readyz": ("Whether requests are taken.", None, shapes.StatusShape),
+}
+
+
+def document(state: State) -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    schemas = _schemas()
+    _limit(schemas, state)
+    paths: dict[str, Any] = {}
+    for path, (summary, given, told) in _OURS.items():
+        paths[path] = {"post" if given else "get": _operation(path, summary, given, told)}
+    paths |= _others()
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "transduce",
+            "version": __version__,
+            "description": "Translation by models of one's own. /translate and its neighbours speak LibreTranslate's"
+            " protocol, /v2 a part of DeepL's; what only we have is under /v1.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas, "Message": _object(message="string"), "Error": _object(error="string")},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        **({"security": [{"key": []}]} if state.keys.required else {}),
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    models = [one for one in vars(shapes).values() if isinstance(one, type) and issubclass(one, BaseModel)]
+    models = [one for one in models if one not in (BaseModel, shapes.Strict)]
+    _, found = models_json_schema([(one, "validation") for one in models], ref_template="#/components/schemas/{model}")
+    schemas: dict[str, Any] = found["$defs"]
+    return schemas
+
+
+def _limit(schemas: dict[str, Any], state: State) -> None:
+    """Put this server's own limits into the schemas."""
+    limits, codes = state.settings, sorted(state.models.languages)
+    own = schemas["TranslateRequest"]["properties"]
+    text = {"type": "string", "maxLength": limits.characters}
+    own["text"]["anyOf"] = [text, {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}]
+    own["prefix"] |= {"maxLength": limits.characters}
+    own["n_best"] |= {"maximum": limits.alternatives + 1}
+    own["source"] |= {"examples": ["auto", *codes]}
+    own["target"] |= {"examples": codes}
+    for name in ("PairsRequest", "AlignRequest"):
+        for field in ("texts", "translations"):
+            schemas[name]["properties"][field] |= {"items": text, "maxItems": limits.texts}
+    schemas["DetectRequest"]["properties"]["text"] |= {"maxLength": limits.characters}
+
+
+def _reference(told: Any) -> dict[str, Any]:
+    if isinstance(told, list):
+        return {"type": "array", "items": _reference(told[0])}
+    return {"$ref": f"#/components/schemas/{told.__name__}"}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _operation(path: str, summary: str, given: type[BaseModel] | None, told: Any) -> dict[str, Any]:
+    errors = _ERRORS if given else {"503": _ERRORS["503"]} if path == "/readyz" else {}
+    failure = _reference(shapes.StatusShape if path == "/readyz" else shapes.Failure)
+    answers: dict[str, Any] = {"200": {"description": summary, "content": _json(_reference(told))}}
+    if path == "/v1/translate":
+        lines = {"description": "With stream: a line of JSON a sentence.", "type": "string"}
+        answers["200"]["content"] |= {"application/x-ndjson": {"schema": lines}}
+        errors = {**errors, "404": "There is no such model."}
+    elif given and issubclass(given, shapes.PairsRequest):
+        errors = {**errors, "404": "There is no such model."}
+    for status, text in errors.items():
+        answers[status] = {"description": text, "content": _json(failure)}
+    found: dict[str, Any] = {"summary": summary, "responses": answers}
+    if given:
+        found["requestBody"] = {"required": True, "content": _json(_reference(given))}
+    return found
+
+
+def _object(**types: str) -> dict[str, Any]:
+    properties = {name: {"type": kind} for name, kind in types.items()}
+    return {"type": "object", "properties": properties, "required": [*types]}
+
+
+def _others() -> dict[str, Any]:
+    """The endpoints that speak others' protocols, as far as a schema can tell."""
+    text: dict[str, Any] = {"type": "string"}
+    texts = {"anyOf": [text, {"type": "array", "items": text}]}
+    any_answer = {"type": "object"}
+    translate = {
+        "type": "object",
+        "properties": {"q": texts, "source": text, "target": text, "format": {"enum": ["text", "html"]}},
+        "required": ["q", "source", "target"],
+    }
+    detect = {"type": "object", "properties": {"q": text}, "required": ["q"]}
+    deepl = {
+        "type": "object",
+        "properties": {"text": {"type": "array", "items": text}, "target_lang": text},
+        "required": ["text", "target_lang"],
+    }
+    answer = _object(translations="array")
+    return {
+        "/translate": {"post": _foreign("Translate, as LibreTranslate does.", translate, any_answer, "Error")},
+        "/detect": {"post": _foreign("Detect, as LibreTranslate does.", detect, {"type": "array"}, "Error")},
+        "/languages": {"get": _foreign("Languages, as LibreTranslate has them.", None, {"type": "array"}, "Error")},
+        "/frontend/settings": {"get": _foreign("Settings for a page.", None, any_answer, "Error")},
+        "/v2/translate": {"post": _foreign("Translate, as DeepL does.", deepl, answer, "Message")},
+    }
+
+
+def _foreign(summary: str, given: dict[str, Any] | None, told: dict[str, Any], failure: str) -> dict[str, Any]:
+    errors = {**_ERRORS, "404": "Not offered."} if given else {}
+    answers = {"200": {"description": summary, "content": _json(told)}}
+    for status, text in errors.items():
+        if status not in ("422", "415"):
+            answers[status] = {"description": text, "content": _json({"$ref": f"#/components/schemas/{failure}"})}
+    if given:
+        answers["415"] = {
+            "description": "The body is compressed.",
+            "content": _json({"$ref": f"#/components/schemas/{failure}"}),
+        }
+    found: dict[str, Any] = {"summary": summary, "responses": answers}
+    if given:
+        found["requestBody"] = {"required": True, "content": _json(given)}
+    return found
+
+
+def page(described: dict[str, Any]) -> str:
+    """The document for people: no script, no style from elsewhere."""
+    rows = []
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+            rows.append(
+                f"<h2 id='{html.escape(path)}'><code>{method.upper()} {html.escape(path)}</code></h2>"
+                f"<p>{html.escape(operation['summary'])}</p>{_shown('Request', body, described)}"
+                f"{_shown('Answer', operation['responses']['200']['content']['application/json']['schema'], described)}"
+            )
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>transduce: API</title>"
+        "<meta name='viewport' content='width=device-width'></head><body><h1>transduce: API</h1>"
+        f"<p>{html.escape(described['info']['description'])}</p>"
+        "<p>For programs: <a href='/v1/openapi.json'>OpenAPI</a>, <a href='/spec'>LibreTranslate's in Swagger</a>.</p>"
+        f"{''.join(rows)}</body></html>"
+    )
+
+
+def _shown(title: str, schema: Any, described: dict[str, Any]) -> str:
+    if schema is None:
+        return ""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    text = json.dumps(described["components"]["schemas"].get(name, schema), indent=1)
+    return f"<details><summary>{title} {html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>"

@@ -1,0 +1,55 @@
+"""How a server behaves: limits that are on by default, and how requests of different users share the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transduce.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits of one request: `characters` of a text, `texts`, bytes of its `body`, `alternatives`, `seconds` until it
+    is answered, `body_seconds` for its body and `header_seconds` for its headers to arrive.
+
+    Limits of all: `connections` held open, and the gate: `queue_tokens` that are admitted and not done, or fewer where
+    the model would take longer than `patience` seconds for them. `batch_tokens` go to the model together, by one of
+    `workers` threads, after waiting `gather` seconds for company where there is some.
+    `pivot` is the language to go through where no model translates directly, "" for none. `keys` are asked for where
+    there are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the
+    names this server answers to (none: all), which keeps web pages from reaching it under a name of their own.
+    """
+
+    characters: int = 5000
+    texts: int = 50
+    body: int = 128 << 10
+    alternatives: int = 5
+    seconds: float = 30.0
+    body_seconds: float = 10.0
+    header_seconds: float = 10.0
+    connections: int = 1024
+    queue_tokens: int = 16384
+    patience: float = 0.5
+    batch_tokens: int = 2048
+    workers: int = 2
+    gather: float = 0.002
+    pivot: str = ""
+    keys: tuple[str, ...] = ()
+    requests_a_minute: int = 0
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        at_least = {
+            "characters": 1, "texts": 1, "body": 1024, "alternatives": 0, "connections": 2, "queue_tokens": 1,
+            "batch_tokens": 1, "workers": 1, "requests_a_minute": 0,
+        }  # fmt: skip
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}: expected a whole number of at least {least}, got {getattr(self, name)}")
+        for name in ("seconds", "body_seconds", "header_seconds", "patience"):
+            if not 0 < getattr(self, name) <= 86400:
+                raise ConfigError(f"{name}: expected seconds above 0, a day at most, got {getattr(self, name)}")
+        if not 0 <= self.gather <= 1:
+            raise ConfigError(f"gather: expected seconds from 0 to 1, got {self.gather}")
+        if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in self.keys):
+            raise ConfigError("keys: expected visible ASCII characters without spaces, got a key that has others")

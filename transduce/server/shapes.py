@@ -1,0 +1,174 @@
+"""What our own API takes and gives, as pydantic models: they check requests and are the schemas of its document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Word = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"\S")]
+Code = Annotated[str, StringConstraints(min_length=2, max_length=20, pattern=r"^[A-Za-z0-9_-]+$")]
+Name = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")]
+
+
+class Strict(BaseModel):
+    """No other fields, no other types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TranslateRequest(Strict):
+    """Texts to translate and what is asked of all of them."""
+
+    text: str | Annotated[list[str], Field(min_length=1)] = Field(description="A text, or a list of texts.")
+    source: Code = Field("auto", description="Language code, or auto to find it out.")
+    target: Code = Field(description="Language code.")
+    format: Literal["text", "html"] = "text"
+    n_best: int = Field(1, ge=1, description="Translations of each text, the best first.")
+    beam: int = Field(0, ge=0, le=16, description="Beam size; 0 for the model's own search.")
+    alignment: Literal["words", "pieces"] | None = Field(
+        None, description="Which source unit each target unit came from."
+    )
+    prefix: str = Field("", description="How the translation must begin.")
+    include: list[Word] = Field([], max_length=16, description="Words that must appear.")
+    exclude: list[Word] = Field([], max_length=64, description="Words that must not appear.")
+    model: Name = Field("", description="The model to use; empty for the first that knows the languages.")
+    stream: bool = Field(False, description="Lines of JSON, a sentence each, as they are done.")
+
+
+class PairsRequest(Strict):
+    """Texts with given translations."""
+
+    source: Code
+    target: Code
+    texts: list[str] = Field(min_length=1)
+    translations: list[str] = Field(min_length=1)
+    model: Name = ""
+
+
+class AlignRequest(PairsRequest):
+    """Where the model looks for each word of given translations."""
+
+    unit: Literal["words", "pieces"] = "words"
+    layer: int | None = Field(
+        None, ge=-100, le=100, description="Decoder layer, -1 the last; null for the mean of all."
+    )
+
+
+class DetectRequest(Strict):
+    """A text of unknown language."""
+
+    text: str
+
+
+class Detection(BaseModel):
+    """A language and how sure it is, from 0 to 100."""
+
+    language: str
+    confidence: float
+
+
+class AlignmentShape(BaseModel):
+    """`weights[target][source]`, and links (source, target), counted from 0."""
+
+    source: list[str]
+    target: list[str]
+    weights: list[list[float]]
+    links: list[tuple[int, int]]
+
+
+class Alternative(BaseModel):
+    """Another translation."""
+
+    text: str
+    score: float
+    log_prob: float
+
+
+class SentenceShape(BaseModel):
+    """A sentence of a text, its translation, and what follows it there."""
+
+    source: str
+    text: str
+    space: str
+
+
+class TranslationShape(BaseModel):
+    """What became of one text. `score` is what the search ranks by, `log_prob` the model's log-probability."""
+
+    text: str
+    score: float
+    log_prob: float
+    finished: bool = Field(description="False where the length limit cut the output.")
+    detected: Detection | None
+    alternatives: list[Alternative]
+    alignment: AlignmentShape | None
+    sentences: list[SentenceShape]
+
+
+class TranslateAnswer(BaseModel):
+    """One translation a text, in order."""
+
+    translations: list[TranslationShape]
+
+
+class ScoreShape(BaseModel):
+    """How probable the model finds a given translation."""
+
+    log_prob: float
+    tokens: int
+    per_token: float
+
+
+class ScoreAnswer(BaseModel):
+    """One score a pair."""
+
+    scores: list[ScoreShape]
+
+
+class AlignAnswer(BaseModel):
+    """One alignment a pair."""
+
+    alignments: list[AlignmentShape]
+
+
+class AttentionAnswer(BaseModel):
+    """Of each pair the attention of every decoder layer, mean over heads: `layers[layer][target][source]`."""
+
+    pairs: list[AttentionShape]
+
+
+class AttentionShape(BaseModel):
+    """Pieces in and out, and a matrix a layer."""
+
+    source: list[str]
+    target: list[str]
+    layers: list[list[list[float]]]
+
+
+class ModelShape(BaseModel):
+    """A model that is served."""
+
+    name: str
+    pairs: list[tuple[str, str]]
+
+
+class LanguageShape(BaseModel):
+    """A source language and what it can be translated to."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class StatusShape(BaseModel):
+    """Whether the server is alive, or takes requests."""
+
+    status: str
+
+
+class Failure(BaseModel):
+    """Why a request is refused: for people, and for programs."""
+
+    error: str
+    code: str

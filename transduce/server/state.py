@@ -1,0 +1,54 @@
+"""What all handlers of an application share: settings, models, the gate, and the threads behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from transduce.server.batcher import Batcher
+from transduce.server.detection import Detector
+from transduce.server.gate import Gate
+from transduce.server.keys import Keys
+from transduce.server.meter import Meter
+from transduce.server.models import Models, Served
+from transduce.server.settings import Settings
+
+T = TypeVar("T")
+
+
+class State:
+    """One a server. `run` is for work of other kinds than translating (looking into a model, say)."""
+
+    def __init__(self, served: Sequence[Served], settings: Settings) -> None:
+        self.settings = settings
+        self.models = Models(served, settings.pivot)
+        self.gate = Gate(settings.queue_tokens, settings.patience)
+        self.meter = Meter(self)
+        self.keys = Keys(settings.keys, settings.requests_a_minute)
+        self.detector = Detector(self.models.sources)
+        self.batchers = {one.name: Batcher(one.translator, settings, self._told) for one in served}
+        self.characters = 0  # translated since the start
+        self.layers: dict[str, int] = {}  # of each model's decoder, once somebody asked
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
+
+    async def run(self, work: Callable[[], T], tokens: int = 64) -> T:
+        """What a function gives, run in a thread of its own behind the gate, one at a time."""
+        with self.gate.admit(tokens):
+            return await asyncio.get_running_loop().run_in_executor(self._aside, work)
+
+    def drain(self) -> None:
+        """Let nobody in from now on; who is in is served."""
+        self.gate.closed = True
+
+    def close(self) -> None:
+        """End the threads."""
+        self.drain()
+        for batcher in self.batchers.values():
+            batcher.close()
+        self._aside.shutdown(wait=False, cancel_futures=True)
+
+    def _told(self, sentences: int, tokens: int, seconds: float) -> None:
+        self.gate.done(tokens)
+        self.meter.batch(sentences, tokens, seconds)
