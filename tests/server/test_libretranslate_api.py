@@ -46,7 +46,11 @@ def test_lists_alternatives_and_detection(client: TestClient, served_translator:
 
 
 def test_what_else_there_is(client: TestClient) -> None:
-    assert client.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de", "en", "zh"]}]
+    assert client.get("/languages").json() == [
+        {"code": "de", "name": "German", "targets": ["de"]},
+        {"code": "en", "name": "English", "targets": ["de", "en", "zh"]},
+        {"code": "zh", "name": "Chinese", "targets": ["zh"]},
+    ]
     # Some clients send a form with this GET.
     assert client.request("GET", "/languages", data={"api_key": ""}).status_code == 200
     refused = client.post("/languages")
@@ -62,9 +66,9 @@ def test_what_else_there_is(client: TestClient) -> None:
 
 
 def test_a_text_already_in_the_language_comes_back(client: TestClient) -> None:
-    asked = {"q": " as it  is\n", "source": "en", "target": "en"}
-    assert client.post("/translate", json=asked).json()["error"] == "en is not supported"  # no model writes English
-    # and where one does, see test_served_models.py
+    for language in ("en", "de"):
+        asked = {"q": " as it  is\n", "source": language, "target": language}
+        assert client.post("/translate", json=asked).json() == {"translatedText": " as it  is\n"}
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,7 @@ def test_a_text_already_in_the_language_comes_back(client: TestClient) -> None:
         ({"target": 5}, 400, "Invalid request: target parameter is not a text"),
         ({"target": "zz"}, 400, "zz is not supported"),
         ({"source": "xx"}, 400, "xx is not supported"),
+        ({"source": "zh"}, 400, "German (de) is not available as a target language from Chinese (zh)"),
         ({"format": "pdf"}, 400, "pdf format is not supported"),
         ({"alternatives": "abc"}, 400, "Invalid request: alternatives parameter is not a number"),
         ({"alternatives": 10000}, 400, "Invalid request: alternatives parameter must be from 0 to 5"),

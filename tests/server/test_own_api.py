@@ -120,7 +120,7 @@ def test_what_is_served(client: TestClient) -> None:
         ("translate", {"include": ["neun"]}, 400, "include: words that must appear need a beam search"),
         ("translate", {"target": "fr"}, 400, "fr is not supported"),
         ("score", {"texts": ["five"]}, 422, "translations: expected one a text, got 1 texts and 2 translations"),
-        ("score", {"source": "de"}, 400, "de is not supported"),
+        ("score", {"source": "de"}, 400, "no model translates directly from de to de"),
         ("score", {"texts": ["five " * 900, "x"]}, 422, "texts: a pair of "),
     ],
 )

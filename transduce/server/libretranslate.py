@@ -64,7 +64,7 @@ async def _detect(request: Request) -> Response:
 async def _languages(request: Request) -> Response:
     models = state_of(request).models
     found = []
-    for code in models.sources:
+    for code in models.languages:  # those that are only written too: clients look for both sides here
         targets = sorted({*models.targets(code), code})  # itself too, as there: such a text is given back
         found.append({"code": code, "name": name_of(code), "targets": targets})
     return Json(found)

@@ -72,12 +72,14 @@ class Models:
         if pivot and pivot not in self.languages:
             raise ConfigError(f"pivot: expected one of {', '.join(self.languages)}, got {pivot!r}")
 
-    @property
+    @cached_property
     def languages(self) -> tuple[str, ...]:
+        """Of either side."""
         return tuple(sorted({language for pair in self._hops for language in pair}))
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
+        """What can be translated at all."""
         return tuple(sorted({source for source, _ in self._hops}))
 
     def targets(self, source: str) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class Models:
 
     def route(self, source: str, target: str) -> tuple[Hop, ...]:
         """One hop, two by the pivot, or none where both are one language; codes in any case."""
-        known = find(source, self.sources), find(target, sorted({target for _, target in self._hops}))
+        known = find(source, self.languages), find(target, self.languages)
         for asked, one in zip((source, target), known, strict=True):
             if one is None:
                 raise Refused(400, f"{asked} is not supported", "language")
