@@ -82,7 +82,7 @@ def _texts(fields: Fields, settings: Settings) -> tuple[str, ...]:
     for text in texts:
         if len(text) > settings.characters:
             raise Refused(
-                413, f"Text too long: {len(text)} characters, and {settings.characters} are allowed.", "limit"
+                400, f"Text too long: {len(text)} characters, and {settings.characters} are allowed.", "limit"
             )
     return tuple(texts)
 

@@ -44,7 +44,7 @@ def document(state: State) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (summary, given, told) in _OURS.items():
         paths[path] = {"post" if given else "get": _operation(path, summary, given, told)}
-    paths |= _others()
+    paths |= _others(state)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -78,9 +78,11 @@ def _limit(schemas: dict[str, Any], state: State) -> None:
     own["text"]["anyOf"] = [text, {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}]
     own["prefix"] |= {"maxLength": limits.characters}
     own["n_best"] |= {"maximum": limits.alternatives + 1}
-    own["source"] |= {"examples": ["auto", *codes]}
-    own["target"] |= {"examples": codes}
+    own["source"] |= {"enum": ["auto", *codes]}
+    own["target"] |= {"enum": codes}
     for name in ("PairsRequest", "AlignRequest"):
+        for side in ("source", "target"):
+            schemas[name]["properties"][side] |= {"enum": codes}
         for field in ("texts", "translations"):
             schemas[name]["properties"][field] |= {"items": text, "maxItems": limits.texts}
     schemas["DetectRequest"]["properties"]["text"] |= {"maxLength": limits.characters}
@@ -119,27 +121,38 @@ def _object(**types: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*types]}
 
 
-def _others() -> dict[str, Any]:
+def _others(state: State) -> dict[str, Any]:
     """The endpoints that speak others' protocols, as far as a schema can tell."""
-    text: dict[str, Any] = {"type": "string"}
-    texts = {"anyOf": [text, {"type": "array", "items": text}]}
+    item: dict[str, Any] = {"type": "string", "maxLength": state.settings.characters}
+    text, many = {**item, "minLength": 1}, {"type": "array", "items": item, "minItems": 1}
+    code = {"type": "string", "enum": sorted(state.models.languages)}
+    source = {"type": "string", "enum": ["auto", *code["enum"]]}
     any_answer = {"type": "object"}
+    told = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    translated = {"type": "object", "properties": {"translatedText": told}, "required": ["translatedText"]}
+    found = {"type": "array", "items": _object(confidence="number", language="string")}
+    known = {"type": "array", "items": _object(code="string", name="string", targets="array")}
     translate = {
         "type": "object",
-        "properties": {"q": texts, "source": text, "target": text, "format": {"enum": ["text", "html"]}},
+        "properties": {
+            "q": {"anyOf": [text, many]},
+            "source": source,
+            "target": code,
+            "format": {"enum": ["text", "html"]},
+        },
         "required": ["q", "source", "target"],
     }
     detect = {"type": "object", "properties": {"q": text}, "required": ["q"]}
     deepl = {
         "type": "object",
-        "properties": {"text": {"type": "array", "items": text}, "target_lang": text},
+        "properties": {"text": many, "target_lang": code},
         "required": ["text", "target_lang"],
     }
     answer = _object(translations="array")
     return {
-        "/translate": {"post": _foreign("Translate, as LibreTranslate does.", translate, any_answer, "Error")},
-        "/detect": {"post": _foreign("Detect, as LibreTranslate does.", detect, {"type": "array"}, "Error")},
-        "/languages": {"get": _foreign("Languages, as LibreTranslate has them.", None, {"type": "array"}, "Error")},
+        "/translate": {"post": _foreign("Translate, as LibreTranslate does.", translate, translated, "Error")},
+        "/detect": {"post": _foreign("Detect, as LibreTranslate does.", detect, found, "Error")},
+        "/languages": {"get": _foreign("Languages, as LibreTranslate has them.", None, known, "Error")},
         "/frontend/settings": {"get": _foreign("Settings for a page.", None, any_answer, "Error")},
         "/v2/translate": {"post": _foreign("Translate, as DeepL does.", deepl, answer, "Message")},
     }
