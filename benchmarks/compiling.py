@@ -1,4 +1,4 @@
-"""Which way of compiling our step is fastest on a GPU: variants and peers on the same pairs, in one run of minutes.
+"""Which way of making our step is fastest on a GPU: variants and peers on the same pairs, in one run of minutes.
 
     python benchmarks/compiling.py --device cuda --output results --seconds 570
     python benchmarks/compiling.py --device cpu --size tiny --tokens 512 --pairs 300 --rounds 1 --output /tmp/rehearsal
@@ -35,35 +35,24 @@ LEARNING_RATE = 1e-4
 
 @dataclass(frozen=True)
 class Variant:
-    """`scope` is what is compiled: the whole step, each block, or nothing; `short` up to how many keys are plain.
-
-    `kernel`, attention is ours. Not `checked`, compiled code trusts its indices. `narrow`, vectors between layers have
-    the precision of products.
-    """
+    """`kernel`: attention among packed tokens is ours. `narrow`: between layers vectors are as precise as products."""
 
     name: str
-    scope: str = "step"
-    dynamic: bool = False
+    compiled: bool = True
     graphs: bool = True
-    short: int = 256
-    packed: bool = True
-    checked: bool = True
     kernel: bool = True
     narrow: bool = False
+    packed: bool = True
 
 
 VARIANTS = (
-    Variant("static"),
-    Variant("static, narrow", narrow=True),
-    Variant("static, no kernel", kernel=False),
-    Variant("dynamic", dynamic=True),
-    Variant("blocks", scope="blocks"),
-    Variant("static, no graphs", graphs=False),
-    Variant("static, SDPA", short=0),
-    Variant("static, padded", packed=False),
-    Variant("static, unchecked", checked=False),
-    Variant("as written, graphs", scope="nothing"),
-    Variant("as written, padded", scope="nothing", packed=False, graphs=False),
+    Variant("compiled"),
+    Variant("compiled, narrow", narrow=True),
+    Variant("compiled, no kernel", kernel=False),
+    Variant("compiled, no graphs", graphs=False),
+    Variant("as written", compiled=False),
+    Variant("as written, narrow", compiled=False, narrow=True),
+    Variant("as written, padded, no graphs", compiled=False, packed=False, graphs=False),
 )
 PEERS = ("torch", "marian", "torch-compiled")
 
@@ -71,31 +60,16 @@ PEERS = ("torch", "marian", "torch-compiled")
 # -- a variant in its process -----------------------------------------------------------------------------------------
 
 
-def compiled(variant: Variant, module: Any) -> Any:
-    """The step, compiled as the variant says."""
-    import torch
-    import torch._inductor.config
+def made(variant: Variant, module: Any) -> Any:
+    """The step as the variant says."""
+    from transduce.model import sublayers, whole
+    from transduce.training.compiled import compiled_step
 
-    from transduce.model import attention, sublayers, whole
-    from transduce.objectives import cross_entropy
-    from transduce.training.compiled import CompiledStep, keep_compiled
-
-    keep_compiled()
-    attention.SHORT = variant.short
     if not variant.kernel:
         whole.LONGEST = 0
     if variant.narrow:
         sublayers.PostNormResidual.forward = narrow_post_norm  # type: ignore[method-assign]
-    torch._inductor.config.assert_indirect_indexing = variant.checked
-    if variant.scope == "step":
-        return CompiledStep(module, variant.dynamic)
-    if variant.scope == "blocks":
-        torch._dynamo.config.recompile_limit = 64
-        for block in module.model.blocks():
-            block.compile(dynamic=variant.dynamic)
-        loss = torch.compile(cross_entropy.projected_losses, dynamic=variant.dynamic)
-        cross_entropy.projected_losses = loss  # type: ignore[assignment]
-    return module
+    return compiled_step(module) if variant.compiled else module
 
 
 def narrow_post_norm(self: Any, x: Any, sublayer: Callable[[Any], Any], mask: Any = None) -> Any:
@@ -124,7 +98,7 @@ class Ours:
         torch.manual_seed(1)
         model = self.config.model.build(job.sizes.vocabulary, job.sizes.vocabulary, shared=True).to(self.device)
         self.optimizer = self.config.training.optimizer.build(model.parameters(), model.tables())
-        module = compiled(variant, Step(model, self.config.objective.build())).train()
+        module = made(variant, Step(model, self.config.objective.build())).train()
         graphs = variant.graphs and self.device.type == "cuda"
         self.passes: Eager = (
             Graphed(module, self.device, True, lambda text: print(text, file=sys.stderr))
@@ -368,7 +342,7 @@ def write_jobs(options: argparse.Namespace, sizes: Sizes, pairs: Pairs, folder: 
 
 
 def real_loop(options: argparse.Namespace, folder: Path, bare: float, steps: int, told: Told) -> None:
-    """`transduce train`, which finds the variant "static" in the cache of compiled code."""
+    """`transduce train`, which finds the variant "compiled" in the cache of compiled code."""
     job = Job.read(folder / "ours.json")
     settings = (*job.settings, "training.compile=true", f"data.shapes={options.shapes}")
     run = folder / "run"
@@ -426,7 +400,7 @@ def main() -> None:
         folder = Path(temporary)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiled"))
         speeds, steps = measure(options, folder, told)
-        bare = speeds.get("static", float("nan"))
+        bare = speeds.get("compiled", float("nan"))
         if steps and time.monotonic() < BEGAN + options.seconds - 60:
             attempt(lambda: real_loop(options, folder, bare, steps, told), told, "loop")
         if options.device == "cuda" and time.monotonic() < BEGAN + options.seconds - 40:

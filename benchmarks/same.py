@@ -66,7 +66,6 @@ def main() -> None:
     ways: dict[str, tuple[Callable[[Step], Eager], bool]] = {
         "packed": (lambda step: Eager(step, device, False), True),
         "compiled": (lambda step: Eager(CompiledStep(step), device, False), True),
-        "compiled once for all shapes": (lambda step: Eager(CompiledStep(step, dynamic=True), device, False), True),
         "bf16, packed and compiled": (lambda step: Eager(CompiledStep(step), device, True), True),
     }
     if device.type == "cuda":

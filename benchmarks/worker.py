@@ -85,7 +85,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     optimizer = config.training.optimizer.build(model.parameters(), model.tables())
     module = Step(model, config.objective.build()).train()
     if config.training.compile is True:
-        module = compiled_step(module, config).train()
+        module = compiled_step(module).train()
     graphs = device.type == "cuda" and config.training.graphs
     passes = {
         bf16: Graphed(module, device, bf16, print) if graphs else Eager(module, device, bf16) for bf16 in (True, False)

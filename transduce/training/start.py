@@ -62,7 +62,7 @@ def settle_start(config: Config, session: Session, passes: Eager, corpus: Corpus
 
 def _compiled(config: Config, session: Session, module: Step, batches: Batches, group: Group, say: Say) -> Eager | None:
     """Passes compiled for all shapes; nothing where the compiler fails."""
-    passes = choose(compiled_step(module, config), session.model, config, group, say)
+    passes = choose(compiled_step(module), session.model, config, group, say)
     try:
         if batches.shapes:
             warm_up(session, passes, batches, say)
