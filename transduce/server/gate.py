@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from transduce.server.failures import Refused
 
-FEWEST = 256  # tokens that are let in however slow the model is
+FEWEST = 2048  # tokens that are let in however slow the model is: some 64 sentences
 MEMORY = 5.0  # seconds of work that the estimate of its speed remembers
 
 

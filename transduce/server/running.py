@@ -127,6 +127,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(2048)  # from now on who connects is kept waiting, and not refused
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise RunError(f"{host}:{port}: cannot listen there ({why}); give another --host or --port") from None

@@ -1,0 +1,201 @@
+"""What benchmarks of serving share: a server as a process, a small HTTP client, and figures of many answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class Server:
+    """A process that serves; `ended` is what it said at its end."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        said = []
+        for line in self.process.stderr:
+            said.append(line)
+            if match := re.search(r"listening on http://(\S+):(\d+)", line):
+                self.host, self.port = match[1], int(match[2])
+                return
+        raise SystemExit(f"the server did not start: {''.join(said)}")
+
+    @property
+    def memory(self) -> float:
+        """MB of it that are in memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(found[1]) / 1024 if found else math.nan
+
+    @property
+    def processor(self) -> float:
+        """Seconds of processor time it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def stop(self) -> str:
+        """What it said at its end."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        rest = self.process.stderr.read()
+        self.process.wait(60)
+        return rest
+
+
+@contextlib.contextmanager
+def serving(words: Sequence[str]) -> Iterator[Server]:
+    """A server of ours for a while."""
+    server = Server([sys.executable, "-m", "transduce", "serve", *words, "--port", "0"])
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@dataclass
+class Answers:
+    """What came of many requests: how many of each status, and how long those of each took."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    begun: float = field(default_factory=time.perf_counter)
+
+    def add(self, status: int, seconds: float) -> None:
+        self.statuses[status] += 1
+        self.seconds.setdefault(status, []).append(seconds)
+
+    def quantile(self, part: float, statuses: Sequence[int] = (200,)) -> float:
+        """In milliseconds."""
+        every = sorted(one for status in statuses for one in self.seconds.get(status, ()))
+        return 1000 * every[min(len(every) - 1, int(part * len(every)))] if every else math.nan
+
+    def told(self) -> str:
+        passed = time.perf_counter() - self.begun
+        good = self.statuses[200]
+        middle, most = self.quantile(0.5), self.quantile(0.99)
+        times = f"p50 {middle:.1f} ms, p99 {most:.1f} ms"
+        return f"{dict(self.statuses)} in {passed:.1f} s: {good / passed:.1f} answers/s, {times}"
+
+
+class Client:
+    """One connection that is kept; status 0 is an answer that never came."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def post(self, path: str, tree: Any) -> tuple[int, Any]:
+        body = json.dumps(tree).encode()
+        return await self.ask(b"POST", path, body, b"content-type: application/json\r\n")
+
+    async def ask(self, method: bytes, path: str, body: bytes = b"", headers: bytes = b"") -> tuple[int, Any]:
+        try:
+            if self._writer is None:
+                self._reader, self._writer = await asyncio.open_connection(self.host, self.port)
+            assert self._reader is not None
+            head = b"%s %s HTTP/1.1\r\nhost: localhost\r\n%scontent-length: %d\r\n\r\n"
+            self._writer.write(head % (method, path.encode(), headers, len(body)) + body)
+            start = await self._reader.readuntil(b"\r\n\r\n")
+            status = int(start[9:12])
+            length = re.search(rb"content-length: (\d+)", start, re.IGNORECASE)
+            content = await self._reader.readexactly(int(length[1])) if length else b""
+            if b"connection: close" in start.lower():
+                self.close()
+            return status, content
+        except (OSError, asyncio.IncompleteReadError):
+            self.close()
+            return 0, b""
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+
+
+async def closed_loop(
+    server: Server, clients: int, work: Iterator[tuple[str, Any]], check: Callable[[Any, bytes], bool], answers: Answers
+) -> Answers:
+    """Each client asks again when it has its answer, until the work is done; 503 is asked again."""
+
+    async def one() -> None:
+        client = Client(server.host, server.port)
+        for path, tree in work:
+            begun = time.perf_counter()
+            status, content = await client.post(path, tree)
+            answers.add(status, time.perf_counter() - begun)
+            if status == 200 and not check(tree, content):
+                answers.wrong.append(f"{tree} {content[:200]!r}")
+        client.close()
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return answers
+
+
+async def open_loop(
+    server: Server, rate: float, seconds: float, make: Callable[[int], tuple[str, Any]], delays: Callable[[], float]
+) -> Answers:
+    """Requests at a rate, whether or not those before are answered; connections are kept and made as needed."""
+    answers, idle, tasks = Answers(), [], set()
+    begun = time.perf_counter()
+    due, number = begun, 0
+
+    async def one(number: int) -> None:
+        client = idle.pop() if idle else Client(server.host, server.port)
+        path, tree = make(number)
+        start = time.perf_counter()
+        status, _ = await client.post(path, tree)
+        answers.add(status, time.perf_counter() - start)
+        idle.append(client)
+
+    while due < begun + seconds:
+        wait = due - time.perf_counter()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        task = asyncio.ensure_future(one(number))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        due, number = due + delays() / rate, number + 1
+    if tasks:
+        await asyncio.wait(tasks, timeout=60)
+    for client in idle:
+        client.close()
+    return answers
+
+
+async def gauge(server: Server, name: str) -> float:
+    """A figure of /metrics."""
+    client = Client(server.host, server.port)
+    _, content = await client.ask(b"GET", "/metrics")
+    client.close()
+    found = re.search(rf"^{name} (\S+)$".encode(), content, re.MULTILINE)
+    return float(found[1]) if found else math.nan
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float) -> float:
+    """How long it took until something held; not a number where it did not."""
+    begun = time.perf_counter()
+    while not await holds():
+        if time.perf_counter() - begun > seconds:
+            return math.nan
+        await asyncio.sleep(0.01)
+    return time.perf_counter() - begun
