@@ -115,14 +115,16 @@ def peer(options: argparse.Namespace, texts: Sequence[str], ours: float) -> None
     command = [sys.executable, str(Path(__file__).with_name("plain_server.py")), options.peer, str(options.beam or 5)]
     server = Server(command)
     try:
-        rates = []
+        rates, costs = [], []
         for turn in range(options.turns + 1):
-            answers = Answers()
+            answers, used = Answers(), server.processor
             asyncio.run(closed_loop(server, options.clients, work_of(options, texts), lambda *_: True, answers))
             if turn:
                 rates.append(answers.statuses[200] / (time.perf_counter() - answers.begun))
+                costs.append(1000 * (server.processor - used) / answers.statuses[200])
                 print(f"plain CTranslate2 server: {answers.told()}")
-        print(f"against a plain CTranslate2 server: {ours / statistics.median(rates):.2f} times")
+        times, cost = ours / statistics.median(rates), statistics.median(costs)
+        print(f"against a plain CTranslate2 server ({cost:.2f} ms of processor time an answer): {times:.2f} times")
     finally:
         server.process.kill()
 
