@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -30,6 +31,11 @@ class Server:
             said.append(line)
             if match := re.search(r"listening on http://(\S+):(\d+)", line):
                 self.host, self.port = match[1], int(match[2])
+                self._said: list[str] = []
+                self._reading = threading.Thread(
+                    target=lambda: self._said.extend(self.process.stderr or ()), daemon=True
+                )
+                self._reading.start()  # lest it stop where its pipe is full
                 return
         raise SystemExit(f"the server did not start: {''.join(said)}")
 
@@ -54,10 +60,9 @@ class Server:
         """What it said at its end."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        assert self.process.stderr is not None
-        rest = self.process.stderr.read()
         self.process.wait(60)
-        return rest
+        self._reading.join()
+        return "".join(self._said)
 
 
 @contextlib.contextmanager

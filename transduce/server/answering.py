@@ -76,12 +76,18 @@ async def refused(request: Request, error: Exception) -> Response:
         error = Refused(error.status_code, _words(request, error), "http")
     if not isinstance(error, Refused):
         error = Refused(500, "something went wrong here; the server's log says what", "fault")
+    answer = failed(request.url.path, error)
+    if isinstance(allow := getattr(request.state, "allow", None), str):
+        answer.headers["Allow"] = allow
+    return answer
+
+
+def failed(path: str, error: Refused) -> Response:
+    """The answer to a request that is refused."""
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if error.close:
         headers["Connection"] = "close"
-    if isinstance(allow := getattr(request.state, "allow", None), str):
-        headers["Allow"] = allow
-    return Json(_told(request.url.path, error), error.status, headers)
+    return Json(_told(path, error), error.status, headers)
 
 
 def _told(path: str, error: Refused) -> dict[str, str]:

@@ -26,6 +26,7 @@ class Gate:
         self.held = self.requests = self.admitted = self.refused = 0
         self.closed = False
         self._done = self._busy = 0.0  # tokens and seconds, both fading
+        self._usual = 1.0  # tokens of a request
         self._since = clock()
 
     @property
@@ -38,18 +39,22 @@ class Gate:
         """Tokens that may be held now."""
         return min(self.most, max(FEWEST, int(self.rate * self.patience))) if self.rate else self.most
 
-    @contextmanager
-    def admit(self, tokens: int) -> Iterator[int]:
-        """Let work of so many tokens in; gives how many of them may be under way at a time."""
+    def check(self, tokens: float = 0) -> None:
+        """Refuse work for which there is no room now; without a number, work as it usually comes."""
         if self.closed:
             self.refused += 1
             raise Refused(503, "this server is shutting down; ask another, or again later", "draining", 1, close=True)
-        capacity = self.capacity
-        share = min(tokens, max(FEWEST, capacity // 4))
-        if self.held and self.held + share > capacity:
+        if self.held and self.held + (tokens or self._usual) > self.capacity:
             self.refused += 1
             wait = math.ceil(self.held / self.rate) if self.rate else 1
             raise Refused(503, "this server is busy; try again later", "busy", min(max(1, wait), 60))
+
+    @contextmanager
+    def admit(self, tokens: int) -> Iterator[int]:
+        """Let work of so many tokens in; gives how many of them may be under way at a time."""
+        share = min(tokens, max(1, self.capacity // 4))
+        self.check(share)
+        self._usual += 0.05 * (share - self._usual)
         self._pass(0)
         self.held += share
         self.requests += 1

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transduce.server.answering import GONE, Json
+from transduce.server.answering import GONE, Json, failed
+from transduce.server.failures import Refused
 from transduce.server.state import State
 
 POLICY = (
@@ -49,12 +50,22 @@ class Guard:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
-        app: ASGIApp = self.app if self._known(scope) else _misdirected
         try:
-            await app(scope, receive, sending)
+            await self._chosen(scope)(scope, receive, sending)
         finally:
             endpoint = scope["path"] if scope["path"] in self._endpoints else "other"
             self.state.meter.answered(endpoint, status, time.perf_counter() - begun)
+
+    def _chosen(self, scope: Scope) -> ASGIApp:
+        """Work for which there is no room is refused before any of it is read."""
+        if not self._known(scope):
+            return _misdirected
+        if scope["method"] == "POST" and scope["path"] in self._endpoints:
+            try:
+                self.state.gate.check()
+            except Refused as error:
+                return failed(scope["path"], error)
+        return self.app
 
     def _known(self, scope: Scope) -> bool:
         """Whether the request is meant for us: a page elsewhere can have its own name lead to this address."""

@@ -24,7 +24,19 @@ from transduce.server.openapi import document, page
 from transduce.server.reading import address_of, key_of, read_json
 from transduce.server.shapes import AlignRequest, DetectRequest, PairsRequest, Strict, TranslateRequest
 from transduce.server.state import State
-from transduce.server.translating import Answer, Asked, Flow, Plan, Window, cost, count, planned, together, translate
+from transduce.server.translating import (
+    Answer,
+    Asked,
+    Flow,
+    Plan,
+    Window,
+    cost,
+    count,
+    counted,
+    planned,
+    together,
+    translate,
+)
 from transduce.server.work import Align, Score, Sentence, Work
 
 S = TypeVar("S", bound=Strict)
@@ -97,12 +109,13 @@ class Lines(StreamingResponse):
 def _stream(state: State, asked: Asked) -> Response:
     """Admitted before the first line, so that a refusal is an answer of its own."""
     plans, room = planned(state, asked), ExitStack()
-    share = room.enter_context(state.gate.admit(cost(plans, asked.n_best)))
+    counts = counted(plans)
+    share = room.enter_context(state.gate.admit(cost(counts, plans, asked.n_best)))
 
     async def lines() -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(state.settings.seconds):
-                async for line in _sentences(Flow(state, asked, Window(share)), plans):
+                async for line in _sentences(Flow(state, asked, Window(share), counts), plans):
                     yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
                 yield b'{"done": true}\n'
         except TimeoutError:
@@ -196,8 +209,11 @@ async def _all(state: State, given: PairsRequest, work: Sequence[Work]) -> list[
         window = Window(share)
 
         async def one(item: Sentence, kind: Work) -> Any:
-            async with window.take(_tokens(hop, item)):
+            taken = await window.take(_tokens(hop, item))
+            try:
                 return await _through(state, hop, kind, item)
+            finally:
+                window.give(taken)
 
         return await together([together([one(item, kind) for kind in work]) for item in items])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import sys
 from types import FrameType
@@ -23,6 +24,12 @@ MOST_HEADER_BYTES = 32 << 10
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b'content-length: 34\r\n\r\n{"error":"too many connections"}\r\n'
+)
+
+
 class Overlong(Exception):
     """More header bytes than anybody needs; the parser answers 400."""
 
@@ -30,11 +37,14 @@ class Overlong(Exception):
 class Protocol(HttpToolsProtocol):
     """uvicorn's own, with a limit to the size of headers and to the time they may take."""
 
-    header_seconds = 10.0  # set by `serve`
+    header_seconds, most_connections = 10.0, 1024  # set by `serve`
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._header_bytes = 0
+        if len(self.connections) > self.most_connections:
+            transport.write(FULL)
+            transport.close()
         self._timer: asyncio.TimerHandle | None = None
         self._wait_for_headers()
 
@@ -99,15 +109,17 @@ def serve(app: Starlette, host: str, port: int) -> None:
     """Run until a signal comes; says on standard error where it listens, and at the end what became of all requests."""
     state: State = app.state.transduce
     listener = _listen(host, port)
+    limits = {"header_seconds": state.settings.header_seconds, "most_connections": state.settings.connections}
+    _allow_files(state.settings.connections + 256)
     config = uvicorn.Config(
         app,
-        http=type("LimitedProtocol", (Protocol,), {"header_seconds": state.settings.header_seconds}),
+        http=type("LimitedProtocol", (Protocol,), limits),
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # what strangers send is no news
         access_log=False,
         server_header=False,
-        limit_concurrency=state.settings.connections,
+        proxy_headers=False,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=int(state.settings.seconds) + 5,
     )
@@ -116,9 +128,19 @@ def serve(app: Starlette, host: str, port: int) -> None:
     name = f"[{host}]" if ":" in host else host
     print(f"listening on http://{name}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
     logging.getLogger("transduce.server").addHandler(logging.StreamHandler())
+    sys.setswitchinterval(0.0005)  # the loop waits for the threads of the models no longer than this
     Server(config, state).run([listener])
     gate = state.gate
     print(f"stopped: {gate.admitted} requests admitted, {gate.requests} left unanswered", file=sys.stderr, flush=True)
+
+
+def _allow_files(count: int) -> None:
+    """As many open files as connections need, where the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (count if hard == resource.RLIM_INFINITY else min(count, hard), hard)
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

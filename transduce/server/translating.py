@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from transduce.alignment import Alignment, Unit
@@ -19,6 +19,7 @@ from transduce.server.work import Sentence, Translate
 from transduce.translation import Translation
 
 T = TypeVar("T")
+Counts = dict[tuple[str, str], int]  # tokens, by model and sentence
 
 
 @dataclass(frozen=True)
@@ -76,30 +77,42 @@ class Window:
 
     def __init__(self, tokens: int) -> None:
         self._free, self._all = tokens, tokens
-        self._changed = asyncio.Condition()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def take(self, tokens: int) -> AsyncIterator[None]:
-        """Wait for room; more than there ever is takes all of it."""
+    async def take(self, tokens: int) -> int:
+        """Wait for room; gives how much was taken, for more than there ever is takes all of it."""
         tokens = min(tokens, self._all)
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._free >= tokens)
+        if self._waiting or self._free < tokens:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append((tokens, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.give(tokens)  # the turn had come
+                raise
+        else:
             self._free -= tokens
-        try:
-            yield
-        finally:
-            self._free += tokens
-            async with self._changed:
-                self._changed.notify_all()
+        return tokens
+
+    def give(self, tokens: int) -> None:
+        """Leave; who waited longest comes next."""
+        self._free += tokens
+        while self._waiting and (self._waiting[0][0] <= self._free or self._waiting[0][1].cancelled()):
+            wanted, turn = self._waiting.popleft()
+            if not turn.cancelled():
+                self._free -= wanted
+                turn.set_result(None)
 
 
 @dataclass
 class Flow:
-    """One admitted request on its way."""
+    """One admitted request on its way; `counts` are the tokens of its sentences, as far as they are known."""
 
     state: State
     asked: Asked
-    window: Window = field(default_factory=lambda: Window(1))
+    window: Window
+    counts: Counts
 
     async def answer(self, plan: Plan) -> Answer:
         """One text translated."""
@@ -127,10 +140,13 @@ class Flow:
     async def _hop(self, hop: Hop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
             return Translation("")
-        tokens = count(hop, item.text)
-        async with self.window.take(tokens):
+        tokens = self.counts.get((hop.served.name, item.text)) or count(hop, item.text)
+        taken = await self.window.take(tokens)
+        try:
             found: Translation = await self.state.batchers[hop.served.name].run(work, item, tokens)
             return found
+        finally:
+            self.window.give(taken)
 
     def _joined(self, plan: Plan, texts: Sequence[str], found: Sequence[Translation]) -> Answer:
         target = plan.hops[-1].target
@@ -180,7 +196,7 @@ class Flow:
         if text is None:  # tags and words went different ways
             flat = replace(self.asked, n_best=1)
             parts = await together(
-                [Flow(self.state, flat, self.window)._passage(one, hops) for one in bare.stretches()]
+                [Flow(self.state, flat, self.window, {})._passage(one, hops) for one in bare.stretches()]
             )
             text = "".join(parts)
         return before + text + "".join(texts)
@@ -220,10 +236,15 @@ def _recognised(state: State, models: Models, text: str, target: str) -> Detecte
     return found[0]
 
 
-def cost(plans: Sequence[Plan], n_best: int) -> int:
-    """Tokens of all sentences for all models on their way; more than a usual beam of hypotheses costs more."""
-    tokens = sum(count(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences)
-    return max(1, tokens * max(1, n_best // 2))
+def counted(plans: Sequence[Plan]) -> Counts:
+    """The tokens of all sentences for all models on their way."""
+    return {(hop.served.name, text): count(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences}
+
+
+def cost(counts: Counts, plans: Sequence[Plan], n_best: int) -> int:
+    """What a request asks of the gate; more hypotheses than a usual beam has cost more."""
+    every = ((hop.served.name, text) for plan in plans for hop in plan.hops for text in plan.sentences)
+    return max(1, sum(counts[one] for one in every) * max(1, n_best // 2))
 
 
 def count(hop: Hop, text: str) -> int:
@@ -234,8 +255,9 @@ def count(hop: Hop, text: str) -> int:
 async def translate(state: State, asked: Asked) -> list[Answer]:
     """Everything a request asks for, in order."""
     plans = planned(state, asked)
-    with state.gate.admit(cost(plans, asked.n_best)) as share:
-        flow = Flow(state, asked, Window(share))
+    counts = counted(plans)
+    with state.gate.admit(cost(counts, plans, asked.n_best)) as share:
+        flow = Flow(state, asked, Window(share), counts)
         answers = await together([flow.answer(plan) for plan in plans])
     state.characters += sum(map(len, asked.texts))
     return answers
