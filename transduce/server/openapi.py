@@ -145,7 +145,7 @@ def _others(state: State) -> dict[str, Any]:
     detect = {"type": "object", "properties": {"q": text}, "required": ["q"]}
     deepl = {
         "type": "object",
-        "properties": {"text": many, "target_lang": code},
+        "properties": {"text": {"anyOf": [item, many]}, "target_lang": code},
         "required": ["text", "target_lang"],
     }
     answer = _object(translations="array")
