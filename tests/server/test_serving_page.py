@@ -1,4 +1,4 @@
-"""docs/serving.md: its server starts, its questions are answered, its Python runs, and its table has the real defaults."""
+"""docs/serving.md: its server starts, its questions are answered, its Python runs, its table has the real defaults."""
 
 from __future__ import annotations
 
