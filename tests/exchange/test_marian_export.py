@@ -131,6 +131,7 @@ def test_the_search_goes_along(tmp_path: Path) -> None:
                 residual=PreNorm(),
                 positions=Rotary(),
                 attention=Attention(4, key_heads=2, key_width=4, query_key_norm=True),
+                window=3,
             ),
             [
                 "encoder.activation is 'swiglu', expected relu or gelu or silu",
@@ -140,6 +141,7 @@ def test_the_search_goes_along(tmp_path: Path) -> None:
                 "encoder.attention.key_heads is 2, expected as many as heads",
                 "decoder.attention.key_width is 4, expected d_model / heads",
                 "decoder.attention.query_key_norm is set",
+                "decoder.window is 3, expected 0",
             ],
         ),
         (

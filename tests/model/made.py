@@ -44,6 +44,7 @@ PARTS: dict[str, list[Any]] = {
     "activation": list(get_args(Activation)),
     "wiring": choices(Wiring),
     "tie": list(get_args(Tying)),
+    "window": [0, 2],
 }
 
 
@@ -72,7 +73,7 @@ def transformer(pick: Mapping[str, int]) -> Model:
     """The Transformer made of the chosen parts, the same on both sides."""
     part = {name: PARTS[name][number] for name, number in pick.items()}
     attention = Attention(2, *(part[name] for name in ("key_heads", "key_width", "score", "weights", "query_key_norm")))
-    shared = {name: part[name] for name in ("positions", "norm", "residual", "activation")}
+    shared = {name: part[name] for name in ("positions", "norm", "residual", "activation", "window")}
     return Model(
         d_model=D,
         dropout=0.0,

@@ -43,12 +43,12 @@ MIXTURE: dict[str, list[Any]] = {
     "encoder": [
         TransformerEncoder(2, Attention(2), 24),
         *(RecurrentEncoder(2, cell, directions) for cell in CELLS for directions in (1, 2)),
-        *(ConvolutionalEncoder(2, kernel) for kernel in (1, 5)),
+        *(ConvolutionalEncoder(2, kernel, separable=kernel > 3) for kernel in (1, 3, 5)),
     ],
     "decoder": [
         TransformerDecoder(2, Attention(2), 24),
         *(RecurrentDecoder(2, cell, look) for cell in CELLS for look in LOOKS),
-        *(ConvolutionalDecoder(2, kernel) for kernel in (1, 4)),
+        *(ConvolutionalDecoder(2, kernel, separable=kernel > 3) for kernel in (1, 2, 4)),
     ],
     "layers": [1, 2],
     "heads": [1, 4],

@@ -117,6 +117,23 @@ def test_a_fresh_layer_keeps_the_variance() -> None:
 
 
 @torch.no_grad()
+def test_a_separable_layer_reads_each_number_apart_and_then_each_place() -> None:
+    layer = randomised(GatedConvolution(D, 3, 0.0, separable=True))
+    x = vectors()
+    a, b = layer.convolution.weight[:, :, 0].chunk(2)
+    one, other = layer.convolution.bias.chunk(2)
+    read = sum(x[:, place : x.size(1) - 2 + place] * layer.depthwise.weight[:, 0, place] for place in range(3))
+    close(layer(x), (read @ a.T + one) * (read @ b.T + other).sigmoid())
+    torch.manual_seed(1)
+    fresh = GatedConvolution(256, 3, 0.0, separable=True)
+    assert fresh(torch.randn(8, 102, 256) * 0.5).std().item() == pytest.approx(0.5, rel=0.15)
+    assert (
+        sum(p.numel() for p in fresh.parameters())
+        < sum(p.numel() for p in GatedConvolution(256, 3, 0.0).parameters()) / 2
+    )
+
+
+@torch.no_grad()
 def test_one_word_alone_in_its_batch() -> None:
     model = Model(16, 0.0, encoder=ConvolutionalEncoder(), decoder=ConvolutionalDecoder()).build(9, 9, True).eval()
     one = torch.tensor([[3]])

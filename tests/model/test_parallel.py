@@ -41,7 +41,7 @@ def parallel(pick: Mapping[str, int]) -> Model:
     """The model made of the chosen parts."""
     part = {name: ALL_PARTS[name][number] for name, number in pick.items()}
     attention = Attention(2, *(part[name] for name in ("key_heads", "key_width", "score", "weights", "query_key_norm")))
-    shared = {name: part[name] for name in ("positions", "norm", "residual", "activation")}
+    shared = {name: part[name] for name in ("positions", "norm", "residual", "activation", "window")}
     transformer = isinstance(part["encoder"], TransformerEncoder)
     return Model(
         d_model=D,
@@ -143,7 +143,8 @@ def test_a_sentence_alone_is_as_in_its_batch_and_rows_commute(scene: Scene) -> N
 def test_tracing_changes_nothing_and_shows_where_each_place_looks(scene: Scene) -> None:
     trace: Trace = {}
     memory = scene.model.encode(scene.batch.source, scene.batch.source_mask, trace)
-    close(scene.model.refine(scene.canvas, scene.mask, memory, trace), scene.refine())
+    traced = scene.model.refine(scene.canvas, scene.mask, memory, trace)
+    close(traced[scene.mask], scene.refine()[scene.mask])  # what padding sees in a window is nobody's business
     (size, places), source = scene.canvas.shape, scene.batch.source.size(1)
     config, real = scene.config, scene.batch.source_mask
     attentive = config.encoder.layers if isinstance(config.encoder, TransformerEncoder) else 0

@@ -24,7 +24,8 @@ from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.wishes import Wishes
 
 pytestmark = needs_core
-PICKS = list(covering(PARTS, 2))
+WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused
+PICKS = [{**pick, "window": 0} for pick in covering(WHOLE, 2)]
 LIMITS = Limits(longest_extra=3)
 
 
@@ -67,6 +68,12 @@ def test_a_bias_of_the_logits(tie: Any, tmp_path: Path) -> None:
     for own, expected in zip(scores, both.torch.score(texts, targets), strict=True):
         assert own == pytest.approx(expected, abs=1e-4, rel=1e-4)
     assert scores != plain.native.score(texts, targets)
+
+
+def test_a_window_is_refused() -> None:
+    config = replace(SMALL, decoder=replace(SMALL.decoder, window=3))
+    with pytest.raises(ConfigError, match=r"model\.decoder\.window is 3, and only attention to all places is run"):
+        lower(config, config.build(V, V, shared=True), False)
 
 
 def test_most_parts_are_not_refused() -> None:

@@ -57,6 +57,8 @@ class Able:
             kind = type(getattr(stack, part))
             if kind not in known:
                 yield f"{name}.{part} is '{kind_of(kind)}', expected {' or '.join(map(kind_of, known))}"
+        if stack.window:
+            yield f"{name}.window is {stack.window}, expected 0"
         yield from self._attention(f"{name}.attention", stack.attention)
 
     def _attention(self, name: str, attention: Attention) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from transduce.model.dropout import dropout as drop
 from transduce.model.linear import Linear, narrowed
 from transduce.model.packing import PADDED, Lying, Padded
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
+from transduce.model.window import Stretches, seen_nearby
 
 Trace = dict[str, Tensor]
 _EQUATION_1 = DotScore()
@@ -210,18 +212,48 @@ class MultiHeadAttention(nn.Module):
         trace: Trace | None = None,
         name: str = "",
         layout: Padded = PADDED,
+        window: int = 0,
     ) -> Tensor:
-        """The same for queries (B, H, T, K) there are."""
+        """The same for queries (B, H, T, K) there are, which see all places or those of a window (window.py)."""
         if self.repeats > 1:
             key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
         if isinstance(layout, Lying) and isinstance(self.score, DotScore):
             query, key = self.score.prepare(query, key)
             found: Tensor = self.output(layout.attend(query, key, value, mask, causal, self.score.scale))
             return found
-        dropout = self.dropout if self.training else 0.0
-        heads = attend(query, key, value, mask, causal, bias, dropout, self.score, self.to_weights, trace, name)
+        heads = self._heads(query, key, value, mask, causal, window, bias, trace, name)
         joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)
         return joined
+
+    def _heads(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        window: int,
+        bias: Tensor | None,
+        trace: Trace | None,
+        name: str,
+    ) -> Tensor:
+        """What the heads found, (B, H, T, K)."""
+        dropout = self.dropout if self.training else 0.0
+        look = partial(attend, dropout=dropout, score=self.score, to_weights=self.to_weights)
+        queries, keys = query.size(2), key.size(2)
+        if not window:
+            return look(query, key, value, mask, causal, bias, trace=trace, name=name)
+        if bias is None and trace is None and queries == keys > 2 * window:
+            cut = Stretches(queries, window, causal)
+            seen = cut.mask(mask, len(query), query.device)
+            return cut.join(look(cut.queries(query), cut.keys(key), cut.keys(value), seen))
+        if bias is None and trace is None and mask is None and causal and keys > queries + window:
+            key, value = (
+                key[:, :, -(queries + window) :],
+                value[:, :, -(queries + window) :],
+            )  # the rest is out of sight
+        seen = seen_nearby(mask, queries, key.size(2), window, causal, query.device)
+        return look(query, key, value, seen, bias=bias, trace=trace, name=name)
 
     def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
         """x through several maps; in compiled training as one product, for which joining the weights costs little."""

@@ -61,10 +61,15 @@ class Open(Remembered):
         return Remembered(*(held[:, : self.reach].flatten(1, 2).transpose(1, 2) for held in (self.key, self.value)))
 
 
-def paths_seen(held: Held) -> Tensor:
-    """Which of the reach * K places of a sentence each path goes on from, its newest included: (B, 1, K, reach * K)."""
+def paths_seen(held: Held, window: int = 0) -> Tensor:
+    """Which of the reach * K places of a sentence each path goes on from, its newest included: (B, 1, K, reach * K).
+
+    With a window none further back than that.
+    """
     places = torch.arange(held.length, device=held.place.device)
     before = places <= held.place[:, None]  # (B, reach)
+    if window:
+        before &= places >= held.place[:, None] - window
     paths = held.ancestors.size(1)
     if paths == 1:
         return before[:, None, None]

@@ -39,11 +39,14 @@ class Stack:
     positions: Positions = Sinusoidal()
     norm: Norm = LayerNorm()
     residual: Residual = PostNorm()
+    window: int = 0  # self-attention sees so many places to either side (Table 1, "restricted"); 0 = all of them
 
     def __post_init__(self) -> None:
         for name in ("layers", "d_ff"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.window < 0:
+            raise ConfigError(f"window: expected 1 place or more, or 0 for all of them, got {self.window}")
         if not 0 <= self.activation_dropout < 1:
             raise ConfigError(f"activation_dropout: expected a number from 0 up to 1, got {self.activation_dropout}")
 
@@ -93,7 +96,7 @@ class TransformerDecoder(StepwiseDecoder, WiredStack):
 
 @dataclass(frozen=True)
 class Places:
-    """What a stack's positions and the layout of its tokens mean for the attention of all its layers.
+    """What a stack's positions, the layout of its tokens and its window mean for the attention of all its layers.
 
     `seen` is where each of several paths may look, (B, 1, K, L); None where that is what stands before.
     """
@@ -101,24 +104,25 @@ class Places:
     turn: Turn
     bias: Tensor | None
     layout: Padded
+    window: int = 0
     seen: Tensor | None = None
 
     @classmethod
-    def of(cls, positions: PositionScheme, start: int, count: int, layout: Padded = PADDED) -> Places:
+    def of(cls, positions: PositionScheme, window: int, start: int, count: int, layout: Padded = PADDED) -> Places:
         """For `count` tokens after `start` read before."""
-        where = layout.within(start)
-        return cls(lambda heads: positions.rotate(heads, where), positions.bias(count, start + count), layout)
+        where, bias = layout.within(start), positions.bias(count, start + count)
+        return cls(lambda heads: positions.rotate(heads, where), bias, layout, window)
 
     @classmethod
-    def held(cls, positions: PositionScheme, state: Held, dtype: torch.dtype | None) -> Places:
+    def held(cls, positions: PositionScheme, window: int, state: Held, dtype: torch.dtype | None) -> Places:
         """For the newest token of every path; with a dtype, mask and bias are one (attention.hidden)."""
-        seen, place = paths_seen(state), state.place
+        seen, place = paths_seen(state, window), state.place
         bias = positions.bias_at(place, state.length)
         if bias is not None:
             bias = bias.repeat_interleave(state.ancestors.size(1), dim=3)  # the K paths of a place stand together
         if dtype is not None:
             seen, bias = hidden(seen, dtype) if bias is None else bias.to(dtype) + hidden(seen, dtype), None
-        return cls(lambda heads: positions.rotate(heads, place.unsqueeze(1)), bias, PADDED, seen)
+        return cls(lambda heads: positions.rotate(heads, place.unsqueeze(1)), bias, PADDED, seen=seen)
 
 
 class EncoderBlock(Block):
@@ -139,7 +143,13 @@ class EncoderBlock(Block):
         def attention(y: Tensor) -> Tensor:
             asked = self.attention.reflect(y, places.turn, places.layout)
             return self.attention.look(
-                *asked, looking, bias=places.bias, trace=trace, name=f"{name}.self", layout=places.layout
+                *asked,
+                looking,
+                bias=places.bias,
+                trace=trace,
+                name=f"{name}.self",
+                layout=places.layout,
+                window=places.window,
             )
 
         x = self.around_attention(x, attention, mask)
@@ -151,12 +161,14 @@ class PackingStack(nn.Module):
     """What both stacks say of themselves to whoever packs their tokens (packing.py)."""
 
     positions: PositionScheme
+    window: int
 
     @property
     def short(self) -> bool:
-        """Whether all attention can look at packed tokens where they lie."""
+        """Whether all attention can look at packed tokens where they lie: at all of a row, and at nothing but scores."""
         attentions = (module for module in self.modules() if isinstance(module, MultiHeadAttention))
-        return self.positions.bias(1, 1) is None and all(attention.short for attention in attentions)
+        plain = self.positions.bias(1, 1) is None and not self.window
+        return plain and all(attention.short for attention in attentions)
 
 
 class EncoderStack(PackingStack):
@@ -165,14 +177,14 @@ class EncoderStack(PackingStack):
     def __init__(self, config: TransformerEncoder, d_model: int, dropout: float) -> None:
         super().__init__()
         config.check_width(d_model)
-        self.positions = config.build_positions(d_model, causal=False)
+        self.positions, self.window = config.build_positions(d_model, causal=False), config.window
         self.dropout = Dropout(dropout)  # on the sum of embedding and position (section 5.4)
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: Padded = PADDED) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
-        places, looking = Places.of(self.positions, 0, x.size(1), layout), layout.sight(mask)
+        places, looking = Places.of(self.positions, self.window, 0, x.size(1), layout), layout.sight(mask)
         x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
@@ -227,9 +239,8 @@ class DecoderBlock(Block):
             query, *newest = self.attention.reflect(y, places.turn, layout)
             known = Remembered(*newest) if past is None else past.extend(Remembered(*newest))
             grown.append(known)
-            return self.attention.look(
-                query, known.key, known.value, looking, causal, places.bias, trace, f"{name}.self", layout
-            )
+            seen = known.key, known.value, looking, causal
+            return self.attention.look(query, *seen, places.bias, trace, f"{name}.self", layout, places.window)
 
         def cross(y: Tensor) -> Tensor:
             out: Tensor = self.cross(
@@ -252,7 +263,7 @@ class DecoderStack(PackingStack):
         super().__init__()
         config.check_width(d_model)
         self.wiring = config.wiring.build(d_model, encoder_layers, config.layers)
-        self.positions = config.build_positions(d_model, causal)
+        self.positions, self.window = config.build_positions(d_model, causal), config.window
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout, causal) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
@@ -300,11 +311,12 @@ class DecoderStack(PackingStack):
         source: SourceView = state.fixed
         start: int | Tensor
         if isinstance(state, Held):
-            places, start = Places.held(self.positions, state, x.dtype if self._fused else None), state.place
+            dtype = x.dtype if self._fused else None
+            places, start = Places.held(self.positions, self.window, state, dtype), state.place
             where = torch.arange(len(x), device=x.device), state.place
             past = [reserved.at(where, state.length) for reserved in state.grown]
         else:
-            places, start = Places.of(self.positions, state.length, read, layout), state.length
+            places, start = Places.of(self.positions, self.window, state.length, read, layout), state.length
             past = state.grown or [None] * len(self.layers)
         x, mask = self.dropout(layout.collect(self.positions.add(x, start))), layout.real(mask)
         grown: list[Remembered] = []

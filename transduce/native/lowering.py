@@ -43,6 +43,8 @@ def reasons_against(config: Model) -> list[str]:
         if not isinstance(stack, known):
             found.append(f"model.{name} is '{kind_of(type(stack))}', and only 'transformer' is run")
             continue
+        if stack.window:
+            found.append(f"model.{name}.window is {stack.window}, and only attention to all places is run")
         where = f"model.{name}.attention"
         if isinstance(stack.attention.score, Additive):
             found.append(f"{where}.score is 'additive', which is no dot product")
