@@ -161,6 +161,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "demo": "--output -o",
         "import": "",
         "export": "--to",
+        "lab": "--output -o",
         "config show": "",
     }
 

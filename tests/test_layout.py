@@ -55,9 +55,11 @@ MAY_IMPORT = {
     "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
     " model_folder training translation translator",
     "server": "errors data alignment search.wishes translation translator",
+    "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
+    " plot training.loop translator",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
-    " distillation training pipelines progress server",
+    " distillation training pipelines progress server lab",
     "__main__": "errors extras launch cli",
 }
 NO_TORCH = (

@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transduce import lab as lab
     from transduce.comparison.compare import compare as compare
     from transduce.conversion import convert as convert
     from transduce.data.batch import Batch as Batch
@@ -62,6 +63,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "lab":  # a package, which brings torch
+        return importlib.import_module("transduce.lab")
     if name not in _HOMES:
         raise AttributeError(f"module 'transduce' has no attribute {name!r}")
     from transduce.extras import needed_by

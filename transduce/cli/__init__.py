@@ -31,6 +31,7 @@ COMMANDS = {
     "demo": "training",
     "import": "exchanging.import_model",
     "export": "exchanging",
+    "lab": "laboratory",
     "config": "configs",
 }
 

@@ -221,23 +221,23 @@ class MultiHeadAttention(nn.Module):
             query, key = self.score.prepare(query, key)
             found: Tensor = self.output(layout.attend(query, key, value, mask, causal, self.score.scale))
             return found
-        heads = self._heads(query, key, value, mask, causal, window, bias, trace, name)
+        heads = self.heads(query, key, value, mask, causal, bias, trace, name, window)
         joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)
         return joined
 
-    def _heads(
+    def heads(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None,
-        causal: bool,
-        window: int,
-        bias: Tensor | None,
-        trace: Trace | None,
-        name: str,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: Tensor | None = None,
+        trace: Trace | None = None,
+        name: str = "",
+        window: int = 0,
     ) -> Tensor:
-        """What the heads found, (B, H, T, K)."""
+        """What the heads find before they are joined, (B, H, T, K); all heads have keys and values."""
         dropout = self.dropout if self.training else 0.0
         look = partial(attend, dropout=dropout, score=self.score, to_weights=self.to_weights)
         queries, keys = query.size(2), key.size(2)

@@ -1,0 +1,184 @@
+"""All words at once against one after another: quality, and honest speed, one sentence at a time and 32.
+
+The autoregressive decoder remembers keys and values, as it does when it is used; a slow baseline would flatter the
+rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transduce.data.corpus import Corpus
+from transduce.errors import ConfigError
+from transduce.evaluation.metrics import chrf
+from transduce.lab.learning import TRANSFORMER, Bench, Learning, exact, parameters, stack
+from transduce.lab.pace import Decoding as Speed
+from transduce.lab.pace import decoding_speeds, some_sources
+from transduce.lab.report import Finding, Report, Table
+from transduce.lab.tasks import number_words
+from transduce.plot import INK, colours, dress
+from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict
+from transduce.translator import Translator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BATCHES = (1, 32)
+PARALLEL = [*stack("encoder"), "model.decoder.kind=parallel", *stack("decoder")]
+MASKED = [*PARALLEL, "objective=masked_prediction", "objective.label_smoothing=0.0"]
+MASKED += ["search={kind='mask_predict',iterations=4}", "validation.search={kind='mask_predict',iterations=1}"]
+CTC = [*PARALLEL, "model.decoder.length={kind='upsampled',factor=3}", "objective=parallel_ctc"]
+CTC += ["search=ctc", "validation.search=ctc"]
+MODELS = {"autoregressive": TRANSFORMER, "mask-predict": MASKED, "CTC": CTC}
+FIRST = "autoregressive, greedy"
+
+
+@dataclass(frozen=True)
+class Decoding(Learning):
+    """Parallel decoders are trained `patience` times as many steps: they learn more slowly."""
+
+    steps: int = 300
+    patience: float = 1.5
+    iterations: tuple[int, ...] = (1, 4, 10)
+    repeats: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.iterations or min(self.iterations) < 1:
+            raise ConfigError(
+                f"iterations: expected some numbers of mask-predict's passes, got {list(self.iterations)}"
+            )
+        if self.patience < 1:
+            raise ConfigError(f"patience: expected 1 or more, got {self.patience}")
+
+    def searches(self) -> dict[str, dict[str, Any]]:
+        """The ways to translate with each model."""
+        rounds = {f"{n} pass{'es' if n > 1 else ''}": MaskPredict(n, length_candidates=3) for n in self.iterations}
+        return {
+            "autoregressive": {"greedy": Greedy(), "beam 4": Beam(size=4)},
+            "mask-predict": rounds,
+            "CTC": {"1 pass": CTCCollapse()},
+        }
+
+
+@dataclass(frozen=True)
+class Way:
+    """One model with one search."""
+
+    name: str
+    parallel: bool
+    parameters: int
+    chrf: float
+    exact: float
+    speeds: tuple[Speed, ...]
+
+
+@dataclass(frozen=True)
+class DecodingResult:
+    """Every way; the first is autoregressive and greedy."""
+
+    settings: Decoding
+    place: str
+    ways: tuple[Way, ...]
+
+    def faster(self, way: Way, batch: int) -> float:
+        """How many times as fast as the first."""
+        number = BATCHES.index(batch)
+        return self.ways[0].speeds[number].seconds_a_sentence / way.speeds[number].seconds_a_sentence
+
+    def report(self) -> Report:
+        rows = tuple(
+            (
+                way.name,
+                way.chrf,
+                100 * way.exact,
+                *(1000 * speed.seconds_a_sentence for speed in way.speeds),
+                *(self.faster(way, batch) for batch in BATCHES),
+                way.parameters,
+            )
+            for way in self.ways
+        )
+        headings = (
+            "way",
+            "chrF",
+            "exact, %",
+            *(f"ms a sentence, batch {batch}" for batch in BATCHES),
+            *(f"times as fast, batch {batch}" for batch in BATCHES),
+            "parameters",
+        )
+        return Report(
+            name="decoding",
+            title="Decoding: one word after another, or all at once",
+            question="How much faster is a decoder that writes all words at once, and what does it cost in quality?",
+            setup=(
+                f"{self.place} (parallel ones {self.settings.patience:g} times as many). Speed is"
+                " that of the search, all ways in turns, the least of some tries."
+            ),
+            tables=(Table("decoding", "Quality and speed", headings, rows),),
+            findings=tuple(self._findings()),
+            draw=self._draw,
+            size=(9.0, 4.2),
+        )
+
+    def _findings(self) -> list[Finding]:
+        first, parallel = self.ways[0], [way for way in self.ways if way.parallel]
+        fastest = max(parallel, key=lambda way: self.faster(way, 1))
+        best = max(parallel, key=lambda way: way.chrf)
+        alone, batched = self.faster(fastest, 1), self.faster(fastest, 32)
+        passes = [way for way in parallel if "mask-predict" in way.name]
+        found = [
+            Finding(f"{fastest.name} is {alone:.1f} times as fast as {first.name} at batch 1.", held=alone > 1),
+            Finding(
+                f"At batch 32 its advantage is {batched:.1f}: a batch keeps hardware busy without parallel decoding.",
+                held=batched < alone,
+            ),
+            Finding(
+                f"The best parallel way, {best.name}, has chrF {best.chrf:.1f} and {100 * best.exact:.0f} % exact;"
+                f" {first.name} has {first.chrf:.1f} and {100 * first.exact:.0f} %.",
+                held=best.chrf <= first.chrf,
+            ),
+        ]
+        if len(passes) > 1:
+            told = ", ".join(f"{way.name} {way.chrf:.1f}" for way in passes)
+            found.append(Finding(f"More passes, better text: chrF {told}.", held=passes[-1].chrf > passes[0].chrf))
+        return found
+
+    def _draw(self, figure: Figure) -> None:
+        panels = figure.subplots(1, 2, sharey=True)
+        for number, (axes, batch) in enumerate(zip(panels, BATCHES, strict=True)):
+            for way, colour in zip(self.ways, colours(len(self.ways)), strict=True):
+                took = 1000 * way.speeds[number].seconds_a_sentence
+                axes.plot([took], [way.chrf], "s" if way.parallel else "o", color=colour, markersize=9, label=way.name)
+            axes.set_xscale("log")
+            dress(axes, "chrF" if number == 0 else "")
+            axes.set_xlabel(f"ms a sentence, batch {batch}", color=INK)
+        panels[0].legend(frameon=False, fontsize=8, labelcolor=INK)
+
+
+def decoding(settings: Decoding | None = None) -> DecodingResult:
+    """Train the three models and translate in every way."""
+    settings = settings or Decoding()
+    with settings.bench(number_words(6000, 200, settings.seed)) as bench:
+        longer = round(settings.steps * settings.patience)
+        opened = {
+            name: bench.train(name, *words, steps=settings.steps if words is TRANSFORMER else longer).open()
+            for name, words in MODELS.items()
+        }
+        ways = {
+            f"{name}, {search}": (opened[name], how)
+            for name, searches in settings.searches().items()
+            for search, how in searches.items()
+        }
+        sources = some_sources(Corpus.open(bench.corpus), 32)
+        speeds = decoding_speeds(ways, sources, BATCHES, settings.repeats, bench.device)
+        found = [_way(name, *ways[name], bench, tuple(speeds[name, batch] for batch in BATCHES)) for name in ways]
+        return DecodingResult(settings, bench.place, tuple(found))
+
+
+def _way(name: str, translator: Translator, search: Any, bench: Bench, speeds: tuple[Speed, ...]) -> Way:
+    sources, references = bench.held_out()
+    own = Translator(translator.engine, translator.tokenizers, search)
+    texts = own(sources)
+    quality = chrf(texts, references).value
+    return Way(name, not name.startswith("autoregressive"), parameters(own), quality, exact(texts, references), speeds)

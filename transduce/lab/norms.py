@@ -1,0 +1,273 @@
+"""BatchNorm against LayerNorm: whose numbers a word's vector depends on, in training and when it is used.
+
+LayerNorm (the paper) norms each token over its own width. BatchNorm norms each number over all tokens of a batch, so
+that in training a sentence's vectors depend on its company, and afterwards on running statistics instead. Shapes: B
+batch, S source length, D d_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from transduce.data.batch import collate, pad_sources
+from transduce.data.corpus import Corpus
+from transduce.errors import ConfigError
+from transduce.lab.learning import TRANSFORMER, Bench, Learning, exact, network
+from transduce.lab.pace import SYMBOLS
+from transduce.lab.report import Finding, Report, Table
+from transduce.lab.tasks import copying
+from transduce.lab.timing import fitted
+from transduce.model.attention import Attention
+from transduce.model.norms import BatchNorm, LayerNorm, Norm
+from transduce.model.transformer import TransformerEncoder
+from transduce.objectives.base import teacher_force
+from transduce.plot import INK, colours, dress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NORMS: dict[str, Norm] = {"LayerNorm": LayerNorm(), "BatchNorm": BatchNorm()}
+WORKED = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0), (7.0, 8.0, 9.0))  # three tokens of three numbers
+_D, _WORDS, _DRAWS = 32, 50, 8
+
+
+@dataclass(frozen=True)
+class Norms(Learning):
+    """`companies` are the sizes of batches in which one sentence is looked at; `tokens` those that models are trained
+    with.
+    """
+
+    steps: int = 200
+    companies: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    tokens: tuple[int, ...] = (64, 1024)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.companies or min(self.companies) < 2 or not self.tokens or min(self.tokens) < 16:
+            raise ConfigError(
+                f"companies: expected batches of 2 sentences or more, and tokens of 16 or more, got"
+                f" {list(self.companies)} and {list(self.tokens)}"
+            )
+
+
+@dataclass(frozen=True)
+class Company:
+    """How much one sentence's vectors move with the others of its batch: deviation over their size."""
+
+    norm: str
+    sentences: int
+    change: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model trained with batches of so many tokens: held-out loss by the batch's own statistics and by those it is
+    used with, and the share of held-out strings that are exact.
+    """
+
+    norm: str
+    tokens: int
+    training_loss: float
+    using_loss: float
+    exact: float
+
+
+@dataclass(frozen=True)
+class NormsResult:
+    """`worked` is the example of three tokens, normed; `drift` how far batches of short and of long sentences are from
+    the running statistics, in running deviations.
+    """
+
+    settings: Norms
+    place: str
+    worked: dict[str, tuple[tuple[float, ...], ...]]
+    companies: tuple[Company, ...]
+    trained: tuple[Trained, ...]
+    drift: tuple[float, float]
+
+    def report(self) -> Report:
+        example = tuple(
+            (f"token {number + 1}", str(WORKED[number]), *(_told(self.worked[name][number]) for name in NORMS))
+            for number in range(3)
+        )
+        sizes = self.settings.companies
+        moved = tuple((name, *(row.change for row in self.companies if row.norm == name)) for name in NORMS)
+        models = tuple(
+            (row.norm, row.tokens, row.training_loss, row.using_loss, 100 * row.exact) for row in self.trained
+        )
+        return Report(
+            name="norms",
+            title="Norms: LayerNorm against BatchNorm",
+            question="Whose numbers does a word's vector depend on, and does it matter?",
+            setup=f"{self.place}; the encoder whose vectors are watched has two layers of width {_D}.",
+            tables=(
+                Table(
+                    "norms",
+                    "Trained models",
+                    ("norm", "tokens a batch", "loss as trained", "loss as used", "exact, %"),
+                    models,
+                ),
+                Table(
+                    "company",
+                    "Relative change of a sentence's vectors with its batch",
+                    ("norm", *(f"{n} sentences" for n in sizes)),
+                    moved,
+                ),
+                Table("worked", "Three tokens of three numbers", ("token", "before", *NORMS), example),
+            ),
+            findings=tuple(self._findings()),
+            draw=self._draw,
+            size=(10.0, 4.0),
+        )
+
+    def _findings(self) -> list[Finding]:
+        batch = [row.change for row in self.companies if row.norm == "BatchNorm"]
+        layer = [row.change for row in self.companies if row.norm == "LayerNorm"]
+        power = fitted(self.settings.companies, batch) if len(batch) > 1 else None
+        gaps = {(row.norm, row.tokens): row.using_loss - row.training_loss for row in self.trained}
+        small = min(self.settings.tokens)
+        told = "; ".join(
+            f"{row.norm}, {row.tokens} tokens: {row.training_loss:.3f} as trained, {row.using_loss:.3f} as used,"
+            f" {row.exact:.0%} exact"
+            for row in self.trained
+        )
+        return [
+            Finding(
+                f"With LayerNorm a sentence's company changes its vectors by {max(layer):.1e}.", held=max(layer) < 1e-5
+            ),
+            Finding(
+                f"With BatchNorm by {batch[0]:.2f} of their size among {self.settings.companies[0]} and {batch[-1]:.2f}"
+                f" among {self.settings.companies[-1]} sentences"
+                + (f"; it shrinks as sentences^({power}), noise would as -0.5." if power else "."),
+                held=batch[-1] < batch[0] and min(batch) > 1e-3,
+            ),
+            Finding(
+                f"Held-out loss: {told}.",
+                held=abs(gaps["LayerNorm", small]) < 1e-4 < abs(gaps["BatchNorm", small]),
+            ),
+            Finding(
+                f"Batches of short sentences lie {self.drift[0]:.2f} running deviations from BatchNorm's running means,"
+                f" batches of long ones {self.drift[1]:.2f}: what one number stands for depends on the length.",
+            ),
+        ]
+
+    def _draw(self, figure: Figure) -> None:
+        company, loss = figure.subplots(1, 2)
+        for name, colour in zip(NORMS, colours(len(NORMS)), strict=True):
+            rows = [row for row in self.companies if row.norm == name]
+            company.plot([row.sentences for row in rows], [row.change for row in rows], "o-", color=colour, label=name)
+            models = [row for row in self.trained if row.norm == name]
+            sizes = [row.tokens for row in models]
+            loss.plot(sizes, [row.training_loss for row in models], "o-", color=colour, label=f"{name}, as trained")
+            loss.plot(sizes, [row.using_loss for row in models], "s--", color=colour, label=f"{name}, as used")
+        company.set_xscale("log", base=2)
+        dress(company, "relative change of a sentence's vectors")
+        company.set_xlabel("sentences in its batch", color=INK)
+        company.legend(frameon=False, fontsize=8, labelcolor=INK)
+        loss.set_xscale("log", base=2)
+        dress(loss, "held-out loss")
+        loss.set_xlabel("tokens a batch in training", color=INK)
+        loss.set_xticks(self.settings.tokens, [f"{n:,}" for n in self.settings.tokens])
+        loss.legend(frameon=False, fontsize=8, labelcolor=INK)
+
+
+def _told(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:.2f}" for number in numbers)
+
+
+def norms(settings: Norms | None = None) -> NormsResult:
+    """The worked example, a sentence in changing company, and models trained with both."""
+    settings = settings or Norms()
+    torch.manual_seed(settings.seed)
+    worked = {name: worked_example(norm) for name, norm in NORMS.items()}
+    companies = tuple(Company(name, n, company(norm, n)) for name, norm in NORMS.items() for n in settings.companies)
+    with settings.bench(copying(6000, range(2, 13), 200, settings.seed)) as bench:
+        rows, drift = [], (0.0, 0.0)
+        for name in NORMS:
+            kind = "layer_norm" if name == "LayerNorm" else "batch_norm"
+            for tokens in settings.tokens:
+                words = [f"model.{side}.norm={kind}" for side in ("encoder", "decoder")]
+                translator = bench.train(f"{name} {tokens}", *TRANSFORMER, *words, f"data.tokens={tokens}").open()
+                model = network(translator)
+                sources, references = bench.held_out()
+                losses = [_loss(model, bench, training) for training in (True, False)]
+                right = exact(translator(sources), references)
+                rows.append(Trained(name, tokens, losses[0], losses[1], right))
+                if kind == "batch_norm":
+                    drift = _drift(model, bench)
+        return NormsResult(settings, bench.place, worked, companies, tuple(rows), drift)
+
+
+def worked_example(norm: Norm) -> tuple[tuple[float, ...], ...]:
+    """Three tokens of one batch through a fresh norm, as in training."""
+    module = norm.build(3).train()
+    with torch.no_grad():
+        normed: Tensor = module(torch.tensor(WORKED).unsqueeze(1))
+    return tuple(tuple(row) for row in normed.squeeze(1).tolist())
+
+
+@torch.no_grad()
+def company(norm: Norm, sentences: int) -> float:
+    """One sentence among others, drawn anew each time, through an encoder as in training (without dropout)."""
+    generator = torch.Generator().manual_seed(1)
+
+    def sentence(length: int) -> list[int]:
+        return torch.randint(4, _WORDS, (length,), generator=generator).tolist()
+
+    torch.manual_seed(1)
+    encoder = TransformerEncoder(2, Attention(4), 2 * _D, norm=norm).build(_D, 0.0).train()
+    embedding, own = torch.randn(_WORDS, _D), sentence(10)
+    found = []
+    for _ in range(_DRAWS):
+        others = [sentence(int(n)) for n in torch.randint(2, 30, (sentences - 1,), generator=generator)]
+        tokens, mask = pad_sources([own, *others], SYMBOLS)
+        found.append(encoder(embedding[tokens], mask).layers[-1][0, : len(own)])
+    states = torch.stack(found)  # (draws, S, D)
+    return float((states - states.mean(0)).norm(dim=-1).mean() / states.norm(dim=-1).mean())
+
+
+def _held_out_batch(bench: Bench, longest_first: bool = False, count: int = 200) -> Any:
+    corpus = Corpus.open(bench.corpus)
+    split = corpus.split("valid")
+    pairs = sorted(
+        (split.pair(number) for number in range(len(split))), key=lambda pair: len(pair[0]), reverse=longest_first
+    )
+    symbols = corpus.tokenizers.source.symbols, corpus.tokenizers.target.symbols
+    return collate([s for s, _ in pairs[:count]], [t for _, t in pairs[:count]], *symbols).to(bench.device)
+
+
+@torch.no_grad()
+def _loss(model: Any, bench: Bench, training: bool) -> float:
+    """Held-out loss a token, by the batch's own statistics (as in training) or by those that the model is used with."""
+    batch = _held_out_batch(bench)
+    kept = {name: tensor.clone() for name, tensor in model.weights().items()}
+    model.train(training)
+    log_probs = teacher_force(model, batch).log_softmax(-1).gather(-1, batch.gold.unsqueeze(-1)).squeeze(-1)
+    model.eval()
+    model.load_weights(kept)  # a pass in training moves running statistics
+    return float(-log_probs[batch.target_mask].mean())
+
+
+@torch.no_grad()
+def _drift(model: Any, bench: Bench) -> tuple[float, float]:
+    """Of the first norm of the encoder, for batches of the shortest and of the longest sentences."""
+    norm: nn.Module = next(module for module in model.encoder.modules() if hasattr(module, "running_mean"))
+    found: list[float] = []
+
+    def watch(module: Any, inputs: tuple[Tensor, Tensor | None]) -> None:
+        x, mask = inputs
+        real = x if mask is None else x[mask]
+        mean = real.reshape(-1, x.size(-1)).mean(0)
+        found.append(float(((mean - module.running_mean) / module.running_variance.sqrt()).abs().mean()))
+
+    handle = norm.register_forward_pre_hook(watch)
+    for longest_first in (False, True):
+        batch = _held_out_batch(bench, longest_first, count=40)
+        model.encode(batch.source, batch.source_mask)
+    handle.remove()
+    return found[0], found[1]
