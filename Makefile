@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast lint setup native sanitize clean
+.PHONY: demo test fast lint setup native sanitize lab clean
 
 demo: $(READY)
 	$(BIN)/transduce demo --output runs/demo
@@ -39,6 +39,10 @@ sanitize: $(READY)
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 		$(BIN)/python -m pytest tests/native -p no:cacheprovider; status=$$?; \
 		$(BIN)/python setup.py -q build_ext --inplace --force; exit $$status
+
+# The pages of docs/lab, all experiments anew: about fifteen minutes on two cores.
+lab: $(READY)
+	$(BIN)/transduce lab all --output docs/lab
 
 clean:
 	rm -rf $(VENV) runs build transduce/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

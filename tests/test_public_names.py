@@ -57,6 +57,13 @@ def test_the_names_are_these() -> None:
         transduce.trian  # noqa: B018
 
 
+def test_the_laboratory_is_a_package_fetched_when_asked_for() -> None:
+    assert transduce.lab.complexity.__name__ == "complexity"
+    assert set(dir(transduce.lab)) >= set(transduce.lab.__all__)
+    for name in transduce.lab.__all__:
+        assert inspect.getdoc(getattr(transduce.lab, name)), name
+
+
 def test_importing_is_quick_and_needs_no_torch() -> None:
     code = "import sys, transduce, transduce.translator; transduce.Translator; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

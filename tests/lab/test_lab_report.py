@@ -134,6 +134,7 @@ def test_the_command_alone_lists_the_experiments(run: Run) -> None:
         ),
         (["positions", "schemes=['rotery']"], "schemes: expected some of sinusoidal, learned"),
         (["positions", "longest=2"], "longest: expected at least 4 letters, got 2"),
+        (["length", "longest=1"], "longest: expected strings of 4 letters at least, got 1"),
         (["length", "ranges=1"], "ranges: expected at least 2 to compare, got 1"),
         (["exposure", "noise=2.0"], "noise: expected shares from 0 to 1, got [2.0]"),
         (["teacher-forcing", "lengths=[1]"], "lengths: expected targets of 2 tokens or more in rows, got [1]"),

@@ -14,7 +14,7 @@ from transduce.errors import ConfigError
 from transduce.evaluation.metrics import chrf
 from transduce.lab.learning import FIXED_VECTOR, RECURRENT, TRANSFORMER, Learning, exact
 from transduce.lab.report import Finding, Report, Table
-from transduce.lab.tasks import number_words
+from transduce.lab.tasks import copying
 from transduce.plot import INK, colours, dress
 
 if TYPE_CHECKING:
@@ -29,12 +29,16 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Length(Learning):
-    """Held-out sentences fall into `ranges` ranges of length with as many each."""
+    """Strings of 1 to `longest` letters are turned round; held-out ones fall into `ranges` of length, as many each."""
 
+    steps: int = 300
+    longest: int = 12
     ranges: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.longest < 4:
+            raise ConfigError(f"longest: expected strings of 4 letters at least, got {self.longest}")
         if self.ranges < 2:
             raise ConfigError(f"ranges: expected at least 2 to compare, got {self.ranges}")
 
@@ -115,14 +119,14 @@ class LengthResult:
 def length(settings: Length | None = None) -> LengthResult:
     """Train the three and look where they fail."""
     settings = settings or Length()
-    with settings.bench(number_words(6000, 240, settings.seed)) as bench:
+    with settings.bench(copying(6000, range(1, settings.longest + 1), 240, settings.seed, turned=True)) as bench:
         sources, references = bench.held_out()
         order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
         ends = [part * len(order) // settings.ranges for part in range(settings.ranges + 1)]
         cut = [order[begin:end] for begin, end in pairwise(ends)]
         rows: list[Range] = []
         for name, words in FAMILIES.items():
-            translations = bench.train(name, *words).open()(sources)
+            translations = bench.train(name, *words, "data.tokens=512").open()(sources)
             rows += [_range(name, part, sources, translations, references) for part in cut]
         return LengthResult(settings, bench.place, tuple(rows))
 
