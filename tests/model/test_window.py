@@ -87,6 +87,13 @@ def test_a_step_of_decoding_looks_at_no_more_than_its_window(monkeypatch: pytest
     assert seen == [4, batch.source.size(1)]  # itself and three before it; then the source
 
 
+def test_a_window_is_not_looked_at_where_tokens_lie() -> None:
+    """The kernel for packed tokens sees whole rows."""
+    plain = TransformerEncoder(1, Attention(2), 16)
+    assert plain.build(32, 0.0).short
+    assert not TransformerEncoder(1, Attention(2), 16, window=3).build(32, 0.0).short
+
+
 def test_a_window_below_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="window: expected 1 place or more, or 0 for all of them, got -1"):
         TransformerEncoder(window=-1)

@@ -38,7 +38,7 @@ FIRST = "autoregressive, greedy"
 class Decoding(Learning):
     """Parallel decoders are trained `patience` times as many steps: they learn more slowly."""
 
-    steps: int = 300
+    steps: int = 250
     patience: float = 1.5
     iterations: tuple[int, ...] = (1, 4, 10)
     repeats: int = 3

@@ -147,7 +147,7 @@ def positions(settings: Positions | None = None) -> PositionsResult:
         tests = {one: strings(100, range(max(3, one[0]), one[1] + 1), settings.seed + 1) for one in ranges}
         for scheme in settings.schemes:
             words = [f"model.{side}.positions={scheme}" for side in ("encoder", "decoder")]
-            translator = bench.train(scheme, *TRANSFORMER, *words).open()
+            translator = bench.train(scheme, *TRANSFORMER, *words, "data.tokens=512").open()
             for (first, last), pairs in tests.items():
                 texts = translate_whole(translator, [source for source, _ in pairs])
                 right = [target for _, target in pairs]

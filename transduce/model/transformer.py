@@ -165,7 +165,7 @@ class PackingStack(nn.Module):
 
     @property
     def short(self) -> bool:
-        """Whether all attention can look at packed tokens where they lie: at all of a row, and at nothing but scores."""
+        """Whether all attention can look at packed tokens where they lie: all of a row, by scores alone."""
         attentions = (module for module in self.modules() if isinstance(module, MultiHeadAttention))
         plain = self.positions.bias(1, 1) is None and not self.window
         return plain and all(attention.short for attention in attentions)
