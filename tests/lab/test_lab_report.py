@@ -53,9 +53,11 @@ def test_without_matplotlib_there_is_a_page_all_the_same(tmp_path: Path, monkeyp
 
 
 def test_the_index_counts_what_held_and_tells_what_did_not(tmp_path: Path) -> None:
-    page = index([report()], tmp_path).read_text(encoding="utf-8")
+    write(report(), tmp_path)
+    page = index(tmp_path, ["speed", "length"]).read_text(encoding="utf-8")
     assert "| [A title](length.md) | A question? | 1 of 2 |" in page
     assert "- length: It fell." in page
+    assert "speed.md" not in page
 
 
 def test_numbers_are_short_and_lists_are_read_aloud() -> None:
@@ -103,7 +105,7 @@ def test_the_scaling_factor_on_the_command_line(run: Run, tmp_path: Path) -> Non
     assert "footnote 4 says d_k^1" in ran.out.decode()
     assert "NOT as expected" not in ran.out.decode()
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["scaling-factor.csv", "scaling-factor.md", "scaling-factor.png"]
+    assert names == ["README.md", "scaling-factor.csv", "scaling-factor.md", "scaling-factor.png"]
     rows = list(csv.DictReader((tmp_path / "scaling-factor.csv").open(encoding="utf-8")))
     by_width = {int(row["d_k"]): float(row["variance of scores"]) for row in rows if row["score"] == "dot product"}
     assert by_width[64] == pytest.approx(64, rel=0.15)

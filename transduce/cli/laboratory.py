@@ -46,12 +46,8 @@ def lab(
         for experiment in EXPERIMENTS:
             print(f"{experiment.name:16}{experiment.shows}")
         return
-    reports = []
     for chosen in NAMES if name == "all" else [name]:
         report = perform(chosen, words or [])
         show(report, console)
-        files = write(report, output)
+        files = [*write(report, output), index(output, NAMES)]
         print(f"\n{output}: {', '.join(file.name for file in files)}\n")
-        reports.append(report)
-    if name == "all":
-        print(index(reports, output))

@@ -1,4 +1,4 @@
-"""The page that leads to all pages of the laboratory."""
+"""The page that leads to all pages of the laboratory that lie in a folder, made from those pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transduce.durable import write_text
-from transduce.lab.report import Report
+from transduce.lab.report import Finding
 
 OPENING = """# The laboratory
 
@@ -27,18 +27,29 @@ of your own or a GPU. From Python:
 """
 
 
-def index(reports: Sequence[Report], folder: Path) -> Path:
-    """Write README.md in the folder: every experiment, its question, and how many of its expectations held."""
+def index(folder: Path, names: Sequence[str]) -> Path:
+    """Write README.md: every experiment that has a page, its question, and how many of its expectations held."""
     rows = ["| experiment | question | as expected |", "| --- | --- | --- |"]
-    for report in reports:
-        expected = [finding.held for finding in report.findings if finding.held is not None]
-        rows.append(f"| [{report.title}]({report.name}.md) | {report.question} | {sum(expected)} of {len(expected)} |")
-    missed = [
-        f"- {report.name}: {finding.text}" for report in reports for finding in report.findings if finding.held is False
-    ]
+    missed: list[str] = []
+    for name in names:
+        page = folder / f"{name}.md"
+        if not page.exists():
+            continue
+        lines = page.read_text(encoding="utf-8").split("\n")
+        held, failed = _told(lines, held=True), _told(lines, held=False)
+        rows.append(
+            f"| [{lines[0].removeprefix('# ')}]({page.name}) | {lines[2]} | {len(held)} of {len(held) + len(failed)} |"
+        )
+        missed += [f"- {name}: {text}" for text in failed]
     parts = [OPENING, "\n".join(rows)]
     if missed:
-        parts += ["\n## Not as expected", "\n".join(missed)]
+        parts += ["\n## Not as expected\n", "\n".join(missed)]
     path = folder / "README.md"
     write_text(path, "\n".join(parts) + "\n")
     return path
+
+
+def _told(lines: Sequence[str], held: bool) -> list[str]:
+    """The findings of a page that held, or did not."""
+    mark = f"- **{Finding('', held).mark}**: "
+    return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

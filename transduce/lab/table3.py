@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 ROWS = Path(__file__).with_name("table3.toml")
 SMALL = (
-    "data.tokens=512 model.encoder.layers=2 model.decoder.layers=2 model.encoder.attention.heads=2 model.decoder.attention.heads=2"
-    " model.encoder.d_ff=128 model.decoder.d_ff=128 model.dropout=0.1 objective.label_smoothing=0.1"
+    "data.tokens=512 model.dropout=0.1 objective.label_smoothing=0.1"
+    " model.encoder.layers=2 model.encoder.attention.heads=2 model.encoder.d_ff=128"
+    " model.decoder.layers=2 model.decoder.attention.heads=2 model.decoder.d_ff=128"
 ).split()
 FEW = (
     "base",
