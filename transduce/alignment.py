@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from transduce.data.grouping import group_by_length
 from transduce.data.tokenizer import Tokenizer
@@ -46,9 +46,9 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Grouped:
-    """Tokens of a text, its units, and the unit that each token belongs to."""
+    """Tokens of a text, its units, and the unit that each token belongs to; frames of a file are no tuple."""
 
-    tokens: tuple[int, ...]
+    tokens: Any
     units: tuple[str, ...]
     unit: tuple[int, ...]
 
@@ -144,7 +144,8 @@ def attend_all(
     lengths = [len(tag) + max(len(s.tokens), len(t.tokens)) + 1 for tag, (s, t) in zip(tags, pairs, strict=True)]
     found: dict[int, Block] = {}
     for batch in group_by_length(lengths, batch_tokens):
-        sources, targets = [tags[i] + pairs[i][0].tokens for i in batch], [pairs[i][1].tokens for i in batch]
+        sources = [tags[i] + pairs[i][0].tokens if tags[i] else pairs[i][0].tokens for i in batch]  # frames have none
+        targets = [pairs[i][1].tokens for i in batch]
         for i, weights in zip(batch, engine.attend(sources, targets, layer), strict=True):
             found[i] = Block(*pairs[i], merge(weights[:, len(tags[i]) :], *pairs[i]))
     return [found[i] for i in range(len(pairs))]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
+from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
 from transduce.model.seq2seq import Model
+from transduce.model.sources import Tokens
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.objectives.masked_prediction import MaskedPrediction
 from transduce.objectives.minimum_risk import MinimumRisk
@@ -72,6 +74,11 @@ class Config:
         check_fit(self.objective, decoder, "objective", typing.get_args(ObjectiveChoice))
         check_fit(self.search, decoder)
         check_fit(self.validation.search, decoder, "validation.search")
+        if self.data.shapes and not isinstance(self.model.source, Tokens):
+            raise ConfigError(
+                f"data.shapes: {self.data.shapes} shapes are for batches as wide as long, and recordings and pictures"
+                " have many more frames than their texts have tokens; set data.shapes=0"
+            )
         if self.training.parallel == "fsdp" and isinstance(self.objective, SequenceLevel):
             raise ConfigError(
                 "training.parallel: with fsdp all processes use each block as often, and translations that are drawn"
@@ -87,5 +94,20 @@ class Config:
                 self.objective.check(self.model)
             except ConfigError as error:
                 raise ConfigError(f"objective.{error}") from None
-        check_fit(self.search, self.model.decoder)
-        check_fit(self.validation.search, self.model.decoder, "validation.search")
+
+
+def check_source(model: Model, corpus: Corpus) -> None:
+    """Refuse a model that reads something else than the corpus holds."""
+    reader, width = corpus.reader, model.source.width
+    if reader is None and width:
+        raise ConfigError(
+            f"model.source: reads frames of {width} numbers, and the sources of {corpus.folder} are text;"
+            " set model.source=tokens, or prepare recordings or pictures"
+        )
+    if reader is not None and width != reader.width:
+        reads = f"frames of {width} numbers" if width else "tokens"
+        kind = f"frames, model.source.features={reader.width}" if reader.kind == "speech" else "patches"
+        raise ConfigError(
+            f"model.source: reads {reads}, and {corpus.folder} holds {reader.kind}, frames of {reader.width} numbers;"
+            f" set model.source.kind={kind}, with the settings that the corpus was prepared with"
+        )

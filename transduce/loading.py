@@ -6,8 +6,9 @@ A run folder is opened with torch, a converted one by the native engine, and the
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transduce.data.tokenizer import Tokenizers
 from transduce.engines.fallback import Fallback, tell
@@ -16,6 +17,7 @@ from transduce.extras import needed_by
 from transduce.model_folder import (
     MODEL,
     NATIVE,
+    READER,
     TOKENIZER,
     Converted,
     ConvertedDecoder,
@@ -27,6 +29,10 @@ from transduce.search.fit import STEPWISE
 from transduce.translation import Engine
 from transduce.translator import Translator
 
+if TYPE_CHECKING:
+    from transduce.data.reader import Reading
+
+BATCH_TOKENS, BATCH_FRAMES = 4096, 32768  # of a batch; an encoder has fewer places than there are frames
 ENGINES = ("auto", "torch", "native")
 
 
@@ -157,10 +163,34 @@ def _open_torch(
         members.append(model.to(place))
         longest = min(longest, its_longest)
     whole = Ensemble(members, weights) if len(members) > 1 or weights else members[0]
-    if place.type == "cpu":
-        graphs = "off"  # a CPU has none, and the plain searches let finished sentences go at once
+    reading = _open_reading(folders, config.model.source.places)
+    if place.type == "cpu" or reading is not None:
+        graphs = "off"  # a CPU has none, and the plain searches let finished sentences go at once; frames have no rooms
     symbols = tokenizers.source.symbols, tokenizers.target.symbols
     engine = TorchEngine(with_precision(whole, precision), *symbols, place, graphs)
     return Translator(
-        engine, tokenizers, config.search, longest, decoder=config.model.decoder, search_tokens=engine.search_tokens
+        engine,
+        tokenizers,
+        config.search,
+        longest,
+        BATCH_FRAMES if reading else BATCH_TOKENS,
+        decoder=config.model.decoder,
+        search_tokens=engine.search_tokens,
+        reading=reading,
     )
+
+
+def _open_reading(folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]]) -> Reading | None:
+    """How the models read files; None where they read text. Of an ensemble all must read alike."""
+    facts = [(one / READER).read_bytes() if (one / READER).is_file() else b"" for one in folders]
+    for other, own in zip(folders, facts, strict=True):
+        if own != facts[0]:
+            raise ConfigError(
+                f"{other}: reads its sources otherwise than {folders[0]} ({READER}); use models trained on one corpus"
+            )
+    if not facts[0]:
+        return None
+    from transduce.data.reader import Reading  # numpy comes with it
+    from transduce.data.sources import read_facts
+
+    return Reading(read_facts(folders[0] / READER), places)

@@ -1,7 +1,8 @@
 """What lies in the folder of a model, told without torch: a run, a converted model, or both.
 
-config.toml, tokenizer/ and README.md are in both. model.safetensors has weights for torch, as `transduce train` writes
-them, model.native (with native.json) those for the native engine, as `transduce convert` does.
+config.toml, tokenizer/ and README.md are in both, reader.json where a model reads recordings or pictures.
+model.safetensors has weights for torch, as `transduce train` writes them, model.native (with native.json) those for the
+native engine, as `transduce convert` does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from transduce.durable import write_text
 from transduce.errors import RunError
 from transduce.search.choice import Chosen
 
-CONFIG, TOKENIZER, CARD = "config.toml", "tokenizer", "README.md"
+CONFIG, TOKENIZER, CARD, READER = "config.toml", "tokenizer", "README.md", "reader.json"
 MODEL, NATIVE, NATIVE_FACTS = "model.safetensors", "model.native", "native.json"
 # JSON escapes quotes inside strings, so these bytes can only be the key itself, never part of a name or a value.
 SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')

@@ -67,6 +67,20 @@ def read_pairs(source: Path, target: Path) -> Pairs:
     return Pairs(sources, targets)
 
 
+def read_manifest(path: Path) -> Pairs:
+    """Files and their texts: a TSV of path (seen from the manifest's folder) and text."""
+    pairs = [(number, *line.partition("\t")) for number, line in enumerate(read_lines(path), start=1)]
+    for number, file, tab, _ in pairs:
+        if not tab or not file:
+            raise DataError(f"{path}:{number}: expected the path of a file, a tab and its text")
+    return Pairs([str(path.parent / file) for _, file, _, _ in pairs], [text for *_, text in pairs])
+
+
+def read_list(path: Path) -> list[str]:
+    """Paths of files: those of a manifest (.tsv), else a line each, seen from here."""
+    return read_manifest(path).sources if path.suffix == ".tsv" else [line for line in read_lines(path) if line]
+
+
 @contextmanager
 def written(path: Path | None, source: Path | None = None) -> Iterator[TextIO]:
     """A file to write text to, standard output if none is named; \\n stays \\n. It may not be the one read from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from transduce.alignment import Alignment
 from transduce.search.hypothesis import Hypothesis
@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+Source: TypeAlias = Any  # tokens, a sequence of numbers; or the frames (n, width) of a recording or a picture
+
+
 class Engine(Protocol):
-    """Runs a model over token sequences (without bos and eos)."""
+    """Runs a model over token sequences (without bos and eos), or over frames."""
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         """Hypotheses of each source, best first, by the given search config."""
         ...
 
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score(self, sources: Sequence[Source], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probability of each target token, the end symbol last."""
         ...
 
     def attend(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
+        self, sources: Sequence[Source], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
         """How much each target token looks at each source token (T, S), in one decoder layer or the mean of all."""
         ...

@@ -10,9 +10,9 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from transduce.alignment import Alignment, Block, Unit, attend_all, group_text, group_tokens, join
+from transduce.alignment import Alignment, Block, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.data.grouping import group_by_length
 from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
@@ -23,7 +23,10 @@ from transduce.search.hypothesis import Choice, Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
 from transduce.search.wishes import NOTHING, Stop, Wishes, spell
-from transduce.translation import Engine, Scored, Translation
+from transduce.translation import Engine, Scored, Source, Translation
+
+if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
+    from transduce.data.reader import Reading
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class _Job:
 
     text: int
     part: Part
-    tokens: tuple[int, ...]
+    tokens: Source
     wishes: Wishes
 
 
@@ -51,7 +54,8 @@ class Translator:
     `search` is a search config used when a call names none. Sources of more than `longest` tokens are cut at sentence
     ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch;
     `search_tokens`, if given, what an engine searches at once that makes batches of its own. `decoder` is the config of
-    the model's decoder: searches that do not fit it are refused.
+    the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
+    pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Translator:
         batch_tokens: int = 4096,
         decoder: Any = None,
         search_tokens: int = 0,
+        reading: Reading | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizers = tokenizers
@@ -71,6 +76,7 @@ class Translator:
         self.batch_tokens = batch_tokens
         self.decoder = decoder
         self.search_tokens = search_tokens
+        self.reading = reading
 
     @overload
     def __call__(self, text: str, **options: Any) -> str: ...
@@ -163,8 +169,7 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
         """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
         tags = self._pair_tags("score", sources, targets, to)
-        encoded = self.tokenizers.source.encode(sources)
-        source_tokens = [[*tag, *tokens] for tag, tokens in zip(tags, encoded, strict=True)]
+        source_tokens = [self._source(source, tag) for source, tag in zip(sources, tags, strict=True)]
         target_tokens = self.tokenizers.target.encode(targets)
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(source_tokens, target_tokens, strict=True)]
         found: list[Scored | None] = [None] * len(sources)
@@ -189,7 +194,7 @@ class Translator:
         """
         tags = self._pair_tags("align", sources, targets, to)
         pairs = [
-            (group_text(self.tokenizers.source, source, unit), group_text(self.tokenizers.target, target, unit))
+            (self._grouped(source, unit), group_text(self.tokenizers.target, target, unit))
             for source, target in zip(sources, targets, strict=True)
         ]
         return [join([block]) for block in attend_all(self.engine, pairs, tags, layer, self.batch_tokens)]
@@ -206,8 +211,24 @@ class Translator:
         check_all_used("to", to, len(sources))
         return tags
 
+    def _source(self, text: str, tag: tuple[int, ...] = ()) -> Source:
+        """A whole text as the model reads it."""
+        if self.reading is not None:
+            return self.reading.reader.read(text)
+        return tag + tuple(self.tokenizers.source.encode([text])[0])
+
+    def _grouped(self, text: str, unit: Unit, source: Source = ()) -> Grouped:
+        """The same in units; of files these are the places of the memory, named by where they are in it."""
+        if self.reading is None:
+            return group_text(self.tokenizers.source, text, unit)
+        frames = source if len(source) else self._source(text)
+        units = self.reading.units(frames)
+        return Grouped(frames, units, tuple(range(len(units))))
+
     def _tag(self, language: str) -> tuple[int, ...]:
         """The token `<2de>` (or `>>de<<`) for "de", none for ""."""
+        if language and self.reading is not None:
+            raise DataError(f"to: {language!r}: this model reads {self.reading.reader.kind}, which take no tag")
         return (self.tokenizers.source.tag(language),) if language else ()
 
     def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
@@ -230,10 +251,8 @@ class Translator:
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
 
-    def find(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes] = ()
-    ) -> list[list[Hypothesis]]:
-        """Hypotheses of sources that are tokens already, in order; `search` is a search config. Nothing is cut."""
+    def find(self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes] = ()) -> list[list[Hypothesis]]:
+        """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
         choice = search if isinstance(search, Choice) else None
         # Candidates are rows of the batch: no more of them than a usual beam makes of it.
         budget = (
@@ -275,8 +294,9 @@ class Translator:
         wishes: Sequence[Wishes],
         align: Unit | None,
     ) -> list[Translation]:
-        cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
-        tags, texts = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)], [text for _, text in cut]
+        if self.reading is None:
+            cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
+            tags, texts = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)], [text for _, text in cut]
         jobs = [
             job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], wishes[number])
         ]
@@ -292,30 +312,37 @@ class Translator:
         self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
     ) -> list[list[Block]]:
         """The alignment of every hypothesis of every job."""
-        source, target = self.tokenizers.source, self.tokenizers.target
+        target = self.tokenizers.target
         pairs, own_tags = [], []
         for job, hypotheses in zip(jobs, done, strict=True):
-            read = group_text(source, job.part.text, align)
+            read = self._grouped(job.part.text, align, job.tokens)
             pairs += [(read, group_tokens(target, one.tokens, self._text(one), align)) for one in hypotheses]
             own_tags += [tags[job.text]] * len(hypotheses)
         blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
         return [[next(blocks) for _ in hypotheses] for hypotheses in done]
 
     def _jobs(self, number: int, text: str, tag: tuple[int, ...], wishes: Wishes) -> list[_Job]:
-        if not text.strip():
-            return []
-
-        def encode(part: str) -> tuple[int, ...]:
-            return tag + tuple(self.tokenizers.source.encode([part])[0])
-
-        parts = [part for part in split_long(text, lambda part: len(encode(part)) < self.longest) if part.text.strip()]
-        if wishes.include and len(parts) > 1:
+        cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
+        if wishes.include and len(cut) > 1:
             raise DataError(
                 f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
-                f" its {len(parts)} parts the words belong to; give the parts as texts of their own"
+                f" its {len(cut)} parts the words belong to; give the parts as texts of their own"
             )
         later = replace(wishes, prefix=())
-        return [_Job(number, part, encode(part.text), later if i else wishes) for i, part in enumerate(parts)]
+        return [_Job(number, part, source, later if i else wishes) for i, (part, source) in enumerate(cut)]
+
+    def _cut_text(self, text: str, tag: tuple[int, ...]) -> list[tuple[Part, Source]]:
+        """The parts of a text that the model reads one by one, with their tokens."""
+        if not text.strip():
+            return []
+        parts = split_long(text, lambda part: len(self._source(part, tag)) < self.longest)
+        return [(part, self._source(part.text, tag)) for part in parts if part.text.strip()]
+
+    def _cut_file(self, source: str) -> list[tuple[Part, Source]]:
+        """The same of a file, or of its content, with their frames."""
+        if self.reading is None or (isinstance(source, str) and not source.strip()):
+            return []
+        return [(Part("", " "), frames) for frames in self.reading.parts(source, self.longest)]
 
     def _joined(self, parts: list[_Found], words: bool) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
@@ -353,7 +380,8 @@ def _one_line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _key(tokens: Sequence[int]) -> int:
-    """What random draws for this sentence follow from: its tokens alone, so that no neighbour matters."""
-    digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
+def _key(source: Source) -> int:
+    """What random draws for this sentence follow from: its tokens or frames alone, so that no neighbour matters."""
+    held = array("q", source) if isinstance(source, (tuple, list)) else source
+    digest = hashlib.blake2b(held.tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

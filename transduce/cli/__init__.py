@@ -18,6 +18,7 @@ COMMANDS = {
     "doctor": "corpora",
     "train": "training",
     "translate": "translating",
+    "transcribe": "transcribing",
     "score": "translating",
     "align": "translating",
     "evaluate": "translating",

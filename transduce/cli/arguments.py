@@ -24,6 +24,13 @@ Words = Annotated[
     list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A .toml file or preset, then overrides.")
 ]
 
+ReferenceText = Annotated[
+    Path, typer.Argument(help="Reference translations, a sentence a line; or a .tsv of files and their texts.")
+]
+MosesBLEU = Annotated[bool, typer.Option("--moses", help="Also BLEU as in older papers: lower-cased, Moses tokens.")]
+ErrorRates = Annotated[
+    bool, typer.Option("--errors", help="Also word, character and line error rates; always for a .tsv.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of standard output.")]
 BeamSize = Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")]
 Included = Annotated[

@@ -16,15 +16,18 @@ from transduce.cli.arguments import (
     Device,
     Engine,
     Ensemble,
+    ErrorRates,
     Excluded,
     Graphs,
     Included,
     JsonLines,
     Language,
     ModelFolder,
+    MosesBLEU,
     Output,
     Pieces,
     Precision,
+    ReferenceText,
     SourceText,
     TargetText,
     Trust,
@@ -152,18 +155,15 @@ def align(
 
 
 def evaluate(
-    reference: Annotated[Path, typer.Argument(help="Reference translations, a sentence a line.")],
+    reference: ReferenceText,
     hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
     other: Annotated[Path | None, typer.Option(help="Translations of a second system, to compare with.")] = None,
     language: Annotated[str, typer.Option(help="Target language: picks sacreBLEU's tokenizer, as for zh.")] = "",
     lowercase: Annotated[bool, typer.Option("--lowercase", "-lc", help="Ignore case.")] = False,
-    moses: Annotated[
-        bool, typer.Option("--moses", help="Also BLEU as in older papers: lower-cased, Moses tokens.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to keep the translations a model makes.")
-    ] = None,
+    moses: MosesBLEU = False,
+    errors: ErrorRates = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to keep what a model makes.")] = None,
     to: Language = "",
     beam: BeamSize = 0,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -179,12 +179,16 @@ def evaluate(
         transduce evaluate test.de translated.de --source test.en --other baseline.de
 
         transduce evaluate test.de runs/demo --source test.en --moses --language de
+
+        transduce evaluate test.tsv runs/digits
     """
     with needed_by("measuring translations", extra="evaluate"):
         from transduce.evaluation.report import evaluate as run
-    from transduce.output import read_lines, with_progress, written
+    from transduce.output import read_lines, read_manifest, with_progress, written
 
-    sources = list(read_lines(source)) if source else None
+    heard = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
+    references = heard.targets if heard else list(read_lines(reference))
+    sources = list(read_lines(source)) if source else heard.sources if heard else None
     if hypothesis.is_dir():
         from transduce.loading import load
 
@@ -200,7 +204,9 @@ def evaluate(
         hypotheses = list(read_lines(hypothesis))
     others = list(read_lines(other)) if other else None
     names = (str(hypothesis), str(other))
-    result = run(sources, hypotheses, list(read_lines(reference)), language, lowercase, moses, others, names=names)
+    texts = None if heard else sources  # paths have no length that matters
+    errors = errors or heard is not None
+    result = run(texts, hypotheses, references, language, lowercase, moses, others, names=names, errors=errors)
     if json_lines:
         print(json.dumps(result.as_dict()))
     else:

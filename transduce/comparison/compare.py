@@ -90,6 +90,7 @@ def check(plan: Plan, output: Path) -> dict[str, int]:
     """
     import torch
 
+    from transduce.experiment import check_source
     from transduce.training.loop import corpus_folder
 
     parameters: dict[str, int] = {}
@@ -103,6 +104,7 @@ def check(plan: Plan, output: Path) -> dict[str, int]:
             corpus = Corpus.open(corpus_folder(run.config))
             tokenizers = corpus.tokenizers
             with torch.device("meta"):  # shapes without numbers
+                check_source(run.config.model, corpus)
                 model = run.config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
         except (ConfigError, DataError) as error:
             raise type(error)(f"variant '{run.variant}': {error}") from None

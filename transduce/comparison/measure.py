@@ -100,7 +100,7 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
     device = pick_device(config.training.device)
     translator = load(run, str(device), trust=True, engine="torch")
     split = Corpus.open(config.data.folder).split(held_out(config))
-    sources, references = split.texts()
+    sources, references = split.to_translate()
     tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
     texts = translator(sources, to=tags)
     quality = bleu(texts, references, tokenize=tokenizer_for(language))
@@ -116,7 +116,7 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
         bleu=quality.value,
         bleu_signature=quality.signature,
         chrf=chrf(texts, references).value,
-        lengths=tuple(by_length(sources, texts, references, language)),
+        lengths=tuple(by_length(split.texts()[0], texts, references, language)),
         parameters=_parameters(translator),
         alone=_speed(translator, chosen, 1, wait),
         batched=_speed(translator, chosen, BATCHED, wait),
@@ -133,11 +133,11 @@ def translations_file(output: Path) -> Path:
     return output.with_name(output.name.removesuffix(".measured.json") + ".translated.txt")
 
 
-def _timed_sentences(split: Split) -> list[list[int]]:
+def _timed_sentences(split: Split) -> list[Any]:
     """Sources from all over the split, the shortest first; the same for every run on this corpus."""
     every = max(1, len(split) // TIMED_SENTENCES)
     numbers = range(0, every * min(TIMED_SENTENCES, len(split)), every)
-    return sorted((split.pair(number)[0].tolist() for number in numbers), key=len)
+    return sorted((source if split.width else source.tolist() for source, _ in map(split.pair, numbers)), key=len)
 
 
 def _parameters(translator: Translator) -> int:
@@ -145,7 +145,7 @@ def _parameters(translator: Translator) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _speed(translator: Translator, sources: Sequence[list[int]], batch: int, wait: Callable[[], None]) -> Speed:
+def _speed(translator: Translator, sources: Sequence[Any], batch: int, wait: Callable[[], None]) -> Speed:
     """Decode everything twice and time the second pass; `wait` returns when the device has nothing left to do."""
     groups = [sources[begin : begin + batch] for begin in range(0, len(sources), batch)]
     for _ in range(2):

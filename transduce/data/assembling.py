@@ -12,9 +12,22 @@ from typing import IO
 
 import numpy as np
 
-from transduce.data.corpus import ALIGNMENT, FORMAT, MANIFEST, REPORT, SIDES, TOKENIZER, VERSION, Side, Span, file_facts
+from transduce.data.corpus import (
+    ALIGNMENT,
+    FORMAT,
+    MANIFEST,
+    REPORT,
+    SIDES,
+    TOKENIZER,
+    VERSION,
+    Side,
+    Span,
+    file_facts,
+    items_of,
+)
 from transduce.data.examination import Examination, ExaminedSplit
 from transduce.data.parts import Part, WorkFolder
+from transduce.data.reader import FileReader
 from transduce.data.report import Report, Tally
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.tokenizing import LENGTH, UnknownCharacters, report_unknown, token_dtypes
@@ -39,27 +52,37 @@ def final_report(work: WorkFolder, examination: Examination, trained: TrainedTok
     return examination.report(trained.notes)
 
 
-def assemble(folder: Path, work: WorkFolder, examination: Examination, tokenizers: Tokenizers, report: Report) -> None:
-    """Fill an empty folder with the whole corpus."""
+def assemble(
+    folder: Path,
+    work: WorkFolder,
+    examination: Examination,
+    tokenizers: Tokenizers,
+    report: Report,
+    reader: FileReader | None = None,
+) -> None:
+    """Fill an empty folder with the whole corpus; with a `reader` its sources are frames."""
     tokenizers.save(folder / TOKENIZER)
     spans = {}
     for name, split in examination.splits.items():
         parts = [Part(work.tokenized(stretch.stretch.number)) for stretch in split.stretches]
         for side in SIDES:
-            _write_items(parts, side, "tokens", folder / f"{name}.{side}")
+            _write_items(parts, side, "tokens", folder / f"{name}.{side}", items_of(side, reader is not None))
         if split.aligned:
-            _write_items(parts, ALIGNMENT, "links", folder / f"{name}.{ALIGNMENT}")
+            _write_items(parts, ALIGNMENT, "links", folder / f"{name}.{ALIGNMENT}", "links")
         if name != "train":
             _write_text(split, folder)
         spans[name] = _spans(examination, split, parts)
     (folder / REPORT).write_text(report.as_text(), encoding="utf-8", newline="\n")
-    _write_manifest(folder, spans, tokenizers, report)
+    _write_manifest(folder, spans, tokenizers, report, reader)
 
 
-def _write_items(parts: Sequence[Part], name: str, items: str, stem: Path) -> None:
-    """Items end to end in one file (the tokens of a side, or links), and where each sentence's begin in another."""
+def _write_items(parts: Sequence[Part], name: str, items: str, stem: Path, called: str) -> None:
+    """Items end to end in one file (tokens or frames of a side, or links), and where each sentence's begin in another.
+
+    They are `called` so in the corpus.
+    """
     end = 0
-    with open(f"{stem}.{items}", "wb") as file, open(f"{stem}.offsets", "wb") as offsets:
+    with open(f"{stem}.{called}", "wb") as file, open(f"{stem}.offsets", "wb") as offsets:
         offsets.write(np.zeros(1, "<u8").tobytes())
         for part in parts:
             _copy(part.path / f"{name}.{items}", file)
@@ -94,13 +117,17 @@ def _spans(examination: Examination, split: ExaminedSplit, parts: Sequence[Part]
     ]
 
 
-def _write_manifest(work: Path, spans: dict[str, list[Span]], tokenizers: Tokenizers, report: Report) -> None:
-    dtypes = token_dtypes(tokenizers)
+def _write_manifest(
+    work: Path, spans: dict[str, list[Span]], tokenizers: Tokenizers, report: Report, reader: FileReader | None
+) -> None:
+    dtypes = token_dtypes(tokenizers, reader)
     splits = {
         split: {
             "pairs": parts[-1].stop,
             **{
-                f"{side}_tokens": (work / f"{split}.{side}.tokens").stat().st_size // np.dtype(dtypes[side]).itemsize
+                f"{side}_{items_of(side, reader is not None)}": int(
+                    np.memmap(work / f"{split}.{side}.offsets", "<u8")[-1]
+                )
                 for side in SIDES
             },
             **_count_links(work / f"{split}.{ALIGNMENT}"),
@@ -113,6 +140,7 @@ def _write_manifest(work: Path, spans: dict[str, list[Span]], tokenizers: Tokeni
         "version": VERSION,
         "splits": splits,
         "dtypes": dtypes,
+        **({"reader": reader.facts()} if reader is not None else {}),
         "tokenizer": {
             "digest": tokenizers.digest(),
             "shared": tokenizers.shared,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduce.data.reader import Array as Frames
 from transduce.data.sampling import Tokens
 from transduce.data.symbols import Symbols
 
@@ -21,7 +23,7 @@ PACKED_BELOW = 0.95  # of the places holding tokens; moving them to and fro take
 
 @dataclass(frozen=True)
 class Batch:
-    """source (B, S) ends each sentence with eos; target (B, T + 1) begins with bos and ends with eos.
+    """source (B, S) ends each sentence with eos, or is frames (B, S, F); target (B, T + 1) has bos first and eos last.
 
     source_mask (B, S) and target_mask (B, T), the latter over `gold`. alignment (B, T, S), where the corpus has word
     alignments: where each gold piece should look, rows that sum to 1, or to 0 where nothing is known. `room` is how
@@ -82,8 +84,30 @@ def pad_sources(sources: Sequence[Tokens], symbols: Symbols, length: int = 0, ro
     return torch.from_numpy(padded), torch.from_numpy(mask)
 
 
+def pad_any(
+    sources: Sequence[Tokens] | Sequence[Frames], symbols: Symbols, length: int = 0, rows: int = 0
+) -> tuple[Tensor, Tensor]:
+    """`pad_sources` of tokens, `pad_frames` of frames."""
+    if len(sources) and np.ndim(sources[0]) == 2:
+        return pad_frames(cast("Sequence[Frames]", sources), length, rows)
+    return pad_sources(cast("Sequence[Tokens]", sources), symbols, length, rows)
+
+
+def pad_frames(sources: Sequence[Frames], length: int = 0, rows: int = 0) -> tuple[Tensor, Tensor]:
+    """Frames of recordings or pictures as (B, S, F) and mask (B, S). Bytes become numbers from 0 to 1. No eos."""
+    lengths = np.zeros(max(rows, len(sources)), dtype=np.int64)
+    lengths[: len(sources)] = [len(frames) for frames in sources]
+    padded = np.zeros((len(lengths), max(length, lengths.max(initial=0)), sources[0].shape[1]), dtype=np.float32)
+    for row, frames in zip(padded, sources, strict=False):
+        row[: len(frames)] = frames
+    if sources[0].dtype == np.uint8:
+        padded /= 255
+    mask = np.arange(padded.shape[1]) < lengths[:, None]
+    return torch.from_numpy(padded), torch.from_numpy(mask)
+
+
 def collate(
-    sources: Sequence[Tokens],
+    sources: Sequence[Tokens] | Sequence[Frames],
     targets: Sequence[Tokens],
     source_symbols: Symbols,
     target_symbols: Symbols,
@@ -93,9 +117,9 @@ def collate(
 ) -> Batch:
     """Pad pairs of token sequences (without bos and eos) to the longest, or to the given lengths if those are more.
 
-    Empty rows come last where there are to be more `rows` than pairs.
+    Sources may be frames instead. Empty rows come last where there are to be more `rows` than pairs.
     """
-    source, source_mask = pad_sources(sources, source_symbols, source_length, rows)
+    source, source_mask = pad_any(sources, source_symbols, source_length, rows)
     gold, target_mask = pad_sources(targets, target_symbols, target_length, rows)
     start = torch.full((len(gold), 1), target_symbols.bos, dtype=torch.int64)
     return Batch(source, source_mask, torch.cat((start, gold), dim=1), target_mask)

@@ -212,7 +212,8 @@ class Batches:
         source_length, target_length = (int(n) for n in plan.shapes[number])
         if self.sampling > 0:
             seed = int(np.random.SeedSequence([self.seed, epoch, number]).generate_state(1)[0])
-            sources = [*self.tokenizers.source.sample(sources, self.sampling, seed)]
+            if not self.split.width:  # frames are not cut into pieces
+                sources = [*self.tokenizers.source.sample(sources, self.sampling, seed)]
             targets = [*self.tokenizers.target.sample(targets, self.sampling, seed + 1)]
             source_length = self._rounded(sources)
             target_length = self._rounded(targets)

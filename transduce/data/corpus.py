@@ -1,9 +1,10 @@
 """A prepared corpus: a folder of memory-mapped tokens with a manifest, as `prepare` wrote it.
 
 For each split and side, `train.source.tokens` holds all tokens end to end (no start or end symbols; a corpus's tag
-comes before each source) and `train.source.offsets` where each sentence starts. Validation and test keep their text,
-for scoring. Where some corpus of a split has word alignments, `train.alignment.links` and `.offsets` hold them (see
-links.py).
+comes before each source) and `train.source.offsets` where each sentence starts. Of recordings and pictures it is
+`train.source.frames`, rows of numbers, and the manifest says how they were made. Validation and test keep their text
+(of files their paths), for scoring. Where some corpus of a split has word alignments, `train.alignment.links` and
+`.offsets` hold them (see links.py).
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from transduce.data.reader import FileReader
+from transduce.data.sources import from_facts
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
 
 FORMAT, VERSION = "transduce corpus", 1
 MANIFEST, TOKENIZER, REPORT = "manifest.json", "tokenizer", "report.txt"
 ALIGNMENT, LINKS_DTYPE = "alignment", "uint16"
+_TOKEN_DTYPES = ("uint16", "uint32")
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 _AGAIN = "prepare the corpus again"
+Source = npt.NDArray[Any]  # tokens (n,), or frames (n, width)
 
 
 @dataclass(frozen=True)
@@ -44,16 +49,28 @@ class Split:
     """The pairs of one split, in the order of its corpora."""
 
     def __init__(
-        self, folder: Path, name: str, spans: list[Span], dtypes: dict[str, str], aligned: bool = False
+        self,
+        folder: Path,
+        name: str,
+        spans: list[Span],
+        dtypes: dict[str, str],
+        aligned: bool = False,
+        width: int = 0,
     ) -> None:
         self.name, self.spans, self.aligned = name, spans, aligned
+        self.width = width  # numbers a frame of the sources; 0: they are tokens
         self._folder = folder
         self._offsets = {side: _map(folder / f"{name}.{side}.offsets", "uint64") for side in SIDES}
-        self._tokens = {side: _map(folder / f"{name}.{side}.tokens", dtypes[side]) for side in SIDES}
+        self._tokens = {
+            side: _map(folder / f"{name}.{side}.{items_of(side, width > 0)}", dtypes[side]) for side in SIDES
+        }
+        if width:
+            self._tokens["source"] = self._tokens["source"].reshape(-1, width)
         for side in SIDES:
             offsets, tokens = self._offsets[side], self._tokens[side]
             if len(offsets) != len(self) + 1 or offsets[-1] != len(tokens):
-                raise DataError(f"{folder}: {name}.{side}.offsets and .tokens do not belong together; {_AGAIN}")
+                items = items_of(side, width > 0)
+                raise DataError(f"{folder}: {name}.{side}.offsets and .{items} do not belong together; {_AGAIN}")
         if aligned:
             self._link_offsets = _map(folder / f"{name}.{ALIGNMENT}.offsets", "uint64")
             self._links = _map(folder / f"{name}.{ALIGNMENT}.links", LINKS_DTYPE).reshape(-1, 2)
@@ -65,7 +82,7 @@ class Split:
 
     @cached_property
     def source_lengths(self) -> npt.NDArray[np.int32]:
-        """Tokens of each source, its tag included."""
+        """Tokens of each source, its tag included, or its frames."""
         return np.diff(self._offsets["source"]).astype(np.int32)
 
     @cached_property
@@ -73,8 +90,8 @@ class Split:
         """Tokens of each target, without start and end."""
         return np.diff(self._offsets["target"]).astype(np.int32)
 
-    def pair(self, index: int) -> tuple[npt.NDArray[np.unsignedinteger[Any]], npt.NDArray[np.unsignedinteger[Any]]]:
-        """Source and target tokens of one pair: views into the files."""
+    def pair(self, index: int) -> tuple[Source, npt.NDArray[np.unsignedinteger[Any]]]:
+        """Source and target tokens of one pair: views into the files. A source may be frames (n, width)."""
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         return self._sentence("source", index), self._sentence("target", index)
@@ -86,9 +103,14 @@ class Split:
         start, stop = self._link_offsets[index : index + 2]
         return self._links[int(start) : int(stop)]
 
-    def _sentence(self, side: Side, index: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+    def _sentence(self, side: Side, index: int) -> npt.NDArray[Any]:
         start, stop = self._offsets[side][index : index + 2]
         return self._tokens[side][int(start) : int(stop)]
+
+    def to_translate(self) -> tuple[list[Any], list[str]]:
+        """What a translator reads, the text of each source or its frames, and the text of each target."""
+        sources, targets = self.texts()
+        return ([self._sentence("source", index) for index in range(len(self))] if self.width else sources), targets
 
     def texts(self) -> tuple[list[str], list[str]]:
         """Both sides as they were given, line for line; training text is not kept."""
@@ -150,6 +172,12 @@ class Corpus:
     def tokenizers(self) -> Tokenizers:
         return Tokenizers.load(self.folder / TOKENIZER)
 
+    @cached_property
+    def reader(self) -> FileReader | None:
+        """What made frames of the files that sources were; None where they were text."""
+        facts = self.manifest.get("reader")
+        return from_facts(facts, f"{self.folder / MANIFEST}") if facts is not None else None
+
     @property
     def splits(self) -> list[str]:
         """Names of the splits there are."""
@@ -160,7 +188,8 @@ class Corpus:
         if name not in self.manifest["splits"]:
             raise DataError(f"{self.folder}: no split {name!r}; there are {', '.join(self.splits)}")
         spans = [Span(**span) for span in self.manifest["splits"][name]["spans"]]
-        return Split(self.folder, name, spans, self.manifest["dtypes"], "links" in self.manifest["splits"][name])
+        width = self.reader.width if self.reader is not None else 0
+        return Split(self.folder, name, spans, self.manifest["dtypes"], "links" in self.manifest["splits"][name], width)
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
@@ -176,8 +205,14 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
             if span.start != stop or span.stop < span.start:
                 raise ValueError(f"the spans of {span.name!r} do not join")
             stop = span.stop
-    if not set(manifest["dtypes"].values()) <= {"uint16", "uint32"} or set(manifest["dtypes"]) != set(SIDES):
+    known = {"source": ("float16", "uint8") if "reader" in manifest else _TOKEN_DTYPES, "target": _TOKEN_DTYPES}
+    if set(manifest["dtypes"]) != set(SIDES) or any(manifest["dtypes"][side] not in known[side] for side in SIDES):
         raise ValueError(f"dtypes {manifest['dtypes']}")
+
+
+def items_of(side: Side, frames: bool) -> str:
+    """What a side's file holds, which is its extension."""
+    return "frames" if frames and side == "source" else "tokens"
 
 
 def file_digest(path: Path) -> str:

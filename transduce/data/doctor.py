@@ -1,5 +1,7 @@
 """The data doctor: what it looks for in parallel text, and what becomes of a pair that has it.
 
+Where sources are files (recordings, pictures), each is opened, and told from others by its content.
+
 Training pairs are kept, cleaned, dropped or refused as `Doctor` says. Validation and test lines are never dropped or
 changed, for scores must stay comparable: there "drop" and "clean" only report, but what cannot be kept at all (invalid
 UTF-8, a line above 1 MiB) is refused. Checks stand in the order they are made; a dropped pair counts once.
@@ -16,6 +18,7 @@ import numpy as np
 from transduce.data.duplicates import Hashes, hash_text
 from transduce.data.lines import LINE_BYTES
 from transduce.data.links import check_links, parse_links
+from transduce.data.reader import FileReader, Unreadable, beside
 from transduce.data.report import Outcome, Tally, excerpt
 from transduce.data.text import Chunk, RawPairs
 from transduce.errors import ConfigError
@@ -36,6 +39,7 @@ class Doctor:
     """
 
     invalid_utf8: Literal["refuse", "drop"] = "refuse"
+    unreadable: Literal["refuse", "drop"] = "refuse"  # a recording or picture that is missing, damaged or too long
     control: Literal["clean", "drop", "refuse", "keep"] = "clean"  # control characters; clean: each becomes a space
     empty: Literal["drop", "refuse", "keep"] = "drop"  # a side that is empty or only white space
     too_long: Literal["drop", "refuse"] = "drop"  # a side of more than longest_characters
@@ -74,6 +78,7 @@ class Examiner:
     doctor: Doctor
     chunk: Chunk
     held_out: bool
+    reader: FileReader | None = None  # of the files that sources name; None: they are text
     tally: Tally = field(default_factory=Tally)
 
     def check(self) -> Checked:
@@ -82,20 +87,32 @@ class Examiner:
         for repair, count in raw.repairs.items():
             if count:
                 self.tally.add(repair, "cleaned", count)
-        source, target, lines, stayed = [], [], [], []
+        source, target, lines, stayed, digests = [], [], [], [], []
         for index, (left, right) in enumerate(zip(raw.source, raw.target, strict=True)):
             pair = self._check_pair(self.chunk.first_line + index, left, right)
-            if pair is not None:
+            digest = self._digest(self.chunk.first_line + index, pair[0]) if pair is not None else None
+            if pair is not None and digest is not None:
                 source.append(pair[0])
                 target.append(pair[1])
                 lines.append(self.chunk.first_line + index)
                 stayed.append(index)
-        source_hashes = np.array([hash_text(clean(text)) for text in source], np.uint64)
+                digests.append(digest)
+        source_hashes = np.array(digests, np.uint64)
         target_hashes = np.array([hash_text(clean(text)) for text in target], np.uint64)
         # An odd multiplier keeps (a, b) and (b, a) apart, and a copied pair from being zero.
         pair_hashes = source_hashes * np.uint64(0x9E3779B97F4A7C15) ^ target_hashes
         links = self._check_links(raw, stayed)
         return Checked(source, target, lines, links, source_hashes, pair_hashes, len(raw.source), self.tally)
+
+    def _digest(self, line: int, source: str) -> int | None:
+        """What tells one source from another; None where it is a file that cannot be read."""
+        if self.reader is None:
+            return int(hash_text(clean(source)))
+        try:
+            return self.reader.examine(source)
+        except Unreadable as error:
+            self._found("unreadable", line, 0, f"{source}: {error}", readable=False)
+            return None
 
     def _check_links(self, raw: RawPairs, stayed: list[int]) -> list[bytes]:
         """The links of the pairs that stay; those of the others must be links all the same."""
@@ -126,21 +143,24 @@ class Examiner:
                     return None
                 text = clean(text) if action == "clean" else text
             sides.append(text)
+        if self.reader is not None and sides[0].strip():
+            sides[0] = beside(sides[0], self.chunk.files[0])
         return None if self._leaves(line, *sides) else (sides[0], sides[1])
 
     def _leaves(self, line: int, source: str, target: str) -> bool:
         """Whether a check of the pair's texts drops or refuses it."""
         doctor, found = self.doctor, []
-        longer = int(len(target) > len(source))
+        longer = int(len(target) > len(source)) if self.reader is None else 1
         if not source.strip() or not target.strip():
             found.append(("empty", int(bool(source.strip()))))
         if max(len(source), len(target)) > doctor.longest_characters:
             found.append(("too_long", longer))
-        short, long = sorted((len(source) + RATIO_SLACK, len(target) + RATIO_SLACK))
-        if long > doctor.largest_ratio * short and not found:
-            found.append(("ratio", longer))
-        if source == target and not found:
-            found.append(("copied", 0))
+        if self.reader is None:  # else a path and a text, which have nothing to be compared by
+            short, long = sorted((len(source) + RATIO_SLACK, len(target) + RATIO_SLACK))
+            if long > doctor.largest_ratio * short and not found:
+                found.append(("ratio", longer))
+            if source == target and not found:
+                found.append(("copied", 0))
         return any(
             self._found(check, line, side, excerpt((source, target)[side])) in ("drop", "refuse")
             for check, side in found

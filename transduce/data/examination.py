@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from transduce.data.doctor import Checked, Doctor, Examiner
 from transduce.data.parts import Part, PartWriter, WorkFolder, gather
+from transduce.data.reader import FileReader
 from transduce.data.report import CorpusReport, Report, Tally
 from transduce.data.stretches import Contents, Stretch, read_stretches
 from transduce.data.swapped import Profile, sample
@@ -50,9 +51,9 @@ class Task:
     chunk: Chunk
 
 
-def check_chunk(task: Task, doctor: Doctor) -> tuple[int, Checked]:
+def check_chunk(task: Task, doctor: Doctor, reader: FileReader | None = None) -> tuple[int, Checked]:
     """What a worker does."""
-    return task.stretch, Examiner(doctor, task.chunk, task.held_out).check()
+    return task.stretch, Examiner(doctor, task.chunk, task.held_out, reader).check()
 
 
 class _ExaminedPart:
@@ -93,8 +94,9 @@ def examine_stretches(
     doctor: Doctor,
     workers: int,
     keep_text: bool = True,
+    reader: FileReader | None = None,
 ) -> None:
-    """Read and check the pairs of some stretches; what stays becomes a part of each."""
+    """Read and check the pairs of some stretches; what stays becomes a part of each. `reader`: of files, if any."""
     aligned = {contents.split for contents in corpora if contents.text.alignment}
     splits = {stretch.number: corpora[stretch.section].split for stretch in stretches}
 
@@ -107,7 +109,8 @@ def examine_stretches(
         def begin(number: int) -> _ExaminedPart:
             return _ExaminedPart(number, work, keep_text, splits[number] in aligned, progress)
 
-        gather(ordered_map(partial(check_chunk, doctor=doctor), tasks(), workers), begin)
+        check = partial(check_chunk, doctor=doctor, reader=reader)
+        gather(ordered_map(check, tasks(), workers), begin)
 
 
 # -- what all stretches gave -------------------------------------------------------------------------------------------

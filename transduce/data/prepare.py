@@ -24,8 +24,10 @@ from transduce.data.examination import Examination, examine_stretches, open_exam
 from transduce.data.folders import check_free, mend_replaced, whole_folder
 from transduce.data.joining import join, open_joined
 from transduce.data.parts import Part, PartWriter, WorkFolder
+from transduce.data.reader import FileReader, Text
 from transduce.data.report import Report
 from transduce.data.resuming import PLAN, Plan, begin, discard, hold_work, is_done, mark_done, one_at_a_time, say
+from transduce.data.sources import Sources, reader_of
 from transduce.data.stretches import Shard, Stretch, cut, index_splits
 from transduce.data.text import ParallelText
 from transduce.data.tokenizer import Tokenizers
@@ -45,6 +47,7 @@ class Prepare:
     valid: tuple[ParallelText, ...] = ()
     test: tuple[ParallelText, ...] = ()
     tokenizer: SentencePiece | GivenTokenizer = field(default_factory=SentencePiece)
+    sources: Sources = field(default_factory=Text)  # what lines of the source side are: text, or paths of files
     doctor: Doctor = field(default_factory=Doctor)
     longest: int = 256  # tokens on either side, a tag included; longer training pairs are dropped and counted
     workers: int = 0  # processes; 0: one for each core
@@ -57,10 +60,23 @@ class Prepare:
             raise ConfigError("train: expected at least one corpus")
         if self.longest < 1 or self.workers < 0:
             raise ConfigError(f"longest={self.longest}, workers={self.workers}: expected at least 1 and at least 0")
+        if self.reader is not None:
+            for split, texts in self.splits.items():
+                for text in texts:
+                    if text.tag or text.alignment:
+                        raise ConfigError(
+                            f"{split}, {text.label}: a tag or word alignments belong to sources of text, and these are"
+                            f" {self.reader.kind}; leave them out"
+                        )
 
     @property
     def splits(self) -> dict[str, tuple[ParallelText, ...]]:
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
+    def reader(self) -> FileReader | None:
+        """Of the files that sources name; None where they are text."""
+        return reader_of(self.sources)
 
     @property
     def tags(self) -> list[str]:
@@ -69,7 +85,10 @@ class Prepare:
 
     def settings(self) -> dict[str, Any]:
         """What the result depends on besides the files, as JSON has it."""
-        facts = {k: v for k, v in asdict(self).items() if k not in ("output", "workers", "overwrite")}
+        left_out = ("output", "workers", "overwrite", "sources")
+        facts = {k: v for k, v in asdict(self).items() if k not in left_out}
+        if self.reader is not None:
+            facts["sources"] = self.reader.facts()
         kind = type(self.tokenizer).__name__
         digest = self.tokenizer.load().digest() if isinstance(self.tokenizer, GivenTokenizer) else ""
         facts = {**facts, "tokenizer": {"kind": kind, **facts["tokenizer"], "digest": digest}}
@@ -82,12 +101,13 @@ def examine(config: Prepare) -> Report:
     with tempfile.TemporaryDirectory(prefix="transduce-doctor-") as folder:
         work, corpora = WorkFolder(Path(folder)), index_splits(config.splits)
         stretches = cut(corpora, 1)
-        examine_stretches(work, corpora, stretches, config.doctor, config.workers, keep_text=given is not None)
+        keep = given is not None
+        examine_stretches(work, corpora, stretches, config.doctor, config.workers, keep, config.reader)
         examination = open_examined(work, corpora, stretches, config.doctor)
         join(work, examination)
         examination = open_joined(work, examination)
         if given is not None:
-            add_unknown_characters(examination, given)
+            add_unknown_characters(examination, given, text=config.reader is None)
         return examination.report()
 
 
@@ -182,7 +202,7 @@ def _at_work(config: Prepare, shard: Shard | None, shards: int) -> Iterator[Plan
 
 def _examine(config: Prepare, plan: Plan, stretches: list[Stretch]) -> None:
     left = plan.unfinished(plan.work.examined, stretches)
-    examine_stretches(plan.work, plan.corpora, left, config.doctor, config.workers)
+    examine_stretches(plan.work, plan.corpora, left, config.doctor, config.workers, reader=config.reader)
 
 
 def _wait(plan: Plan, wait: bool) -> None:
@@ -227,6 +247,8 @@ def _train(config: Prepare, examination: Examination) -> TrainedTokenizers:
     symbols = config.tokenizer.symbols
     settings = replace(config.tokenizer, symbols=(*symbols, *(tag for tag in config.tags if tag not in symbols)))
     drawn = draw_lines(examination, settings)
+    if config.reader is not None:  # the sources are no text: there is one vocabulary, that of the target
+        return replace(settings, shared=True).train([], drawn["target"])
     return settings.train(drawn["source"], drawn["target"])
 
 
@@ -234,7 +256,8 @@ def _tokenize(
     config: Prepare, plan: Plan, examination: Examination, trained: TrainedTokenizers, stretches: list[Stretch]
 ) -> None:
     left = plan.unfinished(plan.work.tokenized, stretches)
-    tokenizing = Tokenizing(plan.work, trained.tokenizers, plan.work.tokenizer, config.longest, config.workers)
+    where = plan.work, trained.tokenizers, plan.work.tokenizer
+    tokenizing = Tokenizing(*where, config.longest, config.workers, config.reader)
     tokenizing.write_parts(examination, {stretch.number for stretch in left})
 
 
@@ -248,7 +271,7 @@ def _finish(config: Prepare, plan: Plan) -> Corpus:
     _check_not_empty(report)
     plan.check_inputs()
     with whole_folder(output, MANIFEST, config.overwrite) as folder:
-        assemble(folder, work, examination, trained.tokenizers, report)
+        assemble(folder, work, examination, trained.tokenizers, report, config.reader)
         mark_done(work, folder / MANIFEST)
     discard(work)
     return Corpus.open(config.output)

@@ -16,7 +16,17 @@ Outcome = Literal["kept", "cleaned", "dropped", "refused", "warning"]
 PLACES = 3
 # The order in which a corpus's findings are told, whatever was found first.
 _ORDER = (
-    *("byte_order_mark", "carriage_return", "line_break", "control", "invalid_utf8", "empty", "too_long", "ratio"),
+    *(
+        "byte_order_mark",
+        "carriage_return",
+        "line_break",
+        "control",
+        "invalid_utf8",
+        "unreadable",
+        "empty",
+        "too_long",
+        "ratio",
+    ),
     *("copied", "aligned", "overlap_with_valid", "source_overlap_with_valid", "overlap_with_test"),
     *("source_overlap_with_test", "duplicates", "swapped", "too_many_tokens", "alignment_lost"),
     *("unknown_characters_in_source", "unknown_characters_in_target"),

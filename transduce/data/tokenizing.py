@@ -1,9 +1,11 @@
-"""Text to tokens, stretch by stretch: in worker processes, in order, the same bytes whatever their number."""
+"""Text to tokens and files to frames, stretch by stretch: in worker processes, in order, the same bytes whatever their
+number.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set, Sized
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import islice
@@ -17,14 +19,17 @@ from transduce.data.examination import LINE, Examination, ExaminedSplit
 from transduce.data.lines import read_lines
 from transduce.data.links import PlacedLinks, place_links
 from transduce.data.parts import PartWriter, WorkFolder, gather
+from transduce.data.reader import Array, FileReader, Unreadable
 from transduce.data.reading import CHUNK_LINES
 from transduce.data.report import Tally, excerpt
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.data.workers import ordered_map
+from transduce.errors import RunError
 from transduce.progress import Progress
 
 SAMPLE_CHARACTERS = 20
 LENGTH = "<u4"
+CHUNK_FILES = 50  # recordings or pictures at a time
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,47 @@ def unknown_of_both(tokenizers: Tokenizers, source: list[str], target: list[str]
     return {"source": _unknown(tokenizers.source, source), "target": _unknown(tokenizers.target, target)}
 
 
+def frame_chunk(
+    chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side, str], reader: FileReader
+) -> tuple[int, TokenChunk]:
+    """What a worker does where sources are files: their frames stand where tokens would."""
+    tokenizers = folder.load()
+    target = [line.decode() for line in chunk.target]
+    frames: list[Array] = []
+    tokens: list[list[int]] = []
+    tally = Tally()
+    for index, (line, right) in enumerate(zip(chunk.source, tokenizers.target.encode(target), strict=True)):
+        path = line.decode()
+        if chunk.longest and len(right) > chunk.longest:
+            tally.add("too_many_tokens", "dropped", 1, [chunk.place(index, target[index])])
+            continue
+        try:
+            content = reader.load(path)
+        except Unreadable as error:
+            raise RunError(
+                f"{path}: was readable when it was examined, and is not now: {error}; prepare again"
+            ) from None
+        made = reader.varied(content) if chunk.longest else [reader.frames(content)]
+        frames += made
+        tokens += [right] * len(made)
+    target_tokens = np.array([token for one in tokens for token in one], dtypes["target"])
+    return chunk.stretch, TokenChunk(
+        {
+            "source": b"".join(one.astype(dtypes["source"]).tobytes() for one in frames),
+            "target": target_tokens.tobytes(),
+        },
+        {"source": _lengths(frames), "target": _lengths(tokens)},
+        unknown_of_both(tokenizers, [], target),
+        len(chunk.positions),
+        PlacedLinks(b"", np.zeros(len(tokens), np.uint64), []),
+        tally,
+    )
+
+
+def _lengths(sequences: Sequence[Sized]) -> npt.NDArray[np.uint64]:
+    return np.array([len(one) for one in sequences], np.uint64)
+
+
 def _unknown(tokenizer: Tokenizer, texts: list[str]) -> UnknownCharacters:
     joined = "".join(texts)
     unknown = tokenizer.unknown_of(set(joined))
@@ -125,7 +171,7 @@ def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side,
     sides = {side: [pair[number] for pair in pairs] for number, side in enumerate(SIDES)}
     return chunk.stretch, TokenChunk(
         {side: np.array([t for tokens in sides[side] for t in tokens], dtypes[side]).tobytes() for side in SIDES},
-        {side: np.array([len(tokens) for tokens in sides[side]], np.uint64) for side in SIDES},
+        {side: _lengths(sides[side]) for side in SIDES},
         unknown_of_both(tokenizers, source, target),
         len(chunk.positions),
         placed,
@@ -133,10 +179,11 @@ def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side,
     )
 
 
-def token_dtypes(tokenizers: Tokenizers) -> dict[Side, str]:
-    """The smallest type that holds every token of a side."""
+def token_dtypes(tokenizers: Tokenizers, reader: FileReader | None = None) -> dict[Side, str]:
+    """The smallest type that holds every token of a side; of frames the reader's."""
     sizes: dict[Side, int] = {"source": tokenizers.source.size, "target": tokenizers.target.size}
-    return {side: "uint16" if size <= 1 << 16 else "uint32" for side, size in sizes.items()}
+    dtypes: dict[Side, str] = {side: "uint16" if size <= 1 << 16 else "uint32" for side, size in sizes.items()}
+    return dtypes if reader is None else {**dtypes, "source": reader.dtype}
 
 
 class _TokenizedPart:
@@ -175,15 +222,19 @@ class Tokenizing:
     folder: Path  # where they are saved
     longest: int  # tokens on either side of a training pair
     workers: int
+    reader: FileReader | None = None  # of the files that sources name; None: they are text
 
     def write_parts(self, examination: Examination, wanted: Set[int]) -> None:
         """Tokenize the pairs of some stretches that stay; they become a part of each."""
         folder = TokenizerFolder(str(self.folder), self.tokenizers.digest())
-        work = partial(tokenize_chunk, folder=folder, dtypes=token_dtypes(self.tokenizers))
+        dtypes, lines = token_dtypes(self.tokenizers, self.reader), CHUNK_LINES if self.reader is None else CHUNK_FILES
+        work = partial(tokenize_chunk, folder=folder, dtypes=dtypes)
+        if self.reader is not None:
+            work = partial(frame_chunk, folder=folder, dtypes=dtypes, reader=self.reader)
         chunks = (
             chunk
             for split in examination.splits.values()
-            for chunk in text_chunks(examination, split, self.longest if split.name == "train" else 0, wanted)
+            for chunk in text_chunks(examination, split, self.longest if split.name == "train" else 0, wanted, lines)
         )
         chosen = [
             (split, stretch)
@@ -199,7 +250,11 @@ class Tokenizing:
 
 
 def text_chunks(
-    examination: Examination, split: ExaminedSplit, longest: int = 0, wanted: Set[int] | None = None
+    examination: Examination,
+    split: ExaminedSplit,
+    longest: int = 0,
+    wanted: Set[int] | None = None,
+    size: int = CHUNK_LINES,
 ) -> Iterator[TextChunk]:
     """The pairs of a split that stay, in order, at least one chunk a stretch; of the `wanted` stretches, or of all."""
     for stretch in split.stretches:
@@ -210,8 +265,8 @@ def text_chunks(
         source, target = (read_lines(str(path / f"{side}.txt")) for side in SIDES)
         links = read_lines(str(path / "alignment.txt")) if split.aligned else iter(())
         lines, stays = stretch.part.array("lines", LINE), examination.stays(split, stretch)
-        for at in range(0, max(stretch.stayed, 1), CHUNK_LINES):
-            count = min(CHUNK_LINES, stretch.stayed - at)
+        for at in range(0, max(stretch.stayed, 1), size):
+            count = min(size, stretch.stayed - at)
             left, right, linked = (list(islice(texts, count)) for texts in (source, target, links))
             first = stretch.start + at
             chosen = np.flatnonzero(stays[at : at + count])
@@ -232,13 +287,13 @@ def text_chunks(
 # -- characters without a piece ----------------------------------------------------------------------------------------
 
 
-def add_unknown_characters(examination: Examination, tokenizers: Tokenizers) -> None:
+def add_unknown_characters(examination: Examination, tokenizers: Tokenizers, text: bool = True) -> None:
     """Count the characters that a given tokenizer has no piece for, without tokenizing."""
     sums = [{side: UnknownCharacters() for side in SIDES} for _ in examination.sections]
     for split in examination.splits.values():
         for chunk in text_chunks(examination, split):
             source, target = ([line.decode() for line in lines] for lines in (chunk.source, chunk.target))
-            for side, unknown in unknown_of_both(tokenizers, source, target).items():
+            for side, unknown in unknown_of_both(tokenizers, source if text else [], target).items():
                 sums[chunk.section][side] += unknown
     for section, unknown_characters in zip(examination.sections, sums, strict=True):
         report_unknown(section.tally, unknown_characters, tokenizers)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transduce.data.batch import collate, pad_sources
+from transduce.data.batch import collate, pad_any
 from transduce.data.grouping import group_by_length
 from transduce.data.symbols import Symbols
 from transduce.engines.rooms import Rooms
@@ -21,6 +21,7 @@ from transduce.model.whole import EncoderDecoder
 from transduce.search.ensemble import Ensemble
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
+from transduce.translation import Source
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -54,7 +55,7 @@ class TorchEngine:
             self.rooms = Rooms(holding, source, target, device, compiled=graphs == "compiled")
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         with evaluating(self.model), torch.inference_mode():
             if self.rooms is None:
@@ -77,15 +78,15 @@ class TorchEngine:
         return ROOM_TOKENS if self.rooms else 0
 
     def _search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         """As search/ is written, all sources in one batch."""
-        tokens, mask = pad_sources(sources, self.source)
+        tokens, mask = pad_any(sources, self.source)
         memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
         found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(wishes), list(keys))
         return found
 
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score(self, sources: Sequence[Source], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
         with evaluating(self.model), torch.inference_mode():
             memory = self.model.encode(batch.source, batch.source_mask)
@@ -93,7 +94,7 @@ class TorchEngine:
         return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
 
     def attend(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
+        self, sources: Sequence[Source], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
         trace: dict[str, Tensor] = {}
@@ -101,8 +102,10 @@ class TorchEngine:
             memory = self.model.encode(batch.source, batch.source_mask)
             self.model.token_log_probs(memory, batch.target, batch.target_mask, trace)
             weights = cross_attention(trace, layer).cpu().numpy()
-        pairs = zip(weights, sources, targets, strict=True)
-        return [matrix[: len(target), : len(source)] for matrix, source, target in pairs]
+        # Without the end symbol; where sources are frames, the memory has none, and fewer places than there are frames.
+        ends = 1 if batch.source.dim() == 2 else 0
+        pairs = zip(weights, (memory.mask.sum(1) - ends).tolist(), targets, strict=True)
+        return [matrix[: len(target), :places] for matrix, places, target in pairs]
 
 
 def with_precision(model: T, precision: str) -> T:

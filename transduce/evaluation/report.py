@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from transduce.evaluation.error_rate import error_rates
 from transduce.evaluation.length import LengthRow, by_length
 from transduce.evaluation.metrics import (
     UNSPACED,
@@ -23,6 +24,7 @@ from transduce.evaluation.metrics import (
     chrf_metric,
     measure,
     published_bleu,
+    reference_streams,
     ter_metric,
     tokenizer_for,
 )
@@ -64,8 +66,9 @@ class Evaluation:
         table.add_column("value", justify="right")
         table.add_column("better", style="dim")
         for quality in self.qualities:
-            better = "lower" if quality.name == "TER" else "higher"
-            table.add_row(Text(quality.name), f"{quality.value:.1f}", better)
+            better = "lower" if quality.name.endswith("ER") else "higher"
+            digits = 2 if quality.name in ("WER", "CER", "SER") else 1
+            table.add_row(Text(quality.name), f"{quality.value:.{digits}f}", better)
         return table
 
     def _length_table(self, console: Console) -> Table:
@@ -93,10 +96,12 @@ def evaluate(
     other: Sequence[str] | None = None,
     source_language: str = "",
     names: tuple[str, str] = ("this system", "the other"),
+    errors: bool = False,
 ) -> Evaluation:
     """BLEU, chrF and TER of `hypotheses`; with `sources` also by length; with `other` a comparison of two systems.
 
-    `language` is the target's and picks the tokenizer; `moses` adds BLEU as older papers measured it.
+    `language` is the target's and picks the tokenizer; `moses` adds BLEU as older papers measured it, `errors` the
+    error rates of transcripts.
     """
     by_characters = base_language(source_language) in UNSPACED
     metrics = (bleu_metric(lowercase, tokenizer_for(language)), chrf_metric(lowercase), ter_metric(language))
@@ -107,6 +112,9 @@ def evaluate(
         for metric in metrics:
             qualities.append(measure(metric, hypotheses, references))
             progress.advance()
+        if errors:
+            (references_once,) = reference_streams(hypotheses, references)
+            qualities += error_rates(hypotheses, references_once)
         if moses:
             qualities.append(published_bleu(hypotheses, references, language))
             progress.advance()

@@ -11,6 +11,7 @@ from transduce.errors import RunError
 from transduce.model.attention import Attention
 from transduce.model.scores import ScaledDot, Softmax
 from transduce.model.seq2seq import Model
+from transduce.model.sources import Tokens
 from transduce.model.sublayers import Activation
 from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
 from transduce.model.wiring import Top
@@ -39,6 +40,8 @@ class Able:
             raise RunError(f"{self.system} cannot run this model: {'; '.join(reasons)}")
 
     def _reasons(self, model: Model) -> Iterator[str]:
+        if not isinstance(model.source, Tokens):
+            yield f"source is '{kind_of(type(model.source))}', expected tokens"
         for name, stack, plain in (
             ("encoder", model.encoder, TransformerEncoder),
             ("decoder", model.decoder, TransformerDecoder),

@@ -1,4 +1,4 @@
-"""The config of a whole model: an encoder, a decoder, and how their embeddings are shared (section 3.4)."""
+"""The config of a whole model: what it reads, an encoder, a decoder, and how embeddings are shared (section 3.4)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEnc
 from transduce.model.heads import Head, check_heads
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from transduce.model.sources import Source, Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.model.whole import Embedding, EncoderDecoder, Parts, initialise
 from transduce.model.whole import Seq2Seq as Seq2Seq
@@ -28,9 +29,11 @@ Decoder = TransformerDecoder | RecurrentDecoder | ConvolutionalDecoder | Paralle
 class Model:
     """The [model] section; the defaults are the paper's base model.
 
-    `tie`: "all" shares one matrix between source, target and output (section 3.4; needs one shared vocabulary),
-    "target" between target and output, "none" keeps three. `output_bias` adds a learned number for each token to the
-    logits, which the paper does not have and Marian's models do. `heads` are what objectives train besides (heads.py).
+    `source` is what it reads: tokens, frames of speech or patches of pictures (sources.py). `tie`: "all" shares one
+    matrix between source, target and output (section 3.4; needs one shared vocabulary, and of frames and patches there
+    is no matrix to share), "target" between target and output, "none" keeps three. `output_bias` adds a learned number
+    for each token to the logits, which the paper does not have and Marian's models do. `heads` are what objectives
+    train besides (heads.py).
     """
 
     d_model: int = 512
@@ -40,6 +43,7 @@ class Model:
     decoder: Decoder = TransformerDecoder()
     output_bias: bool = False
     heads: tuple[Head, ...] = ()
+    source: Source = Tokens()
 
     def __post_init__(self) -> None:
         if self.d_model < 1:
@@ -55,13 +59,13 @@ class Model:
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> EncoderDecoder:
         """A freshly initialised model for vocabularies of these sizes; `shared` says they are one and the same."""
-        if self.tie == "all" and not shared:
+        if self.tie == "all" and not shared and isinstance(self.source, Tokens):
             raise ConfigError(
                 "model.tie: 'all' needs one vocabulary for both sides, and the corpus has two;"
                 " use model.tie=target, or prepare with tokenizer.shared=true"
             )
         target = Embedding(target_vocabulary, self.d_model)
-        source = target if self.tie == "all" else Embedding(source_vocabulary, self.d_model)
+        source = self.source.build(self.d_model, source_vocabulary, target if self.tie == "all" else None)
         output = target if self.tie != "none" else Embedding(target_vocabulary, self.d_model)
         encoder = self.encoder.build(self.d_model, self.dropout)
         decoder = self.decoder.build(self.d_model, self.dropout, self.encoder.layers)

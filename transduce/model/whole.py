@@ -20,7 +20,15 @@ from transduce.model.contract import Holding, Memory, State, stepwise_log_probs
 from transduce.model.packing import LONGEST, Lying, Packed, on_gpu
 
 
-class Embedding(nn.Module):
+class SourceReader(nn.Module):
+    """What makes vectors of a source: an embedding of tokens, or what reads frames or patches (sources.py)."""
+
+    def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors (B, S, D) and where they are real (B, S), of a source (B, L) or (B, L, F) and its mask (B, L)."""
+        raise NotImplementedError
+
+
+class Embedding(SourceReader):
     """One vector a token, multiplied by sqrt(d_model) when read and used as it is to score outputs (section 3.4)."""
 
     def __init__(self, vocabulary: int, d_model: int) -> None:
@@ -30,15 +38,24 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.weight) * math.sqrt(self.weight.size(1))
 
+    def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        return self(source), mask
+
     def logits(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight)
 
 
 def initialise(module: nn.Module) -> None:
-    """Glorot for linear maps, d_model^-0.5 for embeddings: the paper is silent; tensor2tensor did the like."""
+    """Glorot for linear maps, d_model^-0.5 for embeddings: the paper is silent; tensor2tensor did the like.
+
+    He's for what reads frames and patches, whose vectors would else drown in the positions added to them.
+    """
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        nn.init.zeros_(module.bias)  # type: ignore[arg-type]
     elif isinstance(module, Embedding):
         nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5)
 
@@ -47,7 +64,7 @@ def initialise(module: nn.Module) -> None:
 class Parts:
     """The modules of a model. Embeddings given twice share their weights. `bias` (V,) is added to the logits."""
 
-    source: Embedding
+    source: SourceReader
     target: Embedding
     output: Embedding
     encoder: nn.Module
@@ -78,8 +95,12 @@ class EncoderDecoder(nn.Module):
         self.heads = nn.ModuleDict()
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
-        """source (B, S) tokens, mask (B, S) True at real ones; a trace dict is filled with named tensors."""
-        memory: Memory = self.encoder(self.source_embedding(source), mask, trace)
+        """source (B, S) tokens, or (B, L, F) frames, of which there may be more than places of the memory.
+
+        mask (B, S) or (B, L) is True at real ones; a trace dict is filled with named tensors.
+        """
+        x, mask = self.source_embedding.read(source, mask)
+        memory: Memory = self.encoder(x, mask, trace)
         return memory
 
     def logits(self, x: Tensor) -> Tensor:

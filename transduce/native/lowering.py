@@ -22,6 +22,7 @@ from transduce.model.norms import BatchNorm, LayerNorm, RMSNorm
 from transduce.model.positions import Learned, PositionScheme, Rotary
 from transduce.model.scores import Additive, Bilinear, Cosine, Dot, Relu
 from transduce.model.seq2seq import Model
+from transduce.model.sources import Tokens
 from transduce.model.sublayers import ACTIVATIONS, GATED, PreNorm
 from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
 from transduce.model.whole import EncoderDecoder
@@ -36,6 +37,8 @@ _VECTOR = 16  # floats that a head's width must be a multiple of
 def reasons_against(config: Model) -> list[str]:
     """Why the native engine cannot run such a model; nothing where it can."""
     found = []
+    if not isinstance(config.source, Tokens):
+        found.append(f"model.source is '{kind_of(type(config.source))}', and only 'tokens' are read")
     for name, stack, known in (
         ("encoder", config.encoder, TransformerEncoder),
         ("decoder", config.decoder, TransformerDecoder),

@@ -77,8 +77,8 @@ class GuidedAttention(Guided):
         return self._loss
 
     def _loss(self, passed: Pass) -> Tensor:
-        batch = passed.batch
-        cost = off_diagonal(batch.source_mask, batch.target_mask, self.width)
+        # Of the memory, not of the source: it has fewer places than there are frames of speech.
+        cost = off_diagonal(passed.memory.mask, passed.batch.target_mask, self.width)
         return (self.attention(passed).mean(1) * cost).sum()
 
 

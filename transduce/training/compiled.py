@@ -19,6 +19,7 @@ from transduce.data.batch import Batch, collate
 from transduce.data.batching import Batches
 from transduce.errors import RunError
 from transduce.experiment import Config
+from transduce.model.sources import Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Loss, Step
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
@@ -60,7 +61,8 @@ class CompiledStep(Step):
 def packs(config: Config) -> bool:
     """Whether model and objective can do without padding (model/packing.py)."""
     stacks = isinstance(config.model.encoder, TransformerEncoder), isinstance(config.model.decoder, TransformerDecoder)
-    return all(stacks) and isinstance(config.objective, CrossEntropy) and config.objective.steady
+    text = isinstance(config.model.source, Tokens)  # packed by its tokens, of which the encoder has as many places
+    return text and all(stacks) and isinstance(config.objective, CrossEntropy) and config.objective.steady
 
 
 def hindrance(config: Config, device: torch.device, processes: int) -> str:

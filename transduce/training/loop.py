@@ -22,7 +22,7 @@ from transduce.data.prefetch import prefetched
 from transduce.data.share import Portion, Share
 from transduce.durable import disk_errors
 from transduce.errors import ConfigError, RunError
-from transduce.experiment import Config
+from transduce.experiment import Config, check_source
 from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
 from transduce.training.average import average
@@ -94,9 +94,10 @@ class _Run:
         self.tokenizers = corpus.tokenizers
         split = corpus.split(config.data.train)
         self.validates = config.data.valid in corpus.splits
+        check_source(config.model, corpus)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
-        found = make_ready(folder, config, self.tokenizers, model) if group.first else None
+        found = make_ready(folder, config, self.tokenizers, model, corpus.reader) if group.first else None
         group.spread(model.weights().values())
         model = model.to(group.device)
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
@@ -316,7 +317,8 @@ class _Run:
         averaged = self._average(log) if training.average > 1 else {}
         memory = {"memory": peak_memory(self.session.device)}
         log.record("finished", place.step, {**place.validation, **averaged, **memory})
-        log.say(f'{reason}: {place.step:,} steps, {self.folder} is ready: transduce translate {self.folder} "..."')
+        use = f'translate {self.folder} "..."' if self.corpus.reader is None else f"transcribe {self.folder} FILE"
+        log.say(f"{reason}: {place.step:,} steps, {self.folder} is ready: transduce {use}")
 
     def _average(self, log: RunLog) -> dict[str, float]:
         """Offer the average if it is no worse than the best; gives its measures, if it could be measured."""

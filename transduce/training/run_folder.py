@@ -2,11 +2,13 @@
 
     config.toml  tokenizer/  model.safetensors  README.md  metrics.jsonl  checkpoints/
 
-The first three are a translator. `model.safetensors` verifies itself and is replaced in one rename.
+The first three are a translator, with reader.json where sources are recordings or pictures. `model.safetensors`
+verifies itself and is replaced in one rename.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import cast
 
@@ -14,12 +16,13 @@ import torch
 from torch import Tensor
 
 from transduce import config as configs
+from transduce.data.reader import FileReader
 from transduce.data.tokenizer import Tokenizers
 from transduce.durable import disk_errors, write_text
 from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder, Seq2Seq
-from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, TOKENIZER, check_is_model
+from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, READER, TOKENIZER, check_is_model
 from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
 from transduce.training.checkpoint import Found, clean_leftovers, newest_good
@@ -39,18 +42,20 @@ FREE = (
 )
 
 
-def make_ready(folder: Path, config: Config, tokenizers: Tokenizers, model: EncoderDecoder) -> Found | None:
+def make_ready(
+    folder: Path, config: Config, tokenizers: Tokenizers, model: EncoderDecoder, reader: FileReader | None = None
+) -> Found | None:
     """Begin or continue a run; gives the checkpoint to go on from. A new model gets the weights it is to start from."""
     clean_leftovers(folder)
     found = newest_good(folder)
     if config.training.start_from and found is None:
         take_weights(model, Path(config.training.start_from), tokenizers)
-    begin(folder, config, tokenizers)
+    begin(folder, config, tokenizers, reader)
     return found
 
 
-def begin(folder: Path, config: Config, tokenizers: Tokenizers) -> None:
-    """Write config and tokenizer of a new run, or check that an old one is being continued."""
+def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileReader | None = None) -> None:
+    """Write config, tokenizer and reader of a new run, or check that an old one is being continued."""
     with disk_errors(folder, "writing the run's config and tokenizer", needed=len(tokenizers.source.model)):
         if (folder / CONFIG).exists():
             check_same(folder, config)
@@ -61,6 +66,8 @@ def begin(folder: Path, config: Config, tokenizers: Tokenizers) -> None:
                 )
         else:
             tokenizers.save(folder / TOKENIZER)
+            if reader is not None:
+                write_text(folder / READER, json.dumps(reader.facts(), indent=1) + "\n")
         write_text(folder / CONFIG, configs.dump(config))
 
 

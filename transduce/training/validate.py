@@ -14,6 +14,7 @@ from torch import Tensor
 from transduce.data.batch import collate
 from transduce.data.corpus import Corpus
 from transduce.data.grouping import group_by_length
+from transduce.data.reader import Reading
 from transduce.engines.torch_engine import TorchEngine
 from transduce.evaluation.metrics import bleu, chrf
 from transduce.experiment import Config
@@ -65,19 +66,23 @@ def validate(model: EncoderDecoder, corpus: Corpus, config: Config, device: torc
     values = {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
     wanted = config.validation
     split = corpus.split(config.data.valid)
-    sources, references = split.texts()
+    sources, references = split.to_translate()
+    names, _ = split.texts()
     tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
     chosen = spread(len(sources), wanted.sentences)
-    sources, references = [sources[n] for n in chosen], [references[n] for n in chosen]
+    read, names = [sources[n] for n in chosen], [names[n] for n in chosen]
+    references = [references[n] for n in chosen]
     tokenizers = corpus.tokenizers
     engine = TorchEngine(model, tokenizers.source.symbols, tokenizers.target.symbols, device)
     budget = config.data.tokens if device.type == "cpu" else 4 * config.data.tokens
-    translator = Translator(engine, tokenizers, wanted.search, batch_tokens=budget)
-    translations = translator(sources, to=[tags[n] for n in chosen])
+    reading = Reading(corpus.reader, config.model.source.places) if corpus.reader is not None else None
+    longest = max(map(len, read), default=1) if reading is not None else 256  # files are never cut here
+    translator = Translator(engine, tokenizers, wanted.search, longest, budget, reading=reading)
+    translations = translator(read, to=[tags[n] for n in chosen])
     quality = bleu(translations, references)
     values |= {"bleu": quality.value, "chrf": chrf(translations, references).value}
-    shown = spread(len(sources), wanted.samples) if wanted.samples else []
-    samples = [Example(sources[n], references[n], translations[n]) for n in shown]
+    shown = spread(len(names), wanted.samples) if wanted.samples else []
+    samples = [Example(names[n], references[n], translations[n]) for n in shown]
     return Measured(values, quality.signature, samples)
 
 

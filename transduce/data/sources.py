@@ -1,0 +1,38 @@
+"""What the source side of a corpus may be, by name: text, recordings, pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transduce.data.images import Images
+from transduce.data.reader import FileReader, Text
+from transduce.data.speech import Speech
+from transduce.errors import DataError, UserError
+
+Sources = Text | Speech | Images
+_KINDS: dict[str, type[Speech] | type[Images]] = {"speech": Speech, "images": Images}
+
+
+def reader_of(sources: Sources) -> FileReader | None:
+    """What reads the files that source lines name; nothing where they are text."""
+    return sources if isinstance(sources, FileReader) else None
+
+
+def from_facts(facts: dict[str, Any], origin: str) -> FileReader:
+    """The reader that `facts` was made of."""
+    try:
+        settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+        return _KINDS[settings.pop("kind")](**settings)
+    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
+        raise DataError(f"{origin}: these are no settings of a reader of files ({error!r}); prepare again") from None
+
+
+def read_facts(path: Path) -> FileReader:
+    """The reader whose facts lie in a file."""
+    try:
+        facts = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); take it from a copy of the model") from None
+    return from_facts(facts, str(path))
