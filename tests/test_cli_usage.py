@@ -151,7 +151,8 @@ def test_the_flags_are_these_and_no_others() -> None:
         "transcribe": "--input -i --output -o --beam --n-best --search --json --ensemble --device --trust",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",
-        "evaluate": f"--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --json {model}",
+        "evaluate": "--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --json"
+        f" {model}",
         "serve": "--host --port --api-keys --engine --device --trust",
         "average": "--last --best",
         "convert": "--quantize",

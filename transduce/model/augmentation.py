@@ -107,12 +107,11 @@ class Distorted(nn.Module):
         draws = torch.rand(6, len(picture), device=picture.device) * 2 - 1  # (6, B)
         angle, shear = draws[0] * math.radians(config.turn), draws[1] * config.shear
         down, along = 1 + draws[2] * config.scale, 1 + draws[3] * config.scale
-        # From places in the new picture to places in the old, in pixels from the middle, then in grid_sample's units.
-        cos, sin = angle.cos(), angle.sin()
-        across = torch.stack((cos * along, (shear * cos - sin) * along, draws[4] * config.shift), dim=1)
-        below = torch.stack((sin * down, (shear * sin + cos) * down, draws[5] * config.shift), dim=1)
-        matrix = torch.stack((across, below), dim=1)  # (B, 2, 3)
-        half = matrix.new_tensor((width / 2, height / 2))
-        units = torch.cat((half, half.new_ones(1))) / half.unsqueeze(1)  # (2, 3)
-        grid = F.affine_grid(matrix * units, list(picture.shape), align_corners=False)
+        # From places in the new picture to places in the old: in pixels from the middle, but both counted in halves of
+        # the picture, as grid_sample does.
+        cos, sin, tall = angle.cos(), angle.sin(), height / width
+        across = (cos * along, (shear * cos - sin) * along * tall, draws[4] * config.shift * 2 / width)
+        below = (sin * down / tall, (shear * sin + cos) * down, draws[5] * config.shift * 2 / height)
+        matrix = torch.stack([torch.stack(row, dim=1) for row in (across, below)], dim=1)  # (B, 2, 3)
+        grid = F.affine_grid(matrix, list(picture.shape), align_corners=False)
         return F.grid_sample(picture.float(), grid, align_corners=False).to(picture.dtype)
