@@ -3,6 +3,7 @@ every comparison takes a step."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,8 @@ from transduce.data.symbols import Symbols
 from transduce.experiment import Config
 from transduce.objectives.base import Step, Tools
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+FOLDER = Path(__file__).parent.parent / "configs"
+CONFIGS = sorted(path for pattern in ("*.toml", "speech/*.toml", "images/*.toml") for path in FOLDER.glob(pattern))
 COMPARISONS = sorted((Path(__file__).parent.parent / "configs" / "compare").glob("*.toml"))
 # Small enough to build in no time; widths and heads that every variant can halve and double.
 SMALL = (
@@ -64,7 +66,9 @@ def test_every_variant_takes_a_step(path: Path) -> None:
 def take_a_step(chosen: Config) -> None:
     torch.manual_seed(1)
     model = chosen.model.build(50, 50, shared=True)
-    batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]], SYMBOLS, SYMBOLS)
+    width, generator = chosen.model.source.width, np.random.default_rng(1)
+    read = [generator.normal(size=(n, width)) for n in (20, 12)] if width else [[5, 6, 7], [8]]
+    batch = collate(read, [[9, 10], [11, 12, 13]], SYMBOLS, SYMBOLS)
     loss = Step(model, chosen.objective.build(Tools(SYMBOLS, vocabulary=50)))(batch, 0)
     loss.total.backward()
     assert loss.total.isfinite()
