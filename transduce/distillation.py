@@ -81,6 +81,11 @@ def distill(
         )
     config, output = read_config(Path(run), trust), Path(output).absolute()
     opened = _open_corpus(str(corpus), config.data.folder, run)
+    if opened.reader is not None:
+        raise DataError(
+            f"{opened.folder}: holds {opened.reader.kind}, and only sources of text are distilled; transcribe them,"
+            " and prepare them with these texts"
+        )
     teacher = Teacher(str(run), weights_digest(run), str(pick_device(device)), trust)
     try:
         translator = teacher.load()

@@ -20,7 +20,8 @@ from transduce.data.prepare import Prepare, prepare
 from transduce.data.speech import Speech
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
-from transduce.errors import ConfigError, DataError
+from transduce.errors import ConfigError, DataError, RunError, UserError
+from transduce.server.models import open_models
 from transduce.training.loop import train
 
 soundfile = pytest.importorskip("soundfile", reason="recordings are read by it: pip install transduce[senses]")
@@ -137,6 +138,12 @@ def test_models_and_corpora_that_do_not_go_together(made: Path, tmp_path: Path, 
     assert (
         "expected files, or a list of them with --input FILE, and not both" in run("transcribe", str(made / "run")).err
     )
+    with pytest.raises(UserError, match=r"serve: .* reads speech, and only models of text are served"):
+        open_models([f"en-de={made / 'run'}"], lambda folder: transduce.load(folder, "cpu"))
+    with pytest.raises(DataError, match="holds speech, and only sources of text are distilled"):
+        transduce.distill(made / "run", tmp_path / "distilled")
+    with pytest.raises(RunError, match="source is 'frames', expected tokens"):
+        transduce.export(made / "run", tmp_path / "exported", "onnx")
     (tmp_path / "bad.tsv").write_text("no tab\n")
     told = run("evaluate", str(tmp_path / "bad.tsv"), str(made / "run")).err
     assert "bad.tsv:1: expected the path of a file, a tab and its text" in told

@@ -130,6 +130,11 @@ def open_models(words: Iterable[str], load: Callable[[Path], Translator]) -> lis
     for word in words:
         pairs, folder = _split(word)
         translator = load(folder)
+        if translator.reading is not None:  # what a caller sends would be the name of a file of ours
+            raise UserError(
+                f"serve: {folder} reads {translator.reading.reader.kind}, and only models of text are served; use"
+                " `transduce transcribe`"
+            )
         found.append(Served(folder.resolve().name, translator, pairs or pairs_of(folder, translator)))
     return found
 
