@@ -29,7 +29,9 @@ class Data:
     """Which prepared corpus is read, and how it is cut into batches."""
 
     folder: str = ""
-    tokens: int = 4096  # padded tokens a batch, on each side; 0 = as many as the GPU holds, found by trying
+    tokens: int = (
+        4096  # padded tokens (of files, frames) a batch, on each side; 0 = as many as the GPU holds, found by trying
+    )
     bucket: int = 8  # lengths are padded to multiples of this, more coarsely as they grow
     shapes: int = 0  # at most so many shapes of batches, of real tokens; 0 = as `bucket` has it, few where compiled
     sampling: float = 0.0  # subword sampling (unigram) or BPE-dropout: 0.1 is usual, 0 = off

@@ -10,6 +10,7 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
 from transduce.alignment import Alignment, Block, Grouped, Unit, attend_all, group_text, group_tokens, join
@@ -84,7 +85,7 @@ class Translator:
     def __call__(self, text: Sequence[str], **options: Any) -> list[str]: ...
     def __call__(self, text: str | Sequence[str], **options: Any) -> str | list[str]:
         """The best translation of a text, or of each of several; takes the options of `translate`."""
-        if isinstance(text, str):
+        if isinstance(text, (str, PathLike)):
             return self.translate([text], **options)[0].text
         return [translation.text for translation in self.translate(text, **options)]
 

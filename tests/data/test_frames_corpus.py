@@ -60,7 +60,7 @@ def test_frames_lie_end_to_end_with_offsets_and_hashes(manifests: Path, tmp_path
     assert facts["source_frames"] == split.source_lengths.sum()
     assert (tmp_path / "corpus" / "train.source.frames").stat().st_size == facts["source_frames"] * 20 * 2
     sources, texts = corpus.split("valid").to_translate()
-    assert [len(source) for source in sources] == corpus.split("valid").source_lengths.tolist()
+    assert [len(source.frames) for source in sources] == corpus.split("valid").source_lengths.tolist()
     assert len(texts) == 4
 
 

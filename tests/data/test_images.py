@@ -10,7 +10,7 @@ import pytest
 from made_senses import draw, write_idx
 
 from transduce.data.images import Images, idx_items
-from transduce.data.reader import Unreadable
+from transduce.data.reader import Prepared, Unreadable
 from transduce.errors import ConfigError, DataError, UserError
 
 Image = pytest.importorskip("PIL.Image", reason="pictures are opened by pillow: pip install transduce[senses]")
@@ -29,7 +29,9 @@ def test_every_pixel_goes_to_its_patch() -> None:
             y, x = 3 * row + down, 3 * column + along
             assert value == (picture[y, x] if x < 8 else 9)
     assert images.place(3, 4) == {"left": 3.0, "top": 3.0, "width": 3.0, "height": 3.0}
-    np.testing.assert_array_equal(images.read(frames), frames)
+    assert images.read(Prepared(frames)) is frames
+    square = Images(height=9, patch=3)
+    assert square.read(np.zeros((9, 9), np.uint8)).shape == (9, 9), "pixels, though as wide as a frame"
 
 
 def test_png_jpeg_and_idx_hold_the_same_picture(tmp_path: Path) -> None:

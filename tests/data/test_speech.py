@@ -11,7 +11,7 @@ import pytest
 import torch
 from made_senses import RATE, sentence, tone
 
-from transduce.data.reader import Reading, Unreadable
+from transduce.data.reader import Prepared, Reading, Unreadable
 from transduce.data.speech import FLOOR, Speech, log_mel, mel_bands, normalised, resample
 from transduce.errors import ConfigError, DataError, UserError
 
@@ -137,7 +137,10 @@ def test_files_of_any_format_rate_and_channels_say_the_same(tmp_path: Path) -> N
     assert abs(len(first) - len(third)) <= 1
     assert np.corrcoef(first[: len(third)].ravel(), third[: len(first)].ravel())[0, 1] > 0.97
     np.testing.assert_array_equal(speech.read(samples), speech.frames(samples))
-    np.testing.assert_array_equal(speech.read(first), first)
+    np.testing.assert_array_equal(speech.read(tmp_path / "a.wav"), first)
+    assert speech.read(Prepared(first)) is first
+    with pytest.raises(DataError, match=r"samples of shape \(4, 2\): expected one channel, numbers from -1 to 1"):
+        speech.read(np.zeros((4, 2)))
 
 
 def test_speeds_make_a_recording_shorter_and_higher() -> None:
@@ -161,7 +164,7 @@ def test_long_recordings_are_cut_where_they_are_quiet() -> None:
     assert 29 <= cuts[0] <= 41
     assert 69 <= cuts[1] <= 81
     assert len(reading.parts(samples, 500)) == 1
-    assert reading.parts(np.zeros((0, 20), np.float16), 500) == []
+    assert reading.parts(Prepared(np.zeros((0, 20), np.float16)), 500) == []
     assert reading.units(frames[:2]) == ("0,0.01", "0.01,0.02")
 
 
@@ -180,8 +183,10 @@ def test_bad_files_are_named_with_what_is_wrong(tmp_path: Path) -> None:
     ):
         with pytest.raises(Unreadable, match=reason):
             speech.examine(str(tmp_path / name))
+    for name in ("gone.wav", "nan.wav", "text.wav"):
         with pytest.raises(DataError, match=r"cannot be read: .*expected a recording that libsndfile reads"):
             speech.read(str(tmp_path / name))
+    assert len(speech.read(str(tmp_path / "long.wav"))) == 200, "too long to learn from, not to be read"
 
 
 @pytest.mark.parametrize(

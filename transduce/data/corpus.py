@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from transduce.data.reader import FileReader
+from transduce.data.reader import FileReader, Prepared
 from transduce.data.sources import from_facts
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
@@ -110,7 +110,8 @@ class Split:
     def to_translate(self) -> tuple[list[Any], list[str]]:
         """What a translator reads, the text of each source or its frames, and the text of each target."""
         sources, targets = self.texts()
-        return ([self._sentence("source", index) for index in range(len(self))] if self.width else sources), targets
+        frames = [Prepared(self._sentence("source", index)) for index in range(len(self))] if self.width else []
+        return frames or list[Any](sources), targets
 
     def texts(self) -> tuple[list[str], list[str]]:
         """Both sides as they were given, line for line; training text is not kept."""

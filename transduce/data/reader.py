@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -29,6 +30,16 @@ class Unreadable(Exception):
 @dataclass(frozen=True)
 class Text:
     """The source side is text, as it stands in the files."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Frames (L, width) as a corpus holds them, where a translator would be given a file."""
+
+    frames: Array
+
+    def __len__(self) -> int:
+        return len(self.frames)
 
 
 @dataclass(frozen=True)
@@ -60,23 +71,28 @@ class FileReader:
         """Frames that are more than a model has learned to read, in parts that are not, where they can be cut."""
         return [frames]
 
+    def check(self, path: str) -> None:
+        """Raise Unreadable for a file that is not for training, as one that is too long, before all of it is read."""
+
     def examine(self, path: str) -> int:
         """A 64-bit digest of the content of a file: what tells that two files are the same; raises Unreadable."""
+        self.check(path)
         content = self.load(path)
         if len(content) == 0:
             raise Unreadable("it holds nothing")
         digest = hashlib.blake2b(np.ascontiguousarray(content).tobytes(), digest_size=8).digest()
         return int.from_bytes(digest, "little")
 
-    def read(self, source: str | Array) -> Array:
-        """The frames of a file, or of its content; frames (2-D, `width` wide) stay as they are."""
-        if not isinstance(source, str):
-            content = np.asarray(source)
-            return content if content.ndim == 2 and content.shape[1] == self.width else self.frames(content)
+    def read(self, source: str | PathLike[str] | Array | Prepared) -> Array:
+        """The frames of a file, of its content (samples, pixels), or those that were prepared."""
+        if isinstance(source, Prepared):
+            return source.frames
+        if not isinstance(source, (str, PathLike)):
+            return self.frames(np.asarray(source))
         try:
-            return self.frames(self.load(source))
+            return self.frames(self.load(fspath(source)))
         except Unreadable as error:
-            raise DataError(f"{source}: cannot be read: {error}; {self.expected}") from None
+            raise DataError(f"{fspath(source)}: cannot be read: {error}; {self.expected}") from None
 
     expected: ClassVar[str] = ""  # what a user should give instead
 
@@ -96,7 +112,7 @@ class Reading:
     reader: FileReader
     places: Callable[[int], list[tuple[int, int]]]
 
-    def parts(self, source: str | Array, longest: int) -> list[Array]:
+    def parts(self, source: str | PathLike[str] | Array | Prepared, longest: int) -> list[Array]:
         """The frames of a file or of its content, in parts that the model can read; nothing where there are none."""
         frames = self.reader.read(source)
         return self.reader.parts(frames, longest) if len(frames) else []

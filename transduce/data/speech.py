@@ -8,16 +8,18 @@ Frames are those of Kaldi in spirit: pre-emphasis, a Hann window, the power spec
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from transduce.data.reader import Array, Dtype, FileReader, Unreadable, missing
-from transduce.errors import ConfigError
+from transduce.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float32]
 FLOOR = 1e-6  # energy below it, of samples in [-1, 1], is silence: so that faint noise of no account looks the same
@@ -79,16 +81,20 @@ class Speech(FileReader):
         samples, rate = read_samples(path)
         if not np.isfinite(samples).all():
             raise Unreadable("some samples are not numbers")
-        seconds = len(samples) / rate
-        if not self.shortest_seconds <= seconds <= self.longest_seconds or len(samples) == 0:
+        return resample(samples, rate, self.rate)
+
+    def check(self, path: str) -> None:
+        seconds = duration(path)
+        if not self.shortest_seconds <= seconds <= self.longest_seconds:
             raise Unreadable(
                 f"it lasts {seconds:.3f} s; expected {self.shortest_seconds} to {self.longest_seconds}"
                 " (sources.shortest_seconds, sources.longest_seconds)"
             )
-        return resample(samples, rate, self.rate)
 
     def frames(self, content: Array) -> Array:
         samples = np.asarray(content, np.float32)
+        if samples.ndim != 1:
+            raise DataError(f"samples of shape {samples.shape}: expected one channel, numbers from -1 to 1 in a row")
         mel = log_mel(samples, self.rate, self.features, self.window, self.hop, self.lowest, self.top)
         return normalised(mel, self.normalise).astype(self.dtype)
 
@@ -111,8 +117,9 @@ class Speech(FileReader):
         return {"seconds": round(frame * self.hop, 6), "until": round(stop * self.hop, 6)}
 
 
-def read_samples(path: str) -> tuple[Floats, int]:
-    """Samples in [-1, 1], the mean of all channels, and how many there are a second."""
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """A recording as soundfile opens it."""
     try:
         import soundfile
     except (ImportError, OSError):  # the package, or the library that it wraps
@@ -120,10 +127,23 @@ def read_samples(path: str) -> tuple[Floats, int]:
     if not Path(path).is_file():
         raise Unreadable("no such file")
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        with soundfile.SoundFile(path) as file:
+            yield file
     except (soundfile.LibsndfileError, RuntimeError, ValueError) as error:
         raise Unreadable(f"{str(error).strip().rstrip('.') or type(error).__name__}") from None
-    return samples.mean(1), int(rate)
+
+
+def duration(path: str) -> float:
+    """Seconds of a recording, by its head alone."""
+    with _opened(path) as file:
+        return float(file.frames / file.samplerate)
+
+
+def read_samples(path: str) -> tuple[Floats, int]:
+    """Samples in [-1, 1], the mean of all channels, and how many there are a second."""
+    with _opened(path) as file:
+        samples = file.read(dtype="float32", always_2d=True)
+        return samples.mean(1), int(file.samplerate)
 
 
 def resample(samples: Array, rate: int, wanted: int) -> Floats:
