@@ -52,14 +52,15 @@ MAY_IMPORT = {
     " search.wishes training translator",
     "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",
     "gathering": "errors progress durable data",
+    "inspection": "errors config data model.contract alignment loading model_folder search translation translator",
     "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
     " model_folder training translation translator",
-    "server": "errors data alignment search.wishes translation translator",
+    "server": "errors data alignment inspection search.wishes translation translator",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.loop translator",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
-    " distillation training pipelines progress server lab",
+    " distillation inspection training pipelines progress server lab",
     "__main__": "errors extras launch cli",
 }
 NO_TORCH = (

@@ -42,6 +42,7 @@ NAMES = [
     "distill",
     "export",
     "import_model",
+    "inspect",
     "load",
     "pipeline",
     "train",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transduce.exchange.exporting import export as export
     from transduce.exchange.marian_import import import_model as import_model
     from transduce.experiment import Config as Config
+    from transduce.inspection.inspecting import inspect as inspect
     from transduce.loading import load as load
     from transduce.model.contract import Memory as Memory
     from transduce.model.contract import State as State
@@ -51,6 +52,7 @@ _HOMES = {
     "distill": "transduce.distillation",
     "export": "transduce.exchange.exporting",
     "import_model": "transduce.exchange.marian_import",
+    "inspect": "transduce.inspection.inspecting",
     "load": "transduce.loading",
     "pipeline": "transduce.pipelines.run",
     "train": "transduce.training.loop",

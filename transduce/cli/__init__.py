@@ -23,6 +23,7 @@ COMMANDS = {
     "align": "translating",
     "evaluate": "translating",
     "serve": "serving",
+    "inspect": "inspecting",
     "average": "training",
     "convert": "converting",
     "distill": "corpora",

@@ -107,6 +107,14 @@ class EncoderDecoder(nn.Module):
         """What a decoder's vectors (..., D) say of each token of the target's vocabulary: (..., V)."""
         return F.linear(x, self.output_embedding.weight, self.output_bias)
 
+    def layer_logits(self, x: Tensor) -> Tensor:
+        """What the output x (B, T, D) of any decoder layer would say if it were the last: (B, T, V).
+
+        A stack that norms what leaves it has that norm as `final`.
+        """
+        final = getattr(self.decoder, "final", None)
+        return self.logits(x if final is None else final(x, None))
+
     def holding(self) -> Holding | None:
         """This model, if it can work in memory set aside once."""
         return None

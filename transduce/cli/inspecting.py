@@ -1,0 +1,85 @@
+"""The command that looks inside a model: inspect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from transduce.cli.arguments import BeamSize, Device, Engine, Language, Trust
+from transduce.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from transduce.inspection.record import Inspection
+    from transduce.inspection.views import View
+
+
+def inspect(
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="A sentence, or several to compare.")],
+    model: Annotated[
+        list[Path], typer.Option("--model", "-m", metavar="MODEL", help="Folder of a model; again to compare.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="page.html, or .png, .svg, .json; else the terminal.")
+    ] = None,
+    to: Language = "",
+    beam: BeamSize = 0,
+    target: Annotated[str | None, typer.Option(help="A given translation to look at instead of the model's.")] = None,
+    prefix: Annotated[str, typer.Option(help="How the translation must begin: what if it had said this?")] = "",
+    part: Annotated[Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention to draw.")] = "cross",
+    layer: Annotated[int | None, typer.Option(help="Its layer, from 0; default: the mean of all.")] = None,
+    head: Annotated[int | None, typer.Option(help="Its head, from 0; default: the mean of all.")] = None,
+    engine: Engine = "auto",
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Look inside: attention of every head, the beam's tree, what was nearly said at each step, the logit lens.
+
+    Examples:
+
+        transduce inspect "four thousand and twelve" --model runs/demo/model --to de --beam 4
+
+        transduce inspect "four thousand and twelve" --model runs/demo/model --to de --output page.html
+
+        transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
+    """
+    from transduce.inspection.inspecting import inspect as look
+    from transduce.inspection.opening import open_to_inspect
+    from transduce.inspection.views import View
+
+    view = View(part, layer, head)
+    if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
+        raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
+    translators = [(str(one), open_to_inspect(one, device, trust, engine)) for one in model]
+    seen = [
+        look(translator, text, to=to, target=target, prefix=prefix, beam=beam, model=name)
+        for text in texts
+        for name, translator in translators
+    ]
+    _write(seen, view, output)
+
+
+def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
+    """To the terminal, or as the file's name ends."""
+    if output is None:
+        from rich.console import Console
+
+        from transduce.inspection.terminal import show
+
+        for one in seen:
+            show(Console(), one, view)
+    elif output.suffix in (".png", ".svg"):
+        from transduce.inspection.picture import save
+
+        save(seen, view, output)
+    else:
+        from transduce.inspection.page import page
+
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            found = page(seen) if output.suffix == ".html" else json.dumps([one.as_json() for one in seen]) + "\n"
+            output.write_text(found, encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{output}: cannot be written: {error.strerror}; choose another --output") from None

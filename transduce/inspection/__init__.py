@@ -1,0 +1,10 @@
+"""Looking inside a model: what it read, where each head looked, what it nearly said.
+
+from transduce.inspection import inspect
+seen = inspect(transduce.load("runs/demo", engine="torch"), "four thousand and twelve", to="de")
+"""
+
+from __future__ import annotations
+
+from transduce.inspection.inspecting import inspect as inspect
+from transduce.inspection.record import Inspection as Inspection

@@ -1,0 +1,259 @@
+"""`inspect(translator, text)`: one sentence through one model, with all that can be seen of it.
+
+With the torch engine everything is seen; an engine that only searches, scores and attends (the native one) shows the
+mean cross-attention and the probability of each token. Imports no torch by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from transduce.alignment import Alignment, Unit, group_text, group_tokens, merge
+from transduce.config import kind_of
+from transduce.errors import ConfigError, DataError
+from transduce.inspection.heads import heads_of
+from transduce.inspection.record import Branch, Inspection, Map, Step, Tree
+from transduce.search.fit import STEPWISE
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.limits import Limits
+from transduce.search.settings import Greedy
+from transduce.search.wishes import Wishes
+from transduce.translator import Translator
+
+LEAST = 0.01  # probability of a token worth asking "what if" about
+MOST_LINES = 16_000_000  # weights of all heads that are kept: 6 layers of 8 heads and 330 tokens
+
+
+@dataclass(frozen=True)
+class Looking:
+    """How much to look at: `top` candidates a step; at most `branches` questions "what if" in all; a tree or none."""
+
+    top: int = 8
+    branches: int = 48
+    tree: bool = True
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ConfigError(f"top: expected at least 1 candidate a step, got {self.top}")
+        if self.branches < 0:
+            raise ConfigError(f"branches: expected a number of questions, or 0 for none, got {self.branches}")
+
+
+DEFAULT = Looking()
+
+
+def inspect(
+    translator: Translator,
+    text: str,
+    *,
+    to: str = "",
+    target: str | None = None,
+    prefix: str | Sequence[int] = "",
+    beam: int = 0,
+    search: Any = None,
+    looking: Looking = DEFAULT,
+    model: str = "",
+) -> Inspection:
+    """Look at one sentence being translated, or at a given `target` being read.
+
+    `to`, `beam` and `search` are those of `Translator.translate`; `prefix` is how the translation must begin, as text
+    or as tokens: "what if it had said this instead". `model` is a name to show. A text is read whole: one longer than
+    the model reads at once is refused.
+    """
+    case = _Case.of(translator, text, to, prefix, translator.choose_search(beam, 1, search))
+    if target is None:
+        hypotheses = translator.find([case.source], case.search, [Wishes(prefix=case.prefix)])[0]
+    else:
+        hypotheses = [_given(translator, case, target)]
+    best = hypotheses[0]
+    seen = _look(case, best, looking, grow=target is None and looking.tree)
+    pieces = translator.tokenizers.target.pieces
+    written = (*best.tokens, translator.tokenizers.target.symbols.eos)
+    return dataclasses.replace(
+        seen,
+        model=model,
+        text=text,
+        to=to,
+        translation=case.text_of(best.tokens),
+        score=best.score,
+        log_prob=best.log_prob,
+        finished=best.finished,
+        search="given" if target is not None else kind_of(type(case.search)),
+        source=tuple(translator.tokenizers.source.pieces((*case.source, translator.tokenizers.source.symbols.eos))),
+        read=tuple(step.read for step in seen.steps),
+        written=tuple(pieces(written)),
+        tokens=written,
+        forced=len(case.prefix),
+        alignment=_alignment(case, best, seen.maps),
+        alternatives=tuple(case.text_of(other.tokens) for other in hypotheses[1:]),
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A text as a translator reads it: its tag, its own tokens, and how its translation must begin."""
+
+    translator: Translator
+    text: str
+    tag: tuple[int, ...]
+    own: tuple[int, ...]
+    prefix: tuple[int, ...]
+    search: Any
+
+    @classmethod
+    def of(cls, translator: Translator, text: str, to: str, prefix: str | Sequence[int], search: Any) -> _Case:
+        tokenizers = translator.tokenizers
+        if not text.strip():
+            raise DataError("inspect: the text is blank; give a sentence to look at")
+        tag, rest = tokenizers.source.cut_tag(text)
+        tag = ((tokenizers.source.tag(to),) if to else ()) + tag
+        own = tuple(tokenizers.source.encode([rest])[0])
+        if len(tag) + len(own) >= translator.longest:
+            raise DataError(
+                f"inspect: the text has {len(own)} tokens, and the model reads fewer than {translator.longest} at once;"
+                " give it a sentence at a time"
+            )
+        begin = tokenizers.target.encode([prefix])[0] if isinstance(prefix, str) else list(prefix)
+        if any(not 0 <= token < tokenizers.target.size for token in begin):
+            raise DataError(f"prefix: expected tokens from 0 to {tokenizers.target.size - 1}, got {list(begin)}")
+        return cls(translator, rest, tag, own, tuple(begin), search)
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        return self.tag + self.own
+
+    @property
+    def stepwise(self) -> bool:
+        return bool(getattr(self.translator.decoder, "offers", STEPWISE) == STEPWISE)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return self.translator.tokenizers.target.decode(tokens)
+
+
+def _given(translator: Translator, case: _Case, target: str) -> Hypothesis:
+    """A translation that somebody else wrote, as the model scores it."""
+    (tokens,) = translator.tokenizers.target.encode([target])
+    (log_probs,) = translator.engine.score([case.source], [tokens])
+    return Hypothesis(tuple(tokens), sum(log_probs), sum(log_probs), True, tuple(log_probs))
+
+
+def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspection:
+    """Maps, steps, lens, tree and branches; the rest is filled in by whoever asked."""
+    opened = _opened(case.translator.engine)
+    if opened is None:
+        return _from_outside(case, best)
+    from transduce.inspection import tracing
+
+    target = case.translator.tokenizers.target
+    traced = tracing.trace(opened, case.stepwise, case.source, best.tokens, target, looking.top)
+    notes = []
+    if not any(one.part == "cross" for one in traced.maps):
+        notes.append("This decoder does not look at the source by attention: no cross-attention, no alignment.")
+    if not traced.lens:
+        notes.append("No logit lens: an ensemble or a canvas of frames has no layers that write tokens.")
+    if sum(one.weights.size for one in traced.maps) > MOST_LINES:
+        raise DataError(
+            f"inspect: {len(case.source)} source and {len(best.tokens)} target tokens make more than {MOST_LINES:,}"
+            " attention weights; give it a shorter sentence"
+        )
+    tree: Tree | None = None
+    if grow and case.stepwise:
+        from transduce.inspection.tree import grow as grow_tree
+
+        path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
+        key = 0  # of random draws, which a sample's tree may make anew
+        wishes = Wishes(prefix=case.prefix)
+        tree = grow_tree(opened.model, traced.memory, case.search, wishes, key, target, path)
+    facts = tuple(head for one in traced.maps for head in heads_of(one))
+    asked = _branches(case, best, traced.steps, looking.branches) if case.stepwise else ()
+    return _bare(
+        maps=traced.maps,
+        heads=facts,
+        steps=traced.steps,
+        lens=traced.lens,
+        tree=tree,
+        branches=asked,
+        notes=tuple(notes),
+    )
+
+
+def _opened(engine: Any) -> Any:
+    """The engine, if its model can be looked into."""
+    try:
+        from transduce.inspection.tracing import Opened
+    except ModuleNotFoundError:  # without torch there is none
+        return None
+    return engine if isinstance(engine, Opened) else None
+
+
+def _from_outside(case: _Case, best: Hypothesis) -> Inspection:
+    """What any engine tells: the probability of each token, and the mean of all heads' cross-attention."""
+    target = case.translator.tokenizers.target
+    eos, bos = target.symbols.eos, target.symbols.bos
+    (said,) = case.translator.engine.score([case.source], [best.tokens])
+    read = target.pieces([bos, *best.tokens])
+    tokens = (*best.tokens, eos)
+    rows = zip(read, tokens, target.pieces(tokens), said, strict=True)
+    (weights,) = case.translator.engine.attend([case.source], [best.tokens], None)
+    whole = np.zeros((1, len(tokens), len(case.source) + 1), dtype=np.float32)
+    whole[0, :-1, :-1] = weights
+    mean = Map("decoder.mean.cross", "cross", 0, whole)
+    note = "Seen from outside: the native engine tells the mean cross-attention only. Use --engine torch to see all."
+    return _bare(maps=(mean,), steps=tuple(Step(*row) for row in rows), notes=(note,))
+
+
+def _bare(**parts: Any) -> Inspection:
+    """An inspection of which only some parts are known yet."""
+    return Inspection("", "", "", "", 0.0, 0.0, True, "", (), (), (), (), **parts)
+
+
+def _branches(case: _Case, best: Hypothesis, steps: Sequence[Step], most: int) -> tuple[Branch, ...]:
+    """For the likeliest tokens that were not written: the translation that would have followed, by greedy search."""
+    target = case.translator.tokenizers.target
+    never = {*target.symbols.never}
+    asked = [
+        (other.log_prob, place, other)
+        for place, step in enumerate(steps)
+        for other in step.candidates
+        if other.token != step.token and other.token not in never and other.log_prob >= np.log(LEAST)
+    ]
+    asked = sorted(sorted(asked, key=lambda one: -one[0])[:most], key=lambda one: (one[1], -one[0]))
+    going = [(place, other) for _, place, other in asked if other.token != target.symbols.eos]
+    wishes = [Wishes(prefix=(*best.tokens[:place], other.token)) for place, other in going]
+    search = Greedy(getattr(case.search, "limits", Limits()))
+    found = dict(zip(going, case.translator.find([case.source] * len(going), search, wishes), strict=True))
+    made = []
+    for _, place, other in asked:
+        before = sum(step.log_prob for step in steps[:place])
+        tokens, total = best.tokens[:place], before + other.log_prob  # of an end symbol, that is all
+        if (place, other) in found:
+            (first, *_) = found[place, other]
+            tokens, total = first.tokens, first.log_prob
+        made.append(Branch(place, other.token, other.piece, other.log_prob, case.text_of(tokens), total))
+    return tuple(made)
+
+
+def _alignment(case: _Case, best: Hypothesis, maps: Sequence[Map]) -> Alignment | None:
+    """Words of the source and of the translation, linked by the mean of all cross-attention.
+
+    A side that is one word between spaces (a German number, any Chinese sentence) is taken in pieces.
+    """
+    crossing = [one.weights.mean(0) for one in maps if one.part == "cross"]  # (T, S)
+    if not crossing:
+        return None
+    tokenizers = case.translator.tokenizers
+    written = case.text_of(best.tokens)
+    source = group_text(tokenizers.source, case.text, _unit(case.text))
+    target = group_tokens(tokenizers.target, best.tokens, written, _unit(written))
+    tags = len(case.tag)
+    mean = np.mean(crossing, axis=0)[: len(best.tokens), tags : tags + len(case.own)]
+    return Alignment.read(source.units, target.units, merge(mean, source, target))
+
+
+def _unit(text: str) -> Unit:
+    return "words" if len(text.split()) > 1 else "pieces"

@@ -1,0 +1,109 @@
+"""Attention as a picture: PNG or SVG, by matplotlib (`transduce[plot]`), through its `Figure` class alone.
+
+One head, or the mean that was asked for, is a matrix with its tokens; without a layer all heads of a part are drawn
+beside it, a row a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transduce.errors import RunError, UserError
+from transduce.inspection.record import Inspection
+from transduce.inspection.terminal import plain
+from transduce.inspection.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "PingFang SC", "Microsoft YaHei")
+CELL = 0.3  # inches
+
+
+def save(seen: Sequence[Inspection], view: View, output: Path) -> None:
+    """Draw inspections side by side into a .png or .svg file; its folder is made where it is missing."""
+    figure = draw(seen, view)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, format=output.suffix[1:])
+    except OSError as error:
+        raise RunError(f"{output}: the picture cannot be saved: {error.strerror}; choose another --output") from error
+
+
+def draw(seen: Sequence[Inspection], view: View) -> Figure:
+    """The figure, a column an inspection."""
+    try:
+        from matplotlib import font_manager, rc_context
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UserError("drawing attention needs matplotlib: pip install 'transduce[plot]'") from None
+    known = {font.name for font in font_manager.fontManager.ttflist}
+    with rc_context({"font.family": [name for name in FONTS if name in known] or ["sans-serif"]}):
+        sizes = [_size(one, view) for one in seen]
+        tall = max(height for _, height in sizes)
+        figure = Figure((sum(width for width, _ in sizes), tall), dpi=120, layout="constrained")
+        shares = [width for width, _ in sizes]
+        parts = figure.subfigures(1, len(seen), width_ratios=shares, squeeze=False)
+        for part, one in zip(parts[0], seen, strict=True):
+            part.suptitle(f"{one.text}\n{one.translation}", fontsize=11)
+            if view.layer is None and _grid(one, view):
+                left, right = part.subfigures(1, 2, width_ratios=_halves(one, view))
+                _matrix(left.add_subplot(), one, view)
+                _overview(right, one, view)
+            else:
+                _matrix(part.add_subplot(), one, view)
+    return figure
+
+
+def _grid(seen: Inspection, view: View) -> tuple[int, int]:
+    """Layers and heads of the part, nothing where only a mean is known."""
+    maps = [one for one in seen.maps if one.part == view.part]
+    heads = max((len(one.weights) for one in maps), default=0)
+    return (len(maps), heads) if heads > 1 else ()  # type: ignore[return-value]
+
+
+def _halves(seen: Inspection, view: View) -> tuple[float, float]:
+    _, weights, _, columns = view.of(seen)
+    own = 2.2 + CELL * (0 if weights is None else len(columns))
+    return min(own, 14.0), max(2.0, 0.9 * _grid(seen, view)[1])
+
+
+def _size(seen: Inspection, view: View) -> tuple[float, float]:
+    """Inches, width and height; long sentences get smaller cells instead of larger pictures."""
+    _, _, rows, _ = view.of(seen)
+    width, height = _halves(seen, view)[0] if view.layer is not None or not _grid(seen, view) else 0, 2.0
+    if not width:
+        width, height = sum(_halves(seen, view)), 1.2 + 0.9 * _grid(seen, view)[0]
+    return width, min(14.0, max(height, 2.2 + CELL * len(rows)))
+
+
+def _matrix(axes: Axes, seen: Inspection, view: View) -> None:
+    title, weights, rows, columns = view.of(seen)
+    axes.set_title(title, fontsize=10)
+    if weights is None:
+        axes.axis("off")
+        return
+    axes.imshow(weights, cmap="Blues", vmin=0, vmax=max(0.5, float(weights.max())), aspect="auto")
+    small = 9 if max(len(rows), len(columns)) <= 40 else 5
+    axes.set_xticks(range(len(columns)), [plain(name) for name in columns], rotation=60, ha="right", fontsize=small)
+    axes.set_yticks(range(len(rows)), [plain(name) for name in rows], fontsize=small)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _overview(figure: object, seen: Inspection, view: View) -> None:
+    """Every head small, a row a layer."""
+    layers, heads = _grid(seen, view)
+    every = figure.subplots(layers, heads, squeeze=False)  # type: ignore[attr-defined]
+    maps = [one for one in seen.maps if one.part == view.part]
+    for one, line in zip(maps, every, strict=True):
+        for number, axes in enumerate(line):
+            axes.set_xticks([])
+            axes.set_yticks([])
+            if number < len(one.weights):
+                axes.imshow(one.weights[number], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+                axes.set_title(f"{one.layer}.{number}", fontsize=7, pad=2)

@@ -1,0 +1,201 @@
+"""What an inspection finds, as plain frozen dataclasses, each with a JSON form. Imports no torch.
+
+Shapes: H heads, T places of the decoder, S source tokens; a map's weights are (H, rows, columns). In JSON they are
+bytes, round(255 w), in base64: a sentence of 100 tokens in 6 layers of 8 heads has 1.4 million of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transduce.alignment import Alignment
+
+Part = Literal["encoder", "decoder", "cross"]
+Fate = Literal["kept", "finished", "pruned", "open"]
+PARTS: tuple[Part, ...] = ("encoder", "decoder", "cross")
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Where the heads of one attention layer look: weights (H, rows, columns), each row a distribution.
+
+    `part` is the encoder's or decoder's attention to itself, or "cross": the decoder's to the source. `member` numbers
+    the models of an ensemble. `name` is that of the trace: `decoder.3.cross`.
+    """
+
+    name: str
+    part: Part
+    layer: int
+    weights: NDArray[np.float32]
+    member: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Sizes, and the weights as bytes in base64."""
+        heads, rows, columns = self.weights.shape
+        return {
+            "name": self.name,
+            "part": self.part,
+            "layer": self.layer,
+            "member": self.member,
+            "heads": heads,
+            "rows": rows,
+            "columns": columns,
+            "weights": packed(self.weights),
+        }
+
+
+def packed(values: NDArray[np.float32]) -> str:
+    """Numbers from 0 to 1 as bytes, 255 for 1, in base64."""
+    return base64.b64encode(np.round(np.clip(values, 0, 1) * 255).astype(np.uint8).tobytes()).decode()
+
+
+@dataclass(frozen=True)
+class Head:
+    """What one head does, in means over the rows of its map (heads.py says how each is counted)."""
+
+    part: Part
+    layer: int
+    head: int
+    entropy: float
+    confidence: float
+    distance: float
+    diagonal: float
+    previous: float
+    following: float
+    ends: float
+    role: str
+    member: int = 0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that could be written, and its log-probability."""
+
+    token: int
+    piece: str
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One place of the decoder: what it read last, what was written, and what it thought of.
+
+    `rank` is the place of the written token among all, from 0; `entropy` that of the distribution, in bits.
+    `candidates` are the most probable tokens, best first; none where the engine does not tell them.
+    """
+
+    read: str
+    token: int
+    written: str
+    log_prob: float
+    rank: int = 0
+    entropy: float = 0.0
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What if it had said this instead: another token at a step, and the translation that follows from there."""
+
+    step: int
+    token: int
+    piece: str
+    log_prob: float
+    text: str
+    total: float
+
+
+@dataclass(frozen=True)
+class Node:
+    """A token that a search considered after the path to its parent, number -1 for the beginning.
+
+    `log_prob` is the token's own, `total` that of the path. Its fate: "kept" and gone on from; "finished", an end
+    symbol that counted, with its `score`; "pruned"; or "open", on a path that lived when the search was decided.
+    """
+
+    parent: int
+    step: int
+    token: int
+    piece: str
+    log_prob: float
+    total: float
+    fate: Fate
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """All that a search looked at: nodes, parents before children, and the numbers of those on the path it chose."""
+
+    nodes: tuple[Node, ...]
+    best: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """What one decoder layer would say if it were the last, at every place: best candidates, and `written`'s rank."""
+
+    layer: int
+    places: tuple[tuple[Candidate, ...], ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """One sentence through one model.
+
+    `source` are the pieces read, with tag and end symbol; `read` what the decoder reads at each place, the start symbol
+    first, and `written` what it writes there, the end symbol last. Rows of cross-attention stand for `written`, rows
+    and columns of the decoder's own attention for `read`. `notes` say what could not be seen, and why.
+    """
+
+    model: str
+    text: str
+    to: str
+    translation: str
+    score: float
+    log_prob: float
+    finished: bool
+    search: str
+    source: tuple[str, ...]
+    read: tuple[str, ...]
+    written: tuple[str, ...]
+    tokens: tuple[int, ...]
+    forced: int = 0
+    maps: tuple[Map, ...] = ()
+    heads: tuple[Head, ...] = ()
+    alignment: Alignment | None = None
+    steps: tuple[Step, ...] = ()
+    branches: tuple[Branch, ...] = ()
+    tree: Tree | None = None
+    lens: tuple[Glimpse, ...] = ()
+    alternatives: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def map(self, part: Part, layer: int, member: int = 0) -> Map:
+        """The attention of one layer."""
+        return next(m for m in self.maps if (m.part, m.layer, m.member) == (part, layer, member))
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as dicts, lists, numbers and strings, for `json.dumps`."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "maps"}
+        return {**_plain(plain), "maps": [one.as_json() for one in self.maps]}
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and tuples as dicts and lists; log-probabilities of nothing (-inf) are null, for JSON has no such."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return round(value, 5) if np.isfinite(value) else None
+    return value

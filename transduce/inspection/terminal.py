@@ -1,0 +1,143 @@
+"""An inspection drawn in the terminal: where each word looks, what was nearly said, what the search kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree as Drawn
+
+from transduce.inspection.record import Inspection, Node
+from transduce.inspection.views import View
+
+SHADES = " ░▒▓█"
+WIDEST = 40  # columns of a matrix; more are told as a list
+CANDIDATES = 4
+MOST_STEPS = 60
+MOST_ENDS = 12
+
+
+def show(console: Console, seen: Inspection, view: View) -> None:
+    """All of it, one part below the other."""
+    console.print(_summary(seen))
+    title, weights, rows, columns = view.of(seen)
+    if weights is not None:
+        console.print(f"\n[bold]{title}[/]")
+        wide = max(map(cell_len, rows)) + 4 * len(columns) > console.width or len(columns) > WIDEST
+        console.print(_list(weights, rows, columns) if wide else matrix(weights, rows, columns))
+    if seen.steps:
+        console.print("\n[bold]Step by step[/]")
+        console.print(_steps(seen))
+    if seen.tree is not None:
+        console.print("\n[bold]What the search finished[/] (✓ chosen; below each token its probability)")
+        console.print(_tree(seen))
+    if seen.heads:
+        console.print("\n[bold]Heads[/], the most certain first")
+        console.print(_heads(seen))
+
+
+def _summary(seen: Inspection) -> RenderableType:
+    facts = f"{seen.model}   search {seen.search}   score {seen.score:.2f}   log-probability {seen.log_prob:.2f}"
+    lines = [Text(seen.text), Text(seen.translation, style="bold"), Text(facts.strip(), style="dim")]
+    if not seen.finished:
+        lines.append(Text("cut off by the length limit", style="yellow"))
+    lines += [Text(note, style="yellow") for note in seen.notes]
+    return Panel(Group(*lines), expand=False)
+
+
+def matrix(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> RenderableType:
+    """Rows look at columns (T, S); the names of columns stand above, a line a letter where they are long."""
+    left = max(map(cell_len, rows))
+    names = [plain(name) for name in columns]
+    lines = Text()
+    for line in range(max(map(cell_len, names))):
+        letters = "".join(set_cell_size(name[line : line + 1], 3) for name in names)
+        lines.append(f"{'':{left + 1}}{letters}\n", style="dim")
+    for name, row in zip(rows, weights, strict=True):
+        lines.append(set_cell_size(plain(name), left) + " ")
+        for weight in row.tolist():
+            shade = SHADES[min(len(SHADES) - 1, math.ceil(weight * 4 - 0.2))] if weight > 0.05 else "·"
+            lines.append(shade * 2 + " ", style="cyan" if weight < 0.5 else "bold cyan")
+        lines.append("\n")
+    lines.rstrip()
+    return lines
+
+
+def _list(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> RenderableType:
+    """The same for long sentences: each row with what it looks at most."""
+    table = Table("", "looks at", box=None, padding=(0, 2))
+    for name, row in zip(rows, weights, strict=True):
+        best = np.argsort(-row)[:CANDIDATES]
+        table.add_row(plain(name), "  ".join(f"{plain(columns[i])} {row[i]:.0%}" for i in best if row[i] >= 0.05))
+    return table
+
+
+def _steps(seen: Inspection) -> RenderableType:
+    table = Table("", "read", "wrote", "", "it could have said", box=None, padding=(0, 1))
+    for number, step in enumerate(seen.steps[:MOST_STEPS], start=1):
+        others = [one for one in step.candidates if one.token != step.token][:CANDIDATES]
+        said = "  ".join(f"{plain(one.piece)} {math.exp(one.log_prob):.1%}" for one in others)
+        written = Text(plain(step.written), style="bold" if step.rank == 0 else "bold yellow")
+        table.add_row(str(number), plain(step.read), written, f"{math.exp(step.log_prob):.0%}", Text(said, style="dim"))
+    if len(seen.steps) > MOST_STEPS:
+        table.add_row("…", "", f"{len(seen.steps) - MOST_STEPS} more", "", "")
+    return table
+
+
+def _tree(seen: Inspection) -> RenderableType:
+    """Paths that ended, and those they share a beginning with."""
+    assert seen.tree is not None
+    nodes, best = seen.tree.nodes, set(seen.tree.best)
+    ends = sorted((n for n, one in enumerate(nodes) if one.fate == "finished"), key=lambda n: -(nodes[n].score or 0))
+    wanted: set[int] = set(best)
+    for end in ends[:MOST_ENDS]:
+        while end >= 0:
+            wanted.add(end)
+            end = nodes[end].parent
+    top = Drawn(plain(seen.read[0]) if seen.read else "")
+    drawn = {-1: top}
+    children = {n: [m for m in sorted(wanted) if nodes[m].parent == n] for n in wanted}
+    for number in sorted(wanted):
+        if nodes[number].parent not in drawn:
+            continue
+        branch = drawn[nodes[number].parent]
+        # A token that nothing else branches off from stands on its parent's line.
+        if branch is not top and len(children[nodes[number].parent]) == 1:
+            assert isinstance(branch.label, Text)
+            branch.label.append_text(_node(nodes[number], number in best))
+            drawn[number] = branch
+        else:
+            drawn[number] = branch.add(_node(nodes[number], number in best))
+    return top
+
+
+def _node(node: Node, best: bool) -> Text:
+    style = "bold green" if best else ""
+    found = Text(f"{plain(node.piece)} ", style=style)
+    if math.exp(node.log_prob) < 0.5:
+        found.append(f"{math.exp(node.log_prob):.0%} ", style="dim")
+    if node.score is not None:
+        found.append(f" score {node.score:.2f}{' ✓' if best else ''}", style="green" if best else "dim")
+    return found
+
+
+def _heads(seen: Inspection) -> RenderableType:
+    table = Table("part", "layer", "head", "entropy", "confidence", "distance", "looks at", box=None, padding=(0, 2))
+    for one in sorted(seen.heads, key=lambda head: head.entropy)[:MOST_ENDS]:
+        figures = (f"{one.entropy:.2f}", f"{one.confidence:.0%}", f"{one.distance:.1f}")
+        table.add_row(one.part, str(one.layer), str(one.head), *figures, one.role)
+    if len(seen.heads) > MOST_ENDS:
+        table.add_row("…", "", "", "", "", "", f"{len(seen.heads) - MOST_ENDS} more in the page (--output page.html)")
+    return table
+
+
+def plain(piece: str) -> str:
+    """A piece as one reads it: `·` begins a word."""
+    return "␣" if piece == "▁" else piece.replace("▁", "·")

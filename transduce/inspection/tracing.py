@@ -1,0 +1,131 @@
+"""One sentence and its translation read by a model of ours with a trace: attention of every head, every step, the lens.
+
+Everything comes from the model contract and the names of the trace (docs/architecture.md), so that any family is seen:
+what a model does not trace is not there. Shapes: T places of the decoder, S source tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from transduce.data.batch import collate
+from transduce.data.symbols import Symbols
+from transduce.data.tokenizer import Tokenizer
+from transduce.inspection.record import PARTS, Candidate, Glimpse, Map, Part, Step
+from transduce.model.contract import Memory, evaluating
+
+_ATTENTION = re.compile(r"(?:member\.(\d+)\.)?(encoder|decoder)\.(\d+)\.(self|cross)")
+LENS_CANDIDATES = 3
+
+
+@runtime_checkable
+class Opened(Protocol):
+    """An engine whose model can be looked into: the torch engine. `source` and `target` are symbols."""
+
+    model: Any
+    source: Symbols
+    target: Symbols
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What one pass left: maps in order, steps, what each layer would say, and the memory of the source."""
+
+    maps: tuple[Map, ...]
+    steps: tuple[Step, ...]
+    lens: tuple[Glimpse, ...]
+    memory: Memory
+
+
+def trace(
+    engine: Opened, stepwise: bool, source: Sequence[int], written: Sequence[int], tokenizer: Tokenizer, top: int
+) -> Traced:
+    """Read a source and the tokens written for it, both without their end symbols; `top` candidates a step."""
+    batch = collate([source], [written], engine.source, engine.target).to(engine.device)
+    found: dict[str, Tensor] = {}
+    with evaluating(engine.model), torch.inference_mode():
+        memory = engine.model.encode(batch.source, batch.source_mask, found)
+        own = None
+        if stepwise:
+            logits, _ = engine.model.advance(batch.target[:, :-1], engine.model.start(memory), found, batch.target_mask)
+            own = logits[0].float().log_softmax(-1)  # (T, V)
+            said = own.gather(1, batch.target[0, 1:, None])[:, 0].tolist()
+        else:
+            said = engine.model.token_log_probs(memory, batch.target, batch.target_mask, found)[0].tolist()
+        maps = maps_of(found, len(source) + 1, len(said))
+        layers = _layer_log_probs(engine.model, found, len(said))
+    gold = batch.target[0, 1:].cpu()
+    if own is None and layers:
+        own = layers[max(layers)]  # all places undecided: what the last layer says is what the model says
+    read = [engine.target.bos, *written] if stepwise else gold.tolist()
+    steps = steps_of(own, gold, said, read, tokenizer, top)
+    lens = tuple(glimpse(layer, rows, gold, tokenizer) for layer, rows in sorted(layers.items()))
+    return Traced(maps, steps, lens, memory)
+
+
+def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ...]:
+    """Attention in a trace of one sentence, ordered by part, member and layer.
+
+    A canvas with more frames than the translation has tokens attends between frames, which have no names: left out.
+    """
+    made = []
+    for name, weights in found.items():
+        if match := _ATTENTION.fullmatch(name):
+            part: Part = "cross" if match[4] == "cross" else "encoder" if match[2] == "encoder" else "decoder"
+            own = weights[0].float().cpu()
+            if part == "cross":
+                own = own[:, :places]
+            elif part == "decoder" and own.shape[2] > places:
+                own = own[:, :places, :places] if own.shape[2] < 2 * places else own[:, :0]
+            if own.shape[1] == (source if part == "encoder" else places):
+                made.append(Map(name, part, int(match[3]), own.numpy().copy(), int(match[1] or 0)))
+    return tuple(sorted(made, key=lambda one: (PARTS.index(one.part), one.member, one.layer)))
+
+
+def steps_of(
+    log_probs: Tensor | None, gold: Tensor, said: Sequence[float], read: Sequence[int], tokenizer: Tokenizer, top: int
+) -> tuple[Step, ...]:
+    """A step for each token of gold (T,); log_probs (T, V), None where the model does not tell."""
+    pieces, before = tokenizer.pieces(gold.tolist()), tokenizer.pieces(read)
+    if log_probs is None:
+        given = zip(before, gold.tolist(), pieces, said, strict=True)
+        return tuple(Step(one, token, piece, log_prob) for one, token, piece, log_prob in given)
+    log_probs = log_probs.cpu()
+    ranks = (log_probs > log_probs.gather(1, gold[:, None])).sum(1).tolist()
+    spread = (-(log_probs.exp() * log_probs).nan_to_num()).sum(1) / torch.log(torch.tensor(2.0))
+    best = candidates(log_probs, tokenizer, top)
+    columns = (before, gold.tolist(), pieces, said, ranks, spread.tolist(), best)
+    return tuple(Step(*row) for row in zip(*columns, strict=True))
+
+
+def candidates(log_probs: Tensor, tokenizer: Tokenizer, top: int) -> list[tuple[Candidate, ...]]:
+    """The most probable tokens of each row (T, V), best first."""
+    best = log_probs.topk(min(top, log_probs.shape[1]))
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [
+        tuple(Candidate(*one) for one in zip(tokens, tokenizer.pieces(tokens), values, strict=True))
+        for tokens, values in rows
+    ]
+
+
+def _layer_log_probs(model: Any, found: dict[str, Tensor], places: int) -> dict[int, Tensor]:
+    """What each decoder layer would say (T, V): "logit lens" (nostalgebraist 2020). None for ensembles."""
+    layers = {}
+    for name, states in found.items():
+        match = re.fullmatch(r"decoder\.(\d+)\.out", name)
+        if match and places <= states.shape[1] < 2 * places:  # more are frames of CTC
+            layers[int(match[1])] = model.layer_logits(states[:, :places])[0].float().log_softmax(-1).cpu()
+    return layers
+
+
+def glimpse(layer: int, log_probs: Tensor, gold: Tensor, tokenizer: Tokenizer) -> Glimpse:
+    """The best of one layer at every place, and where the written token stands among them."""
+    ranks = (log_probs > log_probs.gather(1, gold[:, None])).sum(1).tolist()
+    return Glimpse(layer, tuple(candidates(log_probs, tokenizer, LENS_CANDIDATES)), tuple(ranks))

@@ -1,0 +1,143 @@
+"""The tree that a search walked, with what it left behind.
+
+The search runs as it is. What is watched is the model: its state carries the tokens of every path, so that whatever the
+search reorders and drops is seen at the next step. Exact for greedy search, sampling and beams; where words must be
+included or a beam falls into groups, ends that are shown as finished may have been dropped.
+Shapes: N paths, t tokens so far, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduce.data.symbols import Symbols
+from transduce.data.tokenizer import Tokenizer
+from transduce.inspection.record import Fate, Node, Tree
+from transduce.model.contract import Memory, State, Stepwise
+from transduce.search.constraints import Rule, next_log_probs, rules_of
+from transduce.search.hypothesis import length_penalty
+from transduce.search.limits import Limits
+from transduce.search.wishes import Wishes
+
+FEWEST = 4  # continuations shown of a step, where a search looks at fewer
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One step: the tokens of each path without the start symbol, and log-probabilities (N, V) of what may follow."""
+
+    paths: list[Path]
+    log_probs: Tensor
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What grows in a watched state: what grows in the model's own, and the tokens (N, t) read so far."""
+
+    own: Any
+    tokens: Tensor
+
+
+class Watched:
+    """A stepwise model that notes all it is asked."""
+
+    def __init__(self, model: Stepwise, rules: Sequence[Rule], eos: int) -> None:
+        self.model, self.rules, self.eos = model, rules, eos
+        self.seen: list[Seen] = []
+
+    def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
+        return self.model.encode(source, mask, trace)
+
+    def start(self, memory: Memory) -> State:
+        state = self.model.start(memory)
+        nothing = memory.mask.new_empty(len(memory.mask), 0, dtype=torch.int64)
+        return dataclasses.replace(state, grown=Followed(state.grown, nothing))
+
+    def advance(
+        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        followed: Followed = state.grown
+        logits, after = self.model.advance(tokens, dataclasses.replace(state, grown=followed.own), trace, mask)
+        every = torch.cat((followed.tokens, tokens), dim=1)
+        written, sentence = every[:, 1:], every.new_zeros(len(every))
+        allowed = next_log_probs(logits[:, -1], written, sentence, self.rules, self.eos)
+        self.seen.append(Seen([tuple(path) for path in written.tolist()], allowed.cpu()))
+        return logits, dataclasses.replace(after, grown=Followed(after.grown, every))
+
+
+def grow(
+    model: Stepwise, memory: Memory, search: Any, wishes: Wishes, key: int, tokenizer: Tokenizer, chosen: Path
+) -> Tree:
+    """The tree of one sentence's search (a search config); `chosen` is the path that was taken, with its end symbol."""
+    symbols = tokenizer.symbols
+    rules = rules_of(getattr(search, "limits", Limits()), symbols, [wishes], memory.mask.device)
+    watched = Watched(model, rules, symbols.eos)
+    search.build()(watched, memory, symbols, [wishes], [key])
+    alpha = float(getattr(search, "length_penalty", 0.0))
+    return _Growing(tokenizer, symbols, alpha).of(watched.seen, chosen)
+
+
+class _Growing:
+    """Nodes while they are made: `number` of each path, `total` of each path."""
+
+    def __init__(self, tokenizer: Tokenizer, symbols: Symbols, alpha: float) -> None:
+        self.tokenizer, self.eos, self.alpha = tokenizer, symbols.eos, alpha
+        self.nodes: list[Node] = []
+        self.number: dict[Path, int] = {(): -1}
+        self.total: dict[Path, float] = {(): 0.0}
+
+    def of(self, seen: Sequence[Seen], chosen: Path) -> Tree:
+        for step, here in enumerate(seen):
+            following = set(seen[step + 1].paths) if step + 1 < len(seen) else None
+            self._step(step, here, following)
+        best = [self.number[chosen[:end]] for end in range(1, len(chosen) + 1) if chosen[:end] in self.number]
+        return Tree(tuple(self.nodes), tuple(best))
+
+    def _step(self, step: int, here: Seen, following: set[Path] | None) -> None:
+        """All that was considered at one step; `following` are the paths gone on with, None at the last."""
+        live = {path: row for row, path in enumerate(here.paths) if path in self.total}  # equal rows count once
+        width = len(here.paths)
+        ranked = self._ranked(live, here.log_probs, max(2 * width, FEWEST))
+        known = {path for path, _ in ranked}
+        kept = {path for path in following or () if path[:-1] in live and path not in known}  # a draw may be far down
+        ranked += [(path, float(here.log_probs[live[path[:-1]], path[-1]])) for path in sorted(kept)]
+        going = 0
+        for place, (path, log_prob) in enumerate(ranked):
+            total = self.total[path[:-1]] + log_prob
+            if total == -torch.inf:
+                continue
+            ended = path[-1] == self.eos
+            fate: Fate = "pruned"
+            if ended and place < width:
+                fate = "finished"
+            elif not ended and following is not None and path in following:
+                fate = "kept"
+            elif not ended and following is None and going < width:
+                fate = "open"
+            going += not ended
+            self._add(path, step, log_prob, total, fate)
+
+    def _ranked(self, live: dict[Path, int], log_probs: Tensor, count: int) -> list[tuple[Path, float]]:
+        """The best continuations of all live paths, by their totals."""
+        found: list[tuple[float, Path, float]] = []
+        for path, row in live.items():
+            best = log_probs[row].topk(min(count, log_probs.shape[1]))
+            for log_prob, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                found.append((self.total[path] + log_prob, (*path, token), log_prob))
+        found.sort(key=lambda one: -one[0])
+        return [(path, log_prob) for _, path, log_prob in found[:count]]
+
+    def _add(self, path: Path, step: int, log_prob: float, total: float, fate: Fate) -> None:
+        score = total / length_penalty(step + 1, self.alpha) if fate == "finished" else None
+        (piece,) = self.tokenizer.pieces(path[-1:])
+        self.nodes.append(Node(self.number[path[:-1]], step, path[-1], piece, log_prob, total, fate, score))
+        self.number[path] = len(self.nodes) - 1
+        if fate == "kept":
+            self.total[path] = total
