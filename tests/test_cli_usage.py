@@ -154,7 +154,8 @@ def test_the_flags_are_these_and_no_others() -> None:
         "evaluate": "--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --json"
         f" {model}",
         "serve": "--host --port --api-keys --engine --device --trust",
-        "inspect": "--model -m --output -o --to --beam --target --prefix --part --layer --head --engine --device --trust",
+        "inspect": "--model -m --output -o --to --beam --target --prefix --part --layer --head --engine --device"
+        " --trust",
         "average": "--last --best",
         "convert": "--quantize",
         "distill": "--output -o --corpus --beam --best-of --keep-original --workers --device --trust",
