@@ -52,7 +52,7 @@ MAY_IMPORT = {
     " search.wishes training translator",
     "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",
     "gathering": "errors progress durable data",
-    "inspection": "errors config data model.contract alignment loading model_folder search translation translator",
+    "inspection": "errors config data model alignment engines.fallback search translation translator",
     "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
     " model_folder training translation translator",
     "server": "errors data alignment inspection search.wishes translation translator",

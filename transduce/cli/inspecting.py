@@ -46,13 +46,13 @@ def inspect(
         transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
     """
     from transduce.inspection.inspecting import inspect as look
-    from transduce.inspection.opening import open_to_inspect
     from transduce.inspection.views import View
+    from transduce.loading import load
 
     view = View(part, layer, head)
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
         raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
-    translators = [(str(one), open_to_inspect(one, device, trust, engine)) for one in model]
+    translators = [(str(one), load(one, device, trust, engine=engine)) for one in model]
     seen = [
         look(translator, text, to=to, target=target, prefix=prefix, beam=beam, model=name)
         for text in texts

@@ -45,6 +45,10 @@ class Fallback:
     ) -> list[NDArray[np.float32]]:
         return self._either(lambda engine: engine.attend(sources, targets, layer))
 
+    def behind(self, refusal: EngineRefusal) -> Engine:
+        """The second engine, for what the first has no way to be asked; opened if it is not yet."""
+        return self._take_over(refusal)
+
     def _either(self, work: Callable[[Engine], T]) -> T:
         try:
             return work(self.first)

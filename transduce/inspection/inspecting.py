@@ -15,7 +15,8 @@ import numpy as np
 
 from transduce.alignment import Alignment, Unit, group_text, group_tokens, merge
 from transduce.config import kind_of
-from transduce.errors import ConfigError, DataError
+from transduce.engines.fallback import Fallback
+from transduce.errors import ConfigError, DataError, EngineRefusal
 from transduce.inspection.heads import heads_of
 from transduce.inspection.record import Branch, Inspection, Map, Step, Tree
 from transduce.search.fit import STEPWISE
@@ -88,6 +89,7 @@ def inspect(
         read=tuple(step.read for step in seen.steps),
         written=tuple(pieces(written)),
         tokens=written,
+        source_tokens=(*case.source, translator.tokenizers.source.symbols.eos),
         forced=len(case.prefix),
         alignment=_alignment(case, best, seen.maps),
         alternatives=tuple(case.text_of(other.tokens) for other in hypotheses[1:]),
@@ -144,13 +146,13 @@ def _given(translator: Translator, case: _Case, target: str) -> Hypothesis:
 
 def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspection:
     """Maps, steps, lens, tree and branches; the rest is filled in by whoever asked."""
-    opened = _opened(case.translator.engine)
-    if opened is None:
+    engine = opened(case.translator.engine)
+    if engine is None:
         return _from_outside(case, best)
     from transduce.inspection import tracing
 
     target = case.translator.tokenizers.target
-    traced = tracing.trace(opened, case.stepwise, case.source, best.tokens, target, looking.top)
+    traced = tracing.trace(engine, case.stepwise, case.source, best.tokens, target, looking.top)
     notes = []
     if not any(one.part == "cross" for one in traced.maps):
         notes.append("This decoder does not look at the source by attention: no cross-attention, no alignment.")
@@ -168,7 +170,7 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspec
         path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
         key = 0  # of random draws, which a sample's tree may make anew
         wishes = Wishes(prefix=case.prefix)
-        tree = grow_tree(opened.model, traced.memory, case.search, wishes, key, target, path)
+        tree = grow_tree(engine.model, traced.memory, case.search, wishes, key, target, path)
     facts = tuple(head for one in traced.maps for head in heads_of(one))
     asked = _branches(case, best, traced.steps, looking.branches) if case.stepwise else ()
     return _bare(
@@ -182,12 +184,17 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspec
     )
 
 
-def _opened(engine: Any) -> Any:
-    """The engine, if its model can be looked into."""
+def opened(engine: Any) -> Any:
+    """The engine, or the one behind it, if its model can be looked into."""
     try:
         from transduce.inspection.tracing import Opened
     except ModuleNotFoundError:  # without torch there is none
         return None
+    if isinstance(engine, Fallback):
+        try:
+            engine = engine.behind(EngineRefusal("native engine: it does not tell where each head looks"))
+        except EngineRefusal:
+            return None
     return engine if isinstance(engine, Opened) else None
 
 
@@ -203,7 +210,7 @@ def _from_outside(case: _Case, best: Hypothesis) -> Inspection:
     whole = np.zeros((1, len(tokens), len(case.source) + 1), dtype=np.float32)
     whole[0, :-1, :-1] = weights
     mean = Map("decoder.mean.cross", "cross", 0, whole)
-    note = "Seen from outside: the native engine tells the mean cross-attention only. Use --engine torch to see all."
+    note = "Seen from outside: the native engine tells the mean cross-attention only. Give the run folder to see all."
     return _bare(maps=(mean,), steps=tuple(Step(*row) for row in rows), notes=(note,))
 
 

@@ -151,7 +151,8 @@ class Inspection:
     """One sentence through one model.
 
     `source` are the pieces read, with tag and end symbol; `read` what the decoder reads at each place, the start symbol
-    first, and `written` what it writes there, the end symbol last. Rows of cross-attention stand for `written`, rows
+    first, and `written` what it writes there, the end symbol last; `source_tokens` and `tokens` are
+    the numbers of what is read and written. Rows of cross-attention stand for `written`, rows
     and columns of the decoder's own attention for `read`. `notes` say what could not be seen, and why.
     """
 
@@ -167,6 +168,7 @@ class Inspection:
     read: tuple[str, ...]
     written: tuple[str, ...]
     tokens: tuple[int, ...]
+    source_tokens: tuple[int, ...] = ()
     forced: int = 0
     maps: tuple[Map, ...] = ()
     heads: tuple[Head, ...] = ()

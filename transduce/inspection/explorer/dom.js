@@ -2,7 +2,7 @@
 
 /** An element: properties by name, `class`, `text`, `on` (listeners), `aria` and any attribute besides. */
 export function make(tag, options = {}, ...children) {
-  const svg = ["svg", "g", "path", "rect", "text", "circle", "line", "title"].includes(tag);
+  const svg = ["svg", "g", "path", "rect", "text", "tspan", "circle", "line", "title"].includes(tag);
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [key, value] of Object.entries(options)) {
     if (value === undefined || value === null || value === false) continue;

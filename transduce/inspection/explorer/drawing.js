@@ -8,18 +8,20 @@ const STOPS = {
 };
 
 /** A weight from 0 to 1 as a colour; small weights are lifted so that they can be seen. */
-export function colourOf(weight) {
+function mixOf(weight) {
   const stops = STOPS[isDark() ? "dark" : "light"];
   const place = Math.min(1, Math.max(0, weight)) ** 0.62 * (stops.length - 1);
   const below = Math.min(stops.length - 2, Math.floor(place));
-  const mix = stops[below].map((value, i) => Math.round(value + (stops[below + 1][i] - value) * (place - below)));
-  return `rgb(${mix.join(",")})`;
+  return stops[below].map((value, i) => Math.round(value + (stops[below + 1][i] - value) * (place - below)));
 }
 
-export const inkOn = (weight) => {
-  const strong = weight ** 0.62 > 0.55;
-  return isDark() ? (strong ? "#10131b" : "#e9ecf3") : strong ? "#ffffff" : "#1b1f2a";
-};
+export const colourOf = (weight) => `rgb(${mixOf(weight).join(",")})`;
+
+/** Black or white, whichever is read more easily on the colour of a weight (luminance as in WCAG). */
+export function inkOn(weight) {
+  const [red, green, blue] = mixOf(weight).map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.19 ? "#0b0d12" : "#ffffff";
+}
 
 /** A canvas sharp on any screen, and its context in CSS pixels. */
 export function sharpen(canvas, width, height) {

@@ -53,7 +53,8 @@ export class Explorer {
   picker() {
     if (this.inspections.length < 2) return null;
     const { shown: now } = this.state;
-    const entries = this.inspections.map((one, number) => [number, `${number + 1}. ${one.model || one.text}`.slice(0, 40)]);
+    const several = new Set(this.inspections.map((one) => one.model)).size > 1;
+    const entries = this.inspections.map((one, number) => [number, `${number + 1}. ${one.translation}${several ? ` (${one.model})` : ""}`.slice(0, 48)]);
     const pick = (side) => {
       const select = make("select", { class: "select", "aria-label": say(side ? "right" : "left"), on: { change: (event) => {
         const chosen = [...now];
@@ -104,7 +105,7 @@ export class Explorer {
     return make("div", {},
       make("div", { class: "tools" }, chooser(say("part"), parts, part, (value) => this.set({ part: value, layer: 0, head: -1 })), make("span", { class: "small faint", text: say(`part.${part}`) })),
       make("div", { class: "split" }, this.overview(inspection, part),
-        make("div", { class: "detail" }, make("div", { class: "tools" }, make("h3", { text: title }), chooser(say("view"), [["lines", say("lines")], ["matrix", say("matrix")]], view, (value) => this.set({ view: value }))), detail)));
+        make("div", { class: "detail" }, make("div", { class: "tools" }, make("h2", { text: title }), chooser(say("view"), [["lines", say("lines")], ["matrix", say("matrix")]], view, (value) => this.set({ view: value }))), detail)));
   }
 
   /** Every layer a row, every head a small picture; drawn when they come into sight. */

@@ -23,8 +23,7 @@ function stepRows(inspection, step, place, ask) {
   const chips = worth.map((candidate) => {
     const own = candidate.token === step.token;
     const chip = make("button", {
-      type: "button", class: own ? "chip own" : "chip", title: `log p = ${fixed(candidate.log_prob, 3)}`, disabled: own,
-      "aria-label": `${say("whatIf")} ${candidate.piece}`,
+      type: "button", class: own ? "chip own" : "chip", title: `${say("whatIf")} ${candidate.piece} (log p ${fixed(candidate.log_prob, 3)})`, disabled: own,
       on: { click: () => whatIf(inspection, place, candidate, answer, ask) },
     }, make("span", { class: "fill" }), make("span", { text: shown(candidate.piece) }), make("small", { text: percent(Math.exp(candidate.log_prob)) }));
     chip.style.setProperty("--share", Math.exp(candidate.log_prob));

@@ -66,14 +66,14 @@ function picture(inspection, tree, pruned, ask) {
     const goOn = () => ask?.(path(number).map((n) => tree.nodes[n].token));
     const group = make("g", {
       class: `node ${node.fate}${best.has(number) ? " best" : ""}`, tabindex: best.has(number) || ask ? "0" : "-1", role: ask ? "button" : "img",
-      "aria-label": `${node.piece} ${percent(Math.exp(node.log_prob))}, ${say(node.fate)}`,
+      "aria-label": `${clip(shown(node.piece), 9)} ${percent(Math.exp(node.log_prob))}, ${say(node.fate)}`,
       on: {
         pointerenter: () => mark(number), pointerleave: () => mark(null), focus: () => mark(number), click: goOn,
         keydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); goOn(); } },
       },
     }, make("rect", { x, y: y - 13, width: BOX, height: 26, rx: 7 }),
-    make("text", { x: x + 8, y: y + 5 }, clip(shown(node.piece), 9)),
-    make("text", { x: x + BOX - 7, y: y + 4, class: "share" }, percent(Math.exp(node.log_prob))));
+    make("text", {}, make("tspan", { x: x + 8, y: y + 5 }, clip(shown(node.piece), 9)), " ",
+      make("tspan", { x: x + BOX - 7, y: y + 4, class: "share" }, percent(Math.exp(node.log_prob)))));
     groups.set(number, group);
     svg.append(group);
   }

@@ -1,0 +1,81 @@
+"""Other words at one place of a translation, each with what would follow: for whoever clicks on a word.
+
+The next tokens after a beginning are those of a beam search that may write one token only, so that any engine can be
+asked; each is then gone on from by the model's own search. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transduce.search.fit import STEPWISE
+from transduce.search.limits import Limits
+from transduce.search.settings import Beam
+from transduce.search.wishes import Wishes
+from transduce.translator import Translator
+
+WORST = 12.0  # how much less likely, in nats, than the best of them an alternative may be
+TRIES = 4  # tokens asked for each alternative: some go on with the word before, or lead to the same word
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What stands at the place instead, up to the next space; the whole translation; its log-probability."""
+
+    word: str
+    text: str
+    log_prob: float
+
+
+def alternatives(translator: Translator, text: str, before: str, to: str = "", count: int = 5) -> list[Alternative]:
+    """Translations of a text that begin with `before` and go on in different ways, the likeliest first.
+
+    A space at the end of `before` says that a word must begin there. None for models that write all words at once.
+    """
+    if not text.strip() or getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
+        return []
+    target = translator.tokenizers.target
+    tag, rest = translator.tokenizers.source.cut_tag(text)
+    tag = ((translator.tokenizers.source.tag(to),) if to else ()) + tag
+    source = (*tag, *translator.tokenizers.source.encode([rest])[0])[: translator.longest - 1]
+    begin = tuple(target.encode([before.strip()])[0]) if before.strip() else ()
+    one_more = Beam(size=count * TRIES, n_best=count * TRIES, length_penalty=0.0, limits=Limits(longest=1))
+    (found,) = translator.find([source], one_more, [Wishes(prefix=begin)])
+    nexts = [one.tokens for one in found if len(one.tokens) == len(begin) + 1 and _fits(translator, one.tokens, before)]
+    own = _one_best(translator)
+    whole = translator.find([source] * len(nexts), own, [Wishes(prefix=tokens) for tokens in nexts])
+    kept: dict[str, Alternative] = {}
+    for hypotheses in whole:
+        full = target.decode(hypotheses[0].tokens)
+        word = _first(full[len(before.rstrip()) :])
+        if word and full.startswith(before.rstrip()):
+            kept.setdefault(word, Alternative(word, full, hypotheses[0].log_prob))
+    least = max((one.log_prob for one in kept.values()), default=0.0) - WORST
+    return [one for one in kept.values() if one.log_prob >= least][:count]
+
+
+def _one_best(translator: Translator) -> Any:
+    """The model's own search for one translation; a beam where that chooses among texts."""
+    own = translator.search
+    if isinstance(own, Beam):
+        return replace(own, n_best=1)
+    return own if not hasattr(own, "choose") else Beam()
+
+
+def _fits(translator: Translator, tokens: tuple[int, ...], before: str) -> bool:
+    """Whether the newest token begins a word where one must begin, and does not where it must not."""
+    (piece,) = translator.tokenizers.target.pieces(tokens[-1:])
+    if not before or not before[-1].isspace():
+        return bool(piece)
+    return piece.startswith("▁")
+
+
+def _first(text: str) -> str:
+    """The first word, or of writing without spaces the first letters."""
+    words = text.split()
+    if not words:
+        return ""
+    word = words[0]
+    wide = [place for place, letter in enumerate(word) if letter > "\u2e7f"]
+    return word[: wide[0] + 2] if wide else word

@@ -1,0 +1,235 @@
+"""Figure 1 alive: for each block of the diagram its code in this repository and its tensors for one sentence.
+
+A trace names attention weights and the outputs of layers; what lies between (queries, keys, values, the inner layer) is
+caught at the modules that make it, for one pass, and these are let go afterwards.
+Shapes: S source tokens, T places of the decoder, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import transduce
+from transduce.data.batch import collate
+from transduce.data.tokenizer import Tokenizer
+from transduce.errors import ConfigError
+from transduce.inspection.inspecting import Looking, opened
+from transduce.inspection.inspecting import inspect as inspect_text
+from transduce.inspection.paper import FIGURE_1
+from transduce.inspection.record import Inspection, packed
+from transduce.inspection.tracing import Opened
+from transduce.model.attention import MultiHeadAttention, attend
+from transduce.model.contract import evaluating, stepwise_log_probs
+from transduce.model.positions import SinusoidalPositions
+from transduce.model.sublayers import FeedForward, PostNormResidual
+from transduce.model.transformer import DecoderBlock, EncoderBlock
+from transduce.model.whole import Embedding, EncoderDecoder
+from transduce.translator import Translator
+
+WIDEST = 128  # columns of a tensor that are shown
+ORDER = ("x", "PE", "Q", "K", "V", "inner", "output", "logits", "p")
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A tensor (rows, columns) with names for its rows, and for columns that are tokens; `shape` is all of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    values: NDArray[np.float32]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers as bytes: 0 at the least, 255 at the greatest."""
+        least, most = float(self.values.min()), float(self.values.max())
+        scaled = (self.values - least) / max(most - least, 1e-9)
+        facts = {"least": least, "most": most, "mean": float(self.values.mean()), "spread": float(self.values.std())}
+        return {
+            "name": self.name,
+            "shape": self.shape,
+            "rows": self.rows,
+            "columns": self.columns or self.values.shape[1],
+            "values": packed(scaled.astype(np.float32)),
+            **{name: round(value, 4) for name, value in facts.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines of this repository: the file, the first line, the text."""
+
+    file: str
+    line: int
+    text: str
+
+
+def code_of(thing: Any) -> Code:
+    """The source of a class or a function."""
+    path = Path(inspect.getsourcefile(thing) or "").resolve()
+    lines, first = inspect.getsourcelines(thing)
+    return Code(str(path.relative_to(Path(transduce.__file__).resolve().parents[1])), first, "".join(lines))
+
+
+def codes(model: nn.Module | None = None) -> dict[str, tuple[Code, ...]]:
+    """The code of every block: of the paper's own choices, or of what stands in a model in their place."""
+    position: Any = SinusoidalPositions
+    residual: Any = PostNormResidual
+    if model is not None and _blocks(model, EncoderBlock):
+        position = type(model.encoder.positions)  # type: ignore[union-attr]
+        residual = type(_blocks(model, EncoderBlock)[0].around_attention)
+    made: dict[str, tuple[Any, ...]] = {
+        "input": (Embedding,),
+        "input-positions": (position,),
+        "encoder-attention": (attend, MultiHeadAttention, EncoderBlock),
+        "encoder-norm-1": (residual,),
+        "encoder-feed-forward": (FeedForward,),
+        "encoder-norm-2": (residual,),
+        "output": (Embedding,),
+        "output-positions": (position,),
+        "decoder-attention": (attend, MultiHeadAttention, DecoderBlock),
+        "decoder-norm-1": (residual,),
+        "decoder-cross": (attend, DecoderBlock),
+        "decoder-norm-2": (residual,),
+        "decoder-feed-forward": (FeedForward,),
+        "decoder-norm-3": (residual,),
+        "linear": (EncoderDecoder.logits,),
+        "softmax": (stepwise_log_probs,),
+    }
+    assert made.keys() == FIGURE_1.keys()
+    return {name: tuple(code_of(thing) for thing in things) for name, things in made.items()}
+
+
+def depth(engine: Opened) -> tuple[int, int]:
+    """Blocks of encoder and decoder; 0 where a stack is no Transformer's."""
+    return len(_blocks(engine.model, EncoderBlock)), len(_blocks(engine.model, DecoderBlock))
+
+
+def alive(translator: Translator, text: str, to: str = "", layer: int = 0) -> dict[str, Any]:
+    """Everything the learner's page shows of one sentence, as JSON: what was said, and every block's code and tensors.
+
+    Without tensors where the engine or the model has none that belong to the diagram.
+    """
+    seen = inspect_text(translator, text, to=to, looking=Looking(top=1, branches=0, tree=False))
+    engine = opened(translator.engine)
+    found = {} if engine is None else tensors(engine, seen, translator.tokenizers.target, layer)
+    own = codes(None if engine is None else engine.model)
+    layers = max(depth(engine)) if engine is not None and min(depth(engine)) else 0
+    blocks = {
+        name: {
+            "code": [asdict(code) for code in own[name]],
+            "tensors": [tensor.as_json() for tensor in found.get(name, ())],
+        }
+        for name in FIGURE_1
+    }
+    return {"text": text, "translation": seen.translation, "layers": layers, "layer": layer, "blocks": blocks}
+
+
+def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> dict[str, tuple[Shown, ...]]:
+    """What each block makes of an inspected sentence, in one layer. Nothing for a model that is no Transformer."""
+    model, encoder, decoder = engine.model, _blocks(engine.model, EncoderBlock), _blocks(engine.model, DecoderBlock)
+    if not encoder or not decoder:
+        return {}
+    if not 0 <= layer < max(len(encoder), len(decoder)):
+        raise ConfigError(f"layer: this model has layers 0 to {max(len(encoder), len(decoder)) - 1}, and not {layer}")
+    batch = collate([seen.source_tokens[:-1]], [seen.tokens[:-1]], engine.source, engine.target).to(engine.device)
+    low, high = min(layer, len(encoder) - 1), min(layer, len(decoder) - 1)
+    with evaluating(model), torch.inference_mode(), _caught(_modules(encoder[low], decoder[high])) as caught:
+        trace: dict[str, Tensor] = {}
+        memory = model.encode(batch.source, batch.source_mask, trace)
+        logits, _ = model.advance(batch.target[:, :-1], model.start(memory), trace, batch.target_mask)
+        found = {
+            "input/x": model.source_embedding(batch.source),
+            "output/x": model.target_embedding(batch.target[:, :-1]),
+            "linear/logits": logits,
+            "softmax/p": logits.float().softmax(-1),
+        }
+        for side, stack in (("input", model.encoder), ("output", model.decoder)):
+            found[f"{side}-positions/PE"] = stack.positions.add(torch.zeros_like(found[f"{side}/x"]), 0)
+    weights = {
+        "encoder-attention": trace[f"encoder.{low}.self"],
+        "decoder-attention": trace[f"decoder.{high}.self"],
+        "decoder-cross": trace[f"decoder.{high}.cross"],
+    }
+    return _arranged({**found, **caught}, weights, seen, target)
+
+
+def _blocks(model: nn.Module, kind: type[nn.Module]) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, kind)]
+
+
+def _modules(encoder: EncoderBlock, decoder: DecoderBlock) -> dict[str, nn.Module]:
+    """Where to catch what: `block/tensor`."""
+    found: dict[str, nn.Module] = {}
+    for name, attention in (
+        ("encoder-attention", encoder.attention),
+        ("decoder-attention", decoder.attention),
+        ("decoder-cross", decoder.cross),
+    ):
+        maps = {"Q": attention.query, "K": attention.key, "V": attention.value, "output": attention.output}
+        found |= {f"{name}/{part}": module for part, module in maps.items()}
+    for side, block, norms in (("encoder", encoder, 2), ("decoder", decoder, 3)):
+        around = [block.around_attention, block.around_feed_forward]
+        if norms == 3:
+            around.insert(1, cast("DecoderBlock", block).around_cross)
+        found |= {f"{side}-norm-{number}/output": module for number, module in enumerate(around, start=1)}
+        found[f"{side}-feed-forward/inner"] = block.feed_forward.inner
+        found[f"{side}-feed-forward/output"] = block.feed_forward
+    return found
+
+
+@contextmanager
+def _caught(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
+    """What modules give while this is open."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        return lambda module, given, output: found.__setitem__(name, output)
+
+    handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _arranged(
+    found: Mapping[str, Tensor], weights: Mapping[str, Tensor], seen: Inspection, target: Tokenizer
+) -> dict[str, tuple[Shown, ...]]:
+    """Tensors by the block they belong to, the weights of attention after queries, keys and values."""
+    made: dict[str, list[Shown]] = {name: [] for name in FIGURE_1}
+    for name in sorted(found, key=lambda name: ORDER.index(name.partition("/")[2])):
+        block, _, part = name.partition("/")
+        rows = seen.source if _from_source(block, part) else seen.read
+        made[block].append(_shown(part, found[name], rows, target))
+    for block, heads in weights.items():
+        rows = seen.source if block == "encoder-attention" else seen.read
+        columns = seen.read if block == "decoder-attention" else seen.source
+        for head, own in enumerate(heads[0].float().cpu().numpy()):
+            made[block].insert(3 + head, Shown(f"head {head}", tuple(heads.shape[1:]), own, rows, columns))
+    return {name: tuple(parts) for name, parts in made.items()}
+
+
+def _from_source(block: str, part: str) -> bool:
+    return block.startswith(("input", "encoder")) or (block == "decoder-cross" and part in ("K", "V"))
+
+
+def _shown(name: str, tensor: Tensor, rows: tuple[str, ...], target: Tokenizer) -> Shown:
+    """The first columns of a tensor (1, rows, columns); of a vocabulary those that are likely somewhere."""
+    values = tensor[0].float().cpu().numpy()
+    if name in ("logits", "p"):
+        best = np.unique(np.argsort(-values, axis=1)[:, : math.ceil(WIDEST / 2 / len(values))])
+        return Shown(name, tuple(tensor.shape[1:]), values[:, best], rows, tuple(target.pieces(best.tolist())))
+    return Shown(name, tuple(tensor.shape[1:]), values[:, :WIDEST], rows)

@@ -1,0 +1,31 @@
+"""The web pages: translating at /, looking inside at /explore, learning at /learn, and what they ask under /page.
+
+Pages are made on the server in English or Chinese; a few ES modules, served as they are, bring them to life.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from transduce.server.state import State
+
+from transduce.inspection.page import FOLDER as EXPLORER
+from transduce.server.pages import asked, shown
+
+STATIC = Path(__file__).parent / "static"
+
+
+def routes(state: State) -> list[BaseRoute]:
+    """Every page, their files, and what they ask for."""
+    return [
+        Route("/", shown.translate, methods=["GET"]),
+        Route("/explore", shown.explore, methods=["GET"]),
+        Route("/learn", shown.learn, methods=["GET"]),
+        Route("/page/alternatives", asked.alternatives, methods=["POST"]),
+        Route("/page/inspect", asked.inspect, methods=["POST"]),
+        Route("/page/learn", asked.learn, methods=["POST"]),
+        Mount("/static/explorer", StaticFiles(directory=EXPLORER)),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]

@@ -1,0 +1,140 @@
+"""What the pages ask of the server besides translations: other words at a place, and looks inside a model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+from transduce.server.answering import Json, state_of, unless_gone
+from transduce.server.failures import Refused
+from transduce.server.models import Hop, Served
+from transduce.server.reading import address_of, key_of, read_json
+from transduce.server.shapes import Code, Name, Strict
+from transduce.server.state import State
+
+from transduce.inspection.alternatives import alternatives as find_alternatives
+from transduce.inspection.inspecting import Looking
+from transduce.inspection.inspecting import inspect as look
+
+S = TypeVar("S", bound=Strict)
+MOST_BEAM = 8
+MOST_TOKENS = 200  # of a sentence that is looked into
+TOKENS_A_LOOK = 512  # that a look inside counts at the gate: it runs the model several times, alone
+
+
+class AlternativesAsked(Strict):
+    """A sentence, and how its translation begins."""
+
+    text: str
+    source: Code
+    target: Code
+    before: str = ""
+
+
+class LookAsked(Strict):
+    """A sentence and the model to look into; `prefix` are tokens that the translation must begin with."""
+
+    text: str
+    model: Name
+    to: str = Field("", max_length=20)
+    beam: int = Field(4, ge=0, le=MOST_BEAM)
+    prefix: list[int] = Field([], max_length=512)
+
+
+class LearnAsked(Strict):
+    """A sentence, a model, and the layer whose tensors are shown."""
+
+    text: str
+    model: Name
+    to: str = Field("", max_length=20)
+    layer: int = Field(0, ge=0, le=1000)
+
+
+async def _read(request: Request, model: type[S]) -> tuple[State, S]:
+    state = state_of(request)
+    state.keys.check(key_of(request), address_of(request))
+    return state, await read_json(request, state.settings, model)
+
+
+async def alternatives(request: Request) -> Response:
+    """Other ways to go on after a beginning, the likeliest first."""
+    state, given = await _read(request, AlternativesAsked)
+    _check_length(state, given.text)
+    _check_length(state, given.before)
+    hops = state.models.route(given.source, given.target)
+    if not hops:
+        return Json({"alternatives": []})
+
+    def work() -> list[dict[str, Any]]:
+        text, last = _through(hops, given.text)
+        count = max(1, state.settings.alternatives)
+        found = find_alternatives(last.served.translator, text, given.before, last.to, count)
+        return [asdict(one) for one in found]
+
+    found = await unless_gone(request, state.run(work, TOKENS_A_LOOK))
+    return Json({"alternatives": found})
+
+
+def _through(hops: tuple[Hop, ...], text: str) -> tuple[str, Hop]:
+    """The text as the last model of a way reads it."""
+    *before, last = hops
+    for hop in before:
+        text = hop.served.translator(text, to=hop.to)
+    return text, last
+
+
+async def inspect(request: Request) -> Response:
+    """All that can be seen of one sentence."""
+    state, given = await _read(request, LookAsked)
+    served = _model(state, given.model, given.text, given.to)
+
+    def work() -> dict[str, Any]:
+        translator = served.translator
+        beam = given.beam if _writes_stepwise(served) else 0
+        seen = look(
+            translator, given.text, to=given.to, beam=beam, prefix=given.prefix, looking=Looking(branches=0),
+            model=served.name,
+        )  # fmt: skip
+        return seen.as_json()
+
+    return Json(await unless_gone(request, state.run(work, TOKENS_A_LOOK)))
+
+
+async def learn(request: Request) -> Response:
+    """Code and tensors of every block of the paper's figure 1, for one sentence."""
+    state, given = await _read(request, LearnAsked)
+    served = _model(state, given.model, given.text, given.to)
+
+    def work() -> dict[str, Any]:
+        from transduce.inspection.figure_one import alive  # with torch, which a server of converted models may lack
+
+        return alive(served.translator, given.text, given.to, given.layer)
+
+    try:
+        return Json(await unless_gone(request, state.run(work, TOKENS_A_LOOK)))
+    except ModuleNotFoundError as error:
+        raise Refused(501, f"this needs {error.name}: pip install 'transduce[train]'", "extra") from None
+
+
+def _writes_stepwise(served: Served) -> bool:
+    return getattr(served.translator.decoder, "offers", "stepwise") == "stepwise"
+
+
+def _model(state: State, name: str, text: str, to: str) -> Served:
+    """The model that was asked for, if the sentence is not too long for a look, and the language is one of its own."""
+    _check_length(state, text)
+    served = state.models.named(name) if name else state.models.served[0]
+    if to and to not in served.tagged:
+        raise Refused(400, f"to: {served.name} has no tag for {to!r}", "language")
+    tokens = len(served.translator.tokenizers.source.encode([text])[0])
+    if tokens > MOST_TOKENS:
+        raise Refused(413, f"the sentence has {tokens} tokens; at most {MOST_TOKENS} are looked into here", "limit")
+    return served
+
+
+def _check_length(state: State, text: str) -> None:
+    if len(text) > state.settings.characters:
+        raise Refused(400, f"the text is longer than {state.settings.characters} characters", "limit")
