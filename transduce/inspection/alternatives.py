@@ -15,7 +15,7 @@ from transduce.search.settings import Beam
 from transduce.search.wishes import Wishes
 from transduce.translator import Translator
 
-WORST = 12.0  # how much less likely, in nats, than the best of them an alternative may be
+WORST = 12.0  # how much less likely, in nats, than the first of them an alternative may be
 TRIES = 4  # tokens asked for each alternative: some go on with the word before, or lead to the same word
 
 
@@ -51,7 +51,7 @@ def alternatives(translator: Translator, text: str, before: str, to: str = "", c
         word = _first(full[len(before.rstrip()) :])
         if word and full.startswith(before.rstrip()):
             kept.setdefault(word, Alternative(word, full, hypotheses[0].log_prob))
-    least = max((one.log_prob for one in kept.values()), default=0.0) - WORST
+    least = next((one.log_prob for one in kept.values()), 0.0) - WORST
     return [one for one in kept.values() if one.log_prob >= least][:count]
 
 

@@ -192,19 +192,16 @@ def _models(state: State, language: str) -> list[dict[str, Any]]:
     ]
 
 
-EXAMPLES = {
-    "en": "Cats like to sleep.",
-    "de": "Katzen schlafen gern.",
-    "zh": "猫喜欢睡觉。",
-    "fr": "Les chats aiment dormir.",
-}
+EXAMPLES = (("en", "Cats like to sleep."), ("de", "Katzen schlafen gern."), ("zh", "猫喜欢睡觉。"))
+NUMBERS = ("four thousand two hundred and seventeen", "seven")
 
 
 def _example(served: Served) -> str:
-    """A sentence in a language the model reads; number words for one that knows only their letters."""
+    """A sentence in a language the model reads, that it can spell and is not too long for it; else number words."""
     tokenizer = served.translator.tokenizers.source
-    for code in dict.fromkeys(source for source, _ in served.pairs):
-        sentence = EXAMPLES.get(code.partition("-")[0], "")
-        if sentence and tokenizer.symbols.unk not in tokenizer.encode([sentence])[0]:
+    read = {source.partition("-")[0] for source, _ in served.pairs}
+    for sentence in (*(text for code, text in EXAMPLES if code in read), *NUMBERS):
+        tokens = tokenizer.encode([sentence])[0]
+        if tokenizer.symbols.unk not in tokens and len(tokens) + 1 < served.translator.longest:
             return sentence
-    return "four thousand two hundred and seventeen"
+    return ""

@@ -1,0 +1,120 @@
+"""The pages as the server makes them, and what they ask of it: without a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="pip install transduce[serve]")
+from starlette.testclient import TestClient
+
+from transduce.inspection.alternatives import alternatives
+from transduce.inspection.inspecting import inspect
+from transduce.inspection.paper import FIGURE_1
+from transduce.server import Served, Settings, application
+from transduce.server.pages.texts import WORDS
+
+if TYPE_CHECKING:
+    from toy_model import Toy
+
+PAIRS = (("en", "de"), ("en", "zh"))
+ASKED = {"text": "sixty-two, eleven", "model": "toy", "to": "de"}
+
+
+@pytest.fixture(scope="module")
+def pages(toy: Toy) -> Iterator[TestClient]:
+    """A server whose model is opened with torch, so that it can be looked into."""
+    with TestClient(application([Served("toy", toy.translator, PAIRS)]), "http://localhost") as client:
+        yield client
+
+
+def told(text: str) -> Any:
+    return json.loads(html.unescape(re.findall(r'data-page="([^"]*)"', text)[0]))
+
+
+@pytest.mark.parametrize("path", ["/", "/explore", "/learn"])
+def test_pages_hold_no_script_and_no_style_of_their_own(path: str, pages: TestClient) -> None:
+    answer = pages.get(path)
+    assert answer.status_code == 200
+    assert re.findall(r"<script(?! (?:type=\"module\" )?src=\"/static/)", answer.text) == []
+    assert "style=" not in answer.text
+    assert re.findall(r" on\w+=", answer.text) == []
+    assert answer.headers["vary"] == "Accept-Language"
+    for name in re.findall(r'(?:src|href)="(/static/[^"]*)"', answer.text):
+        assert pages.get(name).status_code == 200, name
+    own = told(answer.text)
+    assert own["models"][0]["name"] == "toy"
+    assert own["models"][0]["tagged"] == ["de", "zh"]
+
+
+def test_pages_speak_english_or_chinese(pages: TestClient) -> None:
+    assert WORDS["en"].keys() == WORDS["zh"].keys()
+    for asked, language in (("zh-CN,zh;q=0.9", "zh-Hans"), ("fr, zh;q=0.5", "zh-Hans"), ("fr", "en"), ("", "en")):
+        assert f'<html lang="{language}">' in pages.get("/", headers={"accept-language": asked}).text
+    text = pages.get("/?lang=zh", headers={"accept-language": "en"}).text
+    assert "检测语言" in text
+    assert "德语" in text
+
+
+def test_what_is_asked_in_the_address_is_escaped(pages: TestClient) -> None:
+    text = pages.get("/explore", params={"text": '"><script>alert(1)</script>', "lang": "<x>"}).text
+    assert "<script>alert" not in text
+    assert html.escape('"><script>alert(1)</script>') in text
+
+
+def test_other_words_are_those_of_the_library(pages: TestClient, toy: Toy) -> None:
+    asked = {"text": "sixty-two, eleven", "source": "en", "target": "de", "before": "zwei, "}
+    found = pages.post("/page/alternatives", json=asked).json()["alternatives"]
+    expected = alternatives(toy.translator, "sixty-two, eleven", "zwei, ", to="de")
+    assert [(one["word"], one["text"]) for one in found] == [(one.word, one.text) for one in expected]
+    assert pages.post("/page/alternatives", json={**asked, "target": "fr"}).status_code == 400
+
+
+def test_looks_are_those_of_the_library(pages: TestClient, toy: Toy) -> None:
+    found = pages.post("/page/inspect", json={**ASKED, "beam": 3}).json()
+    expected = json.loads(json.dumps(inspect(toy.translator, ASKED["text"], to="de", beam=3, model="toy").as_json()))
+    assert {**found, "branches": []} == {**expected, "branches": []}
+    token = found["steps"][0]["candidates"][1]["token"]
+    forced = pages.post("/page/inspect", json={**ASKED, "prefix": [token]}).json()
+    assert (forced["tokens"][0], forced["forced"]) == (token, 1)
+
+
+def test_the_learner_s_page_has_every_block(pages: TestClient) -> None:
+    found = pages.post("/page/learn", json=ASKED).json()
+    assert found["blocks"].keys() == FIGURE_1.keys() == told(pages.get("/learn").text)["ideas"].keys()
+    text = pages.get("/learn").text
+    assert set(re.findall(r'data-block="([^"]*)"', text)) == FIGURE_1.keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "status", "words"),
+    [
+        ("inspect", {"model": "none"}, 404, "no model is named 'none'"),
+        ("inspect", {"to": "fr"}, 400, "to: toy has no tag for 'fr'"),
+        ("inspect", {"text": " "}, 400, "the text is blank"),
+        ("inspect", {"text": "x" * 5001}, 400, "the text is longer than 5000 characters"),
+        ("inspect", {"text": "one " * 400}, 413, "at most 200 are looked into here"),
+        ("inspect", {"prefix": [10**6]}, 400, "prefix: expected tokens from 0 to"),
+        ("inspect", {"beam": 99}, 422, "beam"),
+        ("inspect", {"text": 1}, 422, "text"),
+        ("learn", {"layer": 7}, 400, "layer: this model has layers 0 to 0, and not 7"),
+    ],
+)
+def test_what_is_refused(path: str, asked: dict[str, Any], status: int, words: str, pages: TestClient) -> None:
+    answer = pages.post(f"/page/{path}", json={**ASKED, **asked})
+    assert answer.status_code == status
+    assert words in answer.json()["error"]
+
+
+def test_keys_are_asked_for_where_there_are_any(toy: Toy) -> None:
+    app = application([Served("toy", toy.translator, PAIRS)], Settings(keys=("secret",)))
+    with TestClient(app, "http://localhost") as client:
+        assert 'id="key"' in client.get("/").text
+        assert client.post("/page/inspect", json=ASKED).status_code == 400
+        allowed = client.post("/page/inspect", json=ASKED, headers={"authorization": "Bearer secret"})
+        assert allowed.status_code == 200
