@@ -12,4 +12,4 @@ import torch
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server"]
+pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server", "browsing"]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from transduce.server.state import State
 
 from transduce.inspection.page import FOLDER as EXPLORER
 from transduce.server.pages import asked, shown
+from transduce.server.state import State
 
 STATIC = Path(__file__).parent / "static"
 

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
+
+from transduce.inspection.alternatives import alternatives as find_alternatives
+from transduce.inspection.inspecting import Looking
+from transduce.inspection.inspecting import inspect as look
 from transduce.server.answering import Json, state_of, unless_gone
 from transduce.server.failures import Refused
 from transduce.server.models import Hop, Served
 from transduce.server.reading import address_of, key_of, read_json
 from transduce.server.shapes import Code, Name, Strict
 from transduce.server.state import State
-
-from transduce.inspection.alternatives import alternatives as find_alternatives
-from transduce.inspection.inspecting import Looking
-from transduce.inspection.inspecting import inspect as look
 
 S = TypeVar("S", bound=Strict)
 MOST_BEAM = 8

@@ -8,14 +8,14 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+
+from transduce.inspection.paper import FIGURE_1
 from transduce.server.answering import state_of
 from transduce.server.languages import name_of
 from transduce.server.models import Served
-from transduce.server.state import State
-
-from transduce.inspection.paper import FIGURE_1
 from transduce.server.pages.diagram import diagram
 from transduce.server.pages.texts import WORDS, language_of
+from transduce.server.state import State
 
 ICONS = {
     "swap": "M7 4 3 8l4 4M3 8h14M17 12l4 4-4 4M21 16H7",
