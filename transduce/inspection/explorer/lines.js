@@ -40,7 +40,7 @@ export function linesView(grid, rowLabels, columnLabels) {
   function paint() {
     const box = canvas.parentElement?.getBoundingClientRect();
     if (!box?.height) return;
-    const width = Math.min(WIDTH, box.width);
+    const width = Math.min(WIDTH, Math.floor(box.width));
     const context = sharpen(canvas, width, Math.max(...[...left, ...right].map((one) => one.offsetTop + one.offsetHeight)));
     const [top, on] = [canvas.getBoundingClientRect().top, marked()];
     const style = getComputedStyle(document.documentElement);
