@@ -262,7 +262,7 @@ class Translator:
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
             members, asked = [sources[i] for i in batch], [wishes[i] if wishes else NOTHING for i in batch]
-            found = self.engine.search(members, search, asked, [_key(tokens) for tokens in members])
+            found = self.engine.search(members, search, asked, [draw_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
                 done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
         return done
@@ -381,7 +381,7 @@ def _one_line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _key(source: Source) -> int:
+def draw_key(source: Source) -> int:
     """What random draws for this sentence follow from: its tokens or frames alone, so that no neighbour matters."""
     held = array("q", source) if isinstance(source, (tuple, list)) else source
     digest = hashlib.blake2b(held.tobytes(), digest_size=8).digest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,9 @@ from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import FixedVector, RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PreNorm
+from transduce.native import library
 from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, MaskPredict
+from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
 from transduce.translator import Translator
 
 if TYPE_CHECKING:
@@ -110,6 +112,28 @@ def test_the_tree_holds_what_the_search_kept_and_finished(search: Beam | Greedy,
     found = toy.translator.find([[source.tag("zh"), *source.encode([TEXT])[0]]], search)[0]
     scores = sorted((node.score for node in nodes if node.score is not None), reverse=True)
     assert scores[: len(found)] == pytest.approx([one.score for one in found if one.finished], abs=1e-4)
+
+
+def test_what_was_drawn_is_on_the_tree(toy: Toy) -> None:
+    own = inspect(toy.translator, TEXT, to="de", search=Sample(seed=3, limits=Limits(longest=12)))
+    assert own.tree is not None
+    drawn = [own.tree.nodes[number].token for number in own.tree.best]
+    assert drawn == list(own.tokens if own.finished else own.tokens[:-1])
+
+
+@pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
+def test_a_converted_model_is_looked_into_by_torch_where_its_weights_are_there(
+    toy: Toy, native_toy: Path, tmp_path: Path
+) -> None:
+    both = Path(shutil.copytree(native_toy, tmp_path / "both"))
+    outside = inspect(transduce.load(both), TEXT, to="de")
+    assert [one.name for one in outside.maps] == ["decoder.mean.cross"]
+    shutil.copy(toy.model / "model.safetensors", both)
+    inside = inspect(transduce.load(both), TEXT, to="de")
+    assert [one.name for one in inside.maps] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
+    assert inside.translation == outside.translation
+    mean = inside.map("cross", 0).weights.mean(0)
+    assert outside.maps[0].weights[0, :-1, :-1] == pytest.approx(mean[:-1, :-1], abs=1e-3)
 
 
 def test_what_if_it_had_said_this_instead(seen: Inspection, toy: Toy) -> None:

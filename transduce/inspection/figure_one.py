@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -191,11 +192,16 @@ def _modules(encoder: EncoderBlock, decoder: DecoderBlock) -> dict[str, nn.Modul
 
 @contextmanager
 def _caught(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """What modules give while this is open."""
+    """What modules give while this is open, to this thread: a server may translate with the same model in others."""
     found: dict[str, Tensor] = {}
+    own = threading.get_ident()
 
     def keep(name: str) -> Any:
-        return lambda module, given, output: found.__setitem__(name, output)
+        def hook(module: nn.Module, given: Any, output: Tensor) -> None:
+            if threading.get_ident() == own:
+                found[name] = output
+
+        return hook
 
     handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
     try:

@@ -24,7 +24,7 @@ from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Greedy
 from transduce.search.wishes import Wishes
-from transduce.translator import Translator
+from transduce.translator import Translator, draw_key
 
 LEAST = 0.01  # probability of a token worth asking "what if" about
 MOST_LINES = 16_000_000  # weights of all heads that are kept: 6 layers of 8 heads and 330 tokens
@@ -168,8 +168,7 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspec
         from transduce.inspection.tree import grow as grow_tree
 
         path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
-        key = 0  # of random draws, which a sample's tree may make anew
-        wishes = Wishes(prefix=case.prefix)
+        key, wishes = draw_key(case.source), Wishes(prefix=case.prefix)
         tree = grow_tree(engine.model, traced.memory, case.search, wishes, key, target, path)
     facts = tuple(head for one in traced.maps for head in heads_of(one))
     asked = _branches(case, best, traced.steps, looking.branches) if case.stepwise else ()

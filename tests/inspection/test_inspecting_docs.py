@@ -1,0 +1,49 @@
+"""The commands and Python of docs/inspecting.md run as printed, on the toy; its pictures are there, and small."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_runner import Run
+
+if TYPE_CHECKING:
+    from toy_model import Toy
+
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "inspecting.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_commands_and_python_run_as_printed(
+    tmp_path: Path,
+    toy: Toy,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "model").symlink_to(toy.model)
+    monkeypatch.chdir(tmp_path)
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    (program,) = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    for line in commands.strip().split("\n"):
+        ran = run(*shlex.split(line)[1:])
+        assert ran.code == 0, (line, ran.err)
+    for name in ("page.html", "head.png", "both.html", "instead.svg", "given.json"):
+        assert (tmp_path / name).stat().st_size > 1000, name
+    capsysbinary.readouterr()
+    exec(compile(program, "docs/inspecting.md", "exec"), {})
+    printed = capsysbinary.readouterr().out.decode().split("\n")
+    assert printed[0].startswith(toy.translator("forty-two", to="de", beam=4))
+    assert printed[1].startswith("(2, ")
+
+
+def test_its_pictures_are_there_and_small() -> None:
+    pictures = re.findall(r"\]\((images/[^)]+)\)", TEXT)
+    assert len(pictures) == 4
+    for name in pictures:
+        assert 10_000 < (DOCS / name).stat().st_size < 200_000, name
