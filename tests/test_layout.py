@@ -67,7 +67,7 @@ NO_TORCH = (
     "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"
     " search.automaton alignment translation translator model_folder extras engines.fallback"
     " engines.native_engine native.library native.weight_file output loading"
-    " distillation teaching cli data.sentences"
+    " distillation teaching cli data.sentences inspection.inspecting inspection.alternatives inspection.page"
 ).split()
 
 

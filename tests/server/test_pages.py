@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,13 @@ def test_what_is_refused(path: str, asked: dict[str, Any], status: int, words: s
     answer = pages.post(f"/page/{path}", json={**ASKED, **asked})
     assert answer.status_code == status
     assert words in answer.json()["error"]
+
+
+def test_a_server_without_torch_says_what_learning_needs(pages: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transduce.inspection.figure_one", None)
+    answer = pages.post("/page/learn", json=ASKED)
+    assert answer.status_code == 501
+    assert "pip install 'transduce[train]'" in answer.json()["error"]
 
 
 def test_keys_are_asked_for_where_there_are_any(toy: Toy) -> None:

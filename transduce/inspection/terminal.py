@@ -36,7 +36,7 @@ def show(console: Console, seen: Inspection, view: View) -> None:
         console.print("\n[bold]Step by step[/]")
         console.print(_steps(seen))
     if seen.tree is not None:
-        console.print("\n[bold]What the search finished[/] (✓ chosen; below each token its probability)")
+        console.print("\n[bold]What the search finished[/] (✓ chosen; probabilities where below 50 %)")
         console.print(_tree(seen))
     if seen.heads:
         console.print("\n[bold]Heads[/], the most certain first")

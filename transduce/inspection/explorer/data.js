@@ -1,4 +1,4 @@
-// An inspection as Python wrote it, with its attention weights unpacked: bytes, 255 for 1.
+// An inspection as Python wrote it, with its attention weights unpacked: bytes, 255 times the square root.
 
 export class Inspection {
   constructor(json) {
@@ -41,25 +41,36 @@ class AttentionMap {
   head(number) {
     const size = this.rows * this.columns;
     const bytes = this.bytes.subarray(number * size, (number + 1) * size);
-    return new Grid(this.rows, this.columns, (row, column) => bytes[row * this.columns + column] / 255);
+    return new Grid(this.rows, this.columns, (row, column) => (bytes[row * this.columns + column] / 255) ** 2);
   }
 }
 
 export class Grid {
   constructor(rows, columns, at) { Object.assign(this, { rows, columns, at }); }
 
+  /** What is drawn darkest: the greatest weight, or a little where all are small. */
+  get peak() {
+    if (this.found === undefined) {
+      this.found = 0.12;
+      for (let row = 0; row < this.rows; row++) for (let column = 0; column < this.columns; column++) this.found = Math.max(this.found, this.at(row, column));
+    }
+    return this.found;
+  }
+
   /** The columns that a row looks at most: [[column, weight], ...]. */
   best(row, count) {
     const found = Array.from({ length: this.columns }, (_, column) => [column, this.at(row, column)]);
-    return found.filter(([, weight]) => weight > 0.02).sort((a, b) => b[1] - a[1]).slice(0, count);
+    return strongest(found, count);
   }
 
   /** The rows that look at a column most. */
   bestRows(column, count) {
     const found = Array.from({ length: this.rows }, (_, row) => [row, this.at(row, column)]);
-    return found.filter(([, weight]) => weight > 0.02).sort((a, b) => b[1] - a[1]).slice(0, count);
+    return strongest(found, count);
   }
 }
+
+const strongest = (pairs, count) => pairs.sort((a, b) => b[1] - a[1]).slice(0, count).filter(([, weight], rank) => weight > 0.02 || (rank < 2 && weight > 0));
 
 function mean(grids) {
   const [{ rows, columns }] = grids;

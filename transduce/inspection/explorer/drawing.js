@@ -47,7 +47,7 @@ export function drawThumbnail(canvas, grid, size) {
       const toColumn = Math.ceil(((x + 1) * grid.columns) / columns);
       for (let row = Math.floor((y * grid.rows) / rows); row < toRow; row++)
         for (let column = Math.floor((x * grid.columns) / columns); column < toColumn; column++) most = Math.max(most, grid.at(row, column));
-      context.fillStyle = colourOf(most);
+      context.fillStyle = colourOf(most / grid.peak);
       context.fillRect((x * size) / columns, (y * size) / rows, size / columns + 0.5, size / rows + 0.5);
     }
   }
@@ -63,21 +63,29 @@ export function matrixView(grid, rowLabels, columnLabels, memory) {
   let [at, pinned] = [null, null];
 
   const margin = () => (memory.cell >= 10 ? 96 : 10);
-  const paint = () => {
+  const style = getComputedStyle(document.documentElement);
+  const ground = document.createElement("canvas"); // cells and names, drawn once a size; marks go on top
+  const lay = () => {
     const cell = memory.cell;
     const edge = margin();
-    const context = sharpen(canvas, edge + grid.columns * cell + 8, edge + grid.rows * cell + 8);
-    const style = getComputedStyle(document.documentElement);
+    const context = sharpen(ground, edge + grid.columns * cell + 8, edge + grid.rows * cell + 8);
     for (let row = 0; row < grid.rows; row++)
       for (let column = 0; column < grid.columns; column++) {
-        context.fillStyle = colourOf(grid.at(row, column));
+        context.fillStyle = colourOf(grid.at(row, column) / grid.peak);
         context.fillRect(edge + column * cell, edge + row * cell, cell - (cell > 8 ? 1 : 0), cell - (cell > 8 ? 1 : 0));
       }
-    const marked = pinned ?? at;
+    name(context, null);
+    sharpen(canvas, edge + grid.columns * cell + 8, edge + grid.rows * cell + 8);
+  };
+  /** Names of rows and columns: all of them, or again those of a cell that is marked. */
+  const name = (context, marked) => {
+    const cell = memory.cell;
+    const edge = margin();
     if (cell >= 10) {
       context.font = `${Math.min(13, cell - 1)}px ${style.getPropertyValue("--sans")}`;
       context.textBaseline = "middle";
       const label = (text, on) => {
+        if (marked && !on) return;
         context.fillStyle = style.getPropertyValue(on ? "--accent" : "--soft");
         context.fillText(fit(context, shown(text), edge - 10), 0, 0);
       };
@@ -96,7 +104,17 @@ export function matrixView(grid, rowLabels, columnLabels, memory) {
         context.restore();
       }
     }
+  };
+  const paint = () => {
+    const context = canvas.getContext("2d");
+    const [cell, edge, marked] = [memory.cell, margin(), pinned ?? at];
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(ground, 0, 0);
+    context.restore();
     if (marked) {
+      name(context, marked);
       context.strokeStyle = style.getPropertyValue("--warn");
       context.lineWidth = 1.5;
       context.strokeRect(edge - 1, edge + marked[0] * cell - 1, grid.columns * cell + 1, cell + 1);
@@ -138,11 +156,12 @@ export function matrixView(grid, rowLabels, columnLabels, memory) {
     pinned = null;
     move(row + by[0], column + by[1]);
   });
-  slider.addEventListener("input", () => { memory.cell = Number(slider.value); paint(); });
+  slider.addEventListener("input", () => { memory.cell = Number(slider.value); lay(); paint(); });
   canvas.setAttribute("aria-label", `${say("matrix")}: ${grid.rows} × ${grid.columns}`);
+  lay();
   paint();
   const zoom = make("label", { class: "zoom small faint" }, `${say("zoom")} `, slider);
-  return make("div", { class: "matrix" }, make("div", { class: "tools" }, zoom), make("div", { class: "scroll", tabindex: "-1" }, canvas), spoken);
+  return make("div", { class: "matrix" }, make("div", { class: "tools" }, zoom, make("span", { class: "small faint", text: `${say("strongest")}: ${percent(grid.peak)}` })), make("div", { class: "scroll", tabindex: "-1" }, canvas), spoken);
 }
 
 function fit(context, text, width) {

@@ -47,7 +47,7 @@ export function linesView(grid, rowLabels, columnLabels) {
     const from = left.map((one) => middle(one, top));
     const to = right.map((one) => middle(one, top));
     const draw = (row, column, strong) => {
-      const weight = grid.at(row, column);
+      const weight = grid.at(row, column) / grid.peak;
       if (weight < 0.02) return;
       context.globalAlpha = strong ? 0.25 + 0.75 * weight : 0.08 + 0.8 * weight ** 1.3;
       context.lineWidth = 0.6 + 4.4 * weight;
@@ -61,14 +61,14 @@ export function linesView(grid, rowLabels, columnLabels) {
     for (let row = 0; row < grid.rows; row++)
       for (let column = 0; column < grid.columns; column++) {
         const strong = on && on[1] === (on[0] === "row" ? row : column);
-        if (strong || (!on && (few || grid.at(row, column) > 0.4))) draw(row, column, Boolean(strong));
+        if (strong || (!on && (few || grid.at(row, column) > 0.4 * grid.peak))) draw(row, column, Boolean(strong));
       }
     context.globalAlpha = 1;
   }
   const weightOf = (side, place) => {
     const on = marked();
     if (!on || on[0] === side) return on?.[0] === side && on[1] === place ? 1 : 0;
-    return on[0] === "row" ? grid.at(on[1], place) : grid.at(place, on[1]);
+    return (on[0] === "row" ? grid.at(on[1], place) : grid.at(place, on[1])) / grid.peak;
   };
   function shade() {
     const on = marked();
