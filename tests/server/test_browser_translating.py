@@ -111,6 +111,15 @@ def test_other_words_by_pointer_rewrite_the_rest(open_page: OpenPage) -> None:
     assert begin is not None
 
 
+def test_marking_text_opens_no_menu(open_page: OpenPage) -> None:
+    page = open_page("/")
+    output = typed(page)
+    page.locator(".word").first.dblclick()  # marks the word
+    assert page.evaluate("getSelection().toString().trim()") == page.locator(".word").first.inner_text()
+    assert page.locator(".menu").count() == 0
+    assert output.get_attribute("lang") == "de"
+
+
 def test_other_words_by_keyboard(open_page: OpenPage) -> None:
     page = open_page("/")
     typed(page)
@@ -178,9 +187,10 @@ def test_nobody_is_kept_out(open_page: OpenPage, axe: str) -> None:
     assert faults(page, "color-contrast") == []
 
 
-def faults(page: Any, rule: str = "") -> list[str]:
-    """What axe finds serious or worse, by all its rules or by one."""
-    found = page.evaluate("(rule) => axe.run(rule ? {runOnly: [rule]} : {})", rule)["violations"]
+def faults(page: Any, rule: str = "", part: str = "body") -> list[str]:
+    """What axe finds serious or worse in a part of the page, by all its rules or by one."""
+    asked = "([part, rule]) => axe.run(part, rule ? {runOnly: [rule]} : {})"
+    found = page.evaluate(asked, [part, rule])["violations"]
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:150]}" for one in found if one["impact"] in ("serious", "critical")
     ]

@@ -104,12 +104,12 @@ async def translate(request: Request) -> Response:
 </div>
 <div class="panes">
 <section class="card side">
-<textarea id="text" aria-label="{w["text"]}" placeholder="{w["placeholder"]}" rows="7" spellcheck="false" autofocus></textarea>
+<textarea id="text" dir="auto" aria-label="{w["text"]}" placeholder="{w["placeholder"]}" rows="7" spellcheck="false" autofocus></textarea>
 <footer><span class="small faint" id="count">0 / {state.settings.characters}</span>
 <button type="button" id="clear" class="button round plain" aria-label="{w["clear"]}" title="{w["clear"]}" hidden>{icon("clear")}</button></footer>
 </section>
 <section class="card side" aria-label="{w["translation"]}">
-<div id="output" class="output" role="group" aria-label="{w["translation"]}"></div>
+<div id="output" class="output" dir="auto" role="group" aria-label="{w["translation"]}"></div>
 <footer><span class="small faint" id="status" role="status"></span>
 <a id="look" class="button plain" href="/explore?lang={language}" hidden>{w["look"]}</a>
 <button type="button" id="copy" class="button round plain" aria-label="{w["copy"]}" title="{w["copy"]}" hidden>{icon("copy")}</button></footer>

@@ -38,9 +38,11 @@ by("ask").addEventListener("submit", (event) => {
   const [text, another, model, second, to] = ["text", "another", "model", "second", "to"].map((id) => by(id).value.trim());
   const beam = Number(by("beam").value);
   const asks = [text, another].filter(Boolean).flatMap((one) => [model, second].filter(Boolean).map((name) => ({ text: one, model: name, to, beam })));
+  history.replaceState(null, "", `?${new URLSearchParams({ lang: told.language, text, model, to })}`); // to be sent to others
   show(asks, asks.length > 1);
 });
 by("model").addEventListener("change", () => fillTargets(by("to"), by("model").value));
+by("key")?.addEventListener("change", () => by("ask").requestSubmit());
 addEventListener("themechange", () => explorer?.draw());
 const model = fillTargets(by("to"), by("model").value);
 if (!by("text").value) by("text").value = model.example;

@@ -97,6 +97,7 @@ figure.addEventListener("keydown", (event) => { if (["Enter", " "].includes(even
 by("ask").addEventListener("submit", (event) => { event.preventDefault(); run(); });
 by("layer").addEventListener("change", run);
 by("model").addEventListener("change", () => fillTargets(by("to"), by("model").value));
+by("key")?.addEventListener("change", run);
 addEventListener("themechange", draw);
 const model = fillTargets(by("to"), by("model").value);
 if (!by("text").value) by("text").value = model.example;

@@ -52,6 +52,7 @@ const translation = () => state.sentences.map((one) => one.text + one.space).joi
 function show(sentences) {
   closeMenu();
   state.sentences = sentences;
+  output.lang = target.value; // for voices and fonts
   output.replaceChildren(...sentences.flatMap((one, number) => [...wordsOf(one, number), document.createTextNode(one.space)]));
   const first = output.querySelector(".word");
   if (first) first.tabIndex = 0;
@@ -165,7 +166,10 @@ document.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
-output.addEventListener("click", (event) => { const word = event.target.closest(".word"); if (word) openMenu(word); });
+output.addEventListener("click", (event) => {
+  const word = event.target.closest(".word");
+  if (word && getSelection().isCollapsed) openMenu(word); // who marks text to copy it wants no menu
+});
 output.addEventListener("keydown", (event) => {
   const word = event.target.closest(".word");
   if (!word) return;
@@ -224,6 +228,7 @@ text.addEventListener("input", () => { counted(); schedule(250); });
 source.addEventListener("change", () => { fit(); schedule(0); });
 target.addEventListener("change", () => schedule(0));
 by("swap").addEventListener("click", swap);
+by("key")?.addEventListener("change", () => schedule(0));
 copy.addEventListener("click", copied);
 clear.addEventListener("click", () => { text.value = ""; counted(); schedule(0); text.focus(); });
 document.addEventListener("keydown", (event) => {
