@@ -132,8 +132,8 @@ def test_views_that_are_not_there(seen: Inspection) -> None:
         View(head=1)
     with pytest.raises(ConfigError, match="head: expected one of the 2 that this model has, 0 to 1, got 2"):
         View("cross", 0, 2).of(seen)
-    title, weights, _, _ = View("decoder").of(replace(seen, maps=()))
-    assert (title, weights) == ("The decoder's own attention: none in this model", None)
+    none = View("decoder").of(replace(seen, maps=()))
+    assert (none.title, none.weights) == ("The decoder's own attention: none in this model", None)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

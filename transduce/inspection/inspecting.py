@@ -6,7 +6,6 @@ mean cross-attention and the probability of each token. Imports no torch by itse
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from transduce.config import kind_of
 from transduce.engines.fallback import Fallback
 from transduce.errors import ConfigError, DataError, EngineRefusal
 from transduce.inspection.heads import heads_of
-from transduce.inspection.record import Branch, Inspection, Map, Step, Tree
+from transduce.inspection.record import Branch, Glimpse, Inspection, Map, Step, Tree
 from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
@@ -73,10 +72,8 @@ def inspect(
         hypotheses = [_given(translator, case, target)]
     best = hypotheses[0]
     seen = _look(case, best, looking, grow=target is None and looking.tree)
-    pieces = translator.tokenizers.target.pieces
-    written = (*best.tokens, translator.tokenizers.target.symbols.eos)
-    return dataclasses.replace(
-        seen,
+    source, written = translator.tokenizers.source, (*best.tokens, translator.tokenizers.target.symbols.eos)
+    return Inspection(
         model=model,
         text=text,
         to=to,
@@ -85,14 +82,21 @@ def inspect(
         log_prob=best.log_prob,
         finished=best.finished,
         search="given" if target is not None else kind_of(type(case.search)),
-        source=tuple(translator.tokenizers.source.pieces((*case.source, translator.tokenizers.source.symbols.eos))),
+        source=tuple(source.pieces((*case.source, source.symbols.eos))),
         read=tuple(step.read for step in seen.steps),
-        written=tuple(pieces(written)),
+        written=tuple(translator.tokenizers.target.pieces(written)),
         tokens=written,
-        source_tokens=(*case.source, translator.tokenizers.source.symbols.eos),
+        source_tokens=(*case.source, source.symbols.eos),
         forced=len(case.prefix),
+        maps=seen.maps,
+        heads=tuple(head for one in seen.maps for head in heads_of(one)) if seen.inside else (),
         alignment=_alignment(case, best, seen.maps),
+        steps=seen.steps,
+        branches=_branches(case, best, seen.steps, looking.branches) if seen.inside and case.stepwise else (),
+        tree=seen.tree,
+        lens=seen.lens,
         alternatives=tuple(case.text_of(other.tokens) for other in hypotheses[1:]),
+        notes=seen.notes,
     )
 
 
@@ -144,8 +148,20 @@ def _given(translator: Translator, case: _Case, target: str) -> Hypothesis:
     return Hypothesis(tuple(tokens), sum(log_probs), sum(log_probs), True, tuple(log_probs))
 
 
-def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspection:
-    """Maps, steps, lens, tree and branches; the rest is filled in by whoever asked."""
+@dataclass(frozen=True)
+class _Looked:
+    """What was seen of the model at work; `inside` is False where only an engine was asked."""
+
+    maps: tuple[Map, ...]
+    steps: tuple[Step, ...]
+    lens: tuple[Glimpse, ...] = ()
+    tree: Tree | None = None
+    notes: tuple[str, ...] = ()
+    inside: bool = True
+
+
+def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> _Looked:
+    """One pass with a trace, and the search again with the model watched if its tree is to grow."""
     engine = opened(case.translator.engine)
     if engine is None:
         return _from_outside(case, best)
@@ -153,16 +169,16 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspec
 
     target = case.translator.tokenizers.target
     traced = tracing.trace(engine, case.stepwise, case.source, best.tokens, target, looking.top)
-    notes = []
-    if not any(one.part == "cross" for one in traced.maps):
-        notes.append("This decoder does not look at the source by attention: no cross-attention, no alignment.")
-    if not traced.lens:
-        notes.append("No logit lens: an ensemble or a canvas of frames has no layers that write tokens.")
     if sum(one.weights.size for one in traced.maps) > MOST_LINES:
         raise DataError(
             f"inspect: {len(case.source)} source and {len(best.tokens)} target tokens make more than {MOST_LINES:,}"
             " attention weights; give it a shorter sentence"
         )
+    notes = []
+    if not any(one.part == "cross" for one in traced.maps):
+        notes.append("This decoder does not look at the source by attention: no cross-attention, no alignment.")
+    if not traced.lens:
+        notes.append("No logit lens: an ensemble or a canvas of frames has no layers that write tokens.")
     tree: Tree | None = None
     if grow and case.stepwise:
         from transduce.inspection.tree import grow as grow_tree
@@ -170,17 +186,7 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> Inspec
         path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
         key, wishes = draw_key(case.source), Wishes(prefix=case.prefix)
         tree = grow_tree(engine.model, traced.memory, case.search, wishes, key, target, path)
-    facts = tuple(head for one in traced.maps for head in heads_of(one))
-    asked = _branches(case, best, traced.steps, looking.branches) if case.stepwise else ()
-    return _bare(
-        maps=traced.maps,
-        heads=facts,
-        steps=traced.steps,
-        lens=traced.lens,
-        tree=tree,
-        branches=asked,
-        notes=tuple(notes),
-    )
+    return _Looked(traced.maps, traced.steps, traced.lens, tree, tuple(notes))
 
 
 def opened(engine: Any) -> Any:
@@ -197,7 +203,7 @@ def opened(engine: Any) -> Any:
     return engine if isinstance(engine, Opened) else None
 
 
-def _from_outside(case: _Case, best: Hypothesis) -> Inspection:
+def _from_outside(case: _Case, best: Hypothesis) -> _Looked:
     """What any engine tells: the probability of each token, and the mean of all heads' cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
@@ -210,12 +216,7 @@ def _from_outside(case: _Case, best: Hypothesis) -> Inspection:
     whole[0, :-1, :-1] = weights
     mean = Map("decoder.mean.cross", "cross", 0, whole)
     note = "Seen from outside: the native engine tells the mean cross-attention only. Give the run folder to see all."
-    return _bare(maps=(mean,), steps=tuple(Step(*row) for row in rows), notes=(note,))
-
-
-def _bare(**parts: Any) -> Inspection:
-    """An inspection of which only some parts are known yet."""
-    return Inspection("", "", "", "", 0.0, 0.0, True, "", (), (), (), (), **parts)
+    return _Looked((mean,), tuple(Step(*row) for row in rows), notes=(note,), inside=False)
 
 
 def _branches(case: _Case, best: Hypothesis, steps: Sequence[Step], most: int) -> tuple[Branch, ...]:

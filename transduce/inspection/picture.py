@@ -49,7 +49,7 @@ def draw(seen: Sequence[Inspection], view: View) -> Figure:
         parts = figure.subfigures(1, len(seen), width_ratios=shares, squeeze=False)
         for part, one in zip(parts[0], seen, strict=True):
             part.suptitle(f"{one.text}\n{one.translation}", fontsize=11)
-            if view.layer is None and _grid(one, view):
+            if any(_grid(one, view)):
                 left, right = part.subfigures(1, 2, width_ratios=_halves(one, view))
                 _matrix(left.add_subplot(), one, view)
                 _overview(right, one, view)
@@ -59,30 +59,28 @@ def draw(seen: Sequence[Inspection], view: View) -> Figure:
 
 
 def _grid(seen: Inspection, view: View) -> tuple[int, int]:
-    """Layers and heads of the part, nothing where only a mean is known."""
+    """Layers and heads of the part that are drawn small beside the mean: none where a layer was asked for."""
     maps = [one for one in seen.maps if one.part == view.part]
     heads = max((len(one.weights) for one in maps), default=0)
-    return (len(maps), heads) if heads > 1 else ()  # type: ignore[return-value]
+    return (len(maps), heads) if heads > 1 and view.layer is None else (0, 0)
 
 
 def _halves(seen: Inspection, view: View) -> tuple[float, float]:
-    _, weights, _, columns = view.of(seen)
-    own = 2.2 + CELL * (0 if weights is None else len(columns))
-    return min(own, 14.0), max(2.0, 0.9 * _grid(seen, view)[1])
+    """Inches for the matrix, and for all heads beside it."""
+    heads = _grid(seen, view)[1]
+    return min(14.0, 2.2 + CELL * len(view.of(seen).columns)), max(2.0, 0.9 * heads) if heads else 0.0
 
 
 def _size(seen: Inspection, view: View) -> tuple[float, float]:
     """Inches, width and height; long sentences get smaller cells instead of larger pictures."""
-    _, _, rows, _ = view.of(seen)
-    width, height = _halves(seen, view)[0] if view.layer is not None or not _grid(seen, view) else 0, 2.0
-    if not width:
-        width, height = sum(_halves(seen, view)), 1.2 + 0.9 * _grid(seen, view)[0]
-    return width, min(14.0, max(height, 2.2 + CELL * len(rows)))
+    height = max(1.2 + 0.9 * _grid(seen, view)[0], 2.2 + CELL * len(view.of(seen).rows))
+    return sum(_halves(seen, view)), min(14.0, height)
 
 
 def _matrix(axes: Axes, seen: Inspection, view: View) -> None:
-    title, weights, rows, columns = view.of(seen)
-    axes.set_title(title, fontsize=10)
+    chosen = view.of(seen)
+    weights, rows, columns = chosen.weights, chosen.rows, chosen.columns
+    axes.set_title(chosen.title, fontsize=10)
     if weights is None:
         axes.axis("off")
         return

@@ -27,11 +27,12 @@ MOST_ENDS = 12
 def show(console: Console, seen: Inspection, view: View) -> None:
     """All of it, one part below the other."""
     console.print(_summary(seen))
-    title, weights, rows, columns = view.of(seen)
-    if weights is not None:
-        console.print(f"\n[bold]{title}[/]")
+    chosen = view.of(seen)
+    console.print(f"\n[bold]{chosen.title}[/]")
+    if chosen.weights is not None:
+        rows, columns = chosen.rows, chosen.columns
         wide = max(map(cell_len, rows)) + 4 * len(columns) > console.width or len(columns) > WIDEST
-        console.print(_list(weights, rows, columns) if wide else matrix(weights, rows, columns))
+        console.print(_list(chosen.weights, rows, columns) if wide else matrix(chosen.weights, rows, columns))
     if seen.steps:
         console.print("\n[bold]Step by step[/]")
         console.print(_steps(seen))

@@ -13,6 +13,16 @@ from transduce.inspection.record import PARTS, Inspection, Part
 NAMES = {"encoder": "The encoder's attention", "decoder": "The decoder's own attention", "cross": "Cross-attention"}
 
 
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What to draw: weights (rows, columns), None where the model has none; what rows and columns stand for."""
+
+    title: str
+    weights: NDArray[np.float32] | None
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class View:
     """`layer` and `head` count from 0; None is the mean of all. The mean of cross-attention is shown for words."""
@@ -32,25 +42,27 @@ class View:
         """Whether this is what the word alignment shows."""
         return self.part == "cross" and self.layer is None
 
-    def of(self, seen: Inspection) -> tuple[str, NDArray[np.float32] | None, tuple[str, ...], tuple[str, ...]]:
-        """A title, the weights (rows, columns) if the model has any, and what rows and columns stand for."""
+    def of(self, seen: Inspection) -> Drawn:
+        """What an inspection has of it."""
         if self.words and seen.alignment is not None:
             weights = np.array(seen.alignment.weights, dtype=np.float32)
-            return "Where each word looks, mean of all heads", weights, seen.alignment.target, seen.alignment.source
+            return Drawn(
+                "Where each word looks, mean of all heads", weights, seen.alignment.target, seen.alignment.source
+            )
         maps = [one for one in seen.maps if one.part == self.part]
         rows = {"encoder": seen.source, "decoder": seen.read, "cross": seen.written}[self.part]
         columns = seen.read if self.part == "decoder" else seen.source
         if not maps:
-            return f"{NAMES[self.part]}: none in this model", None, rows, columns
+            return Drawn(f"{NAMES[self.part]}: none in this model", None, rows, columns)
         if self.layer is None:
             found: NDArray[np.float32] = np.mean([one.weights.mean(0) for one in maps], axis=0)
-            return f"{NAMES[self.part]}, mean of all heads", found, rows, columns
+            return Drawn(f"{NAMES[self.part]}, mean of all heads", found, rows, columns)
         check("layer", self.layer, len(maps))
         weights = maps[self.layer].weights
         if self.head is None:
-            return f"{NAMES[self.part]}, layer {self.layer}, mean of its heads", weights.mean(0), rows, columns
+            return Drawn(f"{NAMES[self.part]}, layer {self.layer}, mean of its heads", weights.mean(0), rows, columns)
         check("head", self.head, len(weights))
-        return f"{NAMES[self.part]}, layer {self.layer}, head {self.head}", weights[self.head], rows, columns
+        return Drawn(f"{NAMES[self.part]}, layer {self.layer}, head {self.head}", weights[self.head], rows, columns)
 
 
 def check(name: str, number: int, count: int) -> None:

@@ -116,7 +116,7 @@ async def translate(request: Request) -> Response:
 </section>
 </div>
 <p class="unseen" id="spoken" aria-live="polite"></p>
-<p class="small faint hint">{w["hint"]} {w["shortcuts"]} {w["private"]}</p>
+<p class="small faint hint">{w["hint"]} {w["shortcuts"]} {w["private"]} <a href="/docs">{w["api"]}</a></p>
 {_key_field(state, words)}"""  # noqa: E501 - lines of HTML
     ways = {source: list(models.targets(source)) for source in models.sources}
     data = {"characters": state.settings.characters, "ways": ways, "models": _models(state, language)}
