@@ -1,8 +1,10 @@
 """Shared by all tests: one torch thread (two on a shared machine made toy models 25 times slower), and the fixtures
-`toy` (a small trained model, toy_model.py), `run` (the command line in this process, cli_runner.py) and `native_toy`,
-`client` (the toy converted, and served in this process, toy_server.py).
+`toy` (a small trained model, toy_model.py), `run` (the command line in this process, cli_runner.py), `warm` (a
+Python that has torch loaded, warm.py) and `native_toy`, `client` (the toy converted, and served in this process,
+toy_server.py).
 """
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,3 +15,9 @@ import torch
 torch.set_num_threads(1)
 
 pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server", "browsing"]
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the collector need not look through torch and thousands of tests again."""
+    gc.collect()
+    gc.freeze()

@@ -179,7 +179,7 @@ def test_from_a_config_file(tmp_path: Path) -> None:
 
 
 SETTINGS = (
-    "data.tokens=1024 model.d_model=64 model.dropout=0.0 model.encoder=convolutional model.encoder.layers=2"
+    "data.tokens=512 model.d_model=64 model.dropout=0.0 model.encoder=convolutional model.encoder.layers=2"
     " model.decoder=convolutional model.decoder.layers=2 training.report_every=100 training.save_every=1000"
     " training.learning_rate.kind=cosine training.learning_rate.peak=3e-3 training.learning_rate.warmup=50"
     " validation.every=1000 validation.metric=chrf validation.sentences=50"

@@ -334,7 +334,7 @@ def test_from_a_config_file_and_back(tmp_path: Path) -> None:
 # ---- learning --------------------------------------------------------------------------------------------------------
 
 SETTINGS = (
-    "data.tokens=1024 model.d_model=64 model.dropout=0.0 model.encoder=recurrent model.encoder.layers=1"
+    "data.tokens=512 model.d_model=64 model.dropout=0.0 model.encoder=recurrent model.encoder.layers=1"
     " model.decoder=recurrent model.decoder.layers=1 training.report_every=100 training.save_every=1000"
     " training.learning_rate.kind=cosine training.learning_rate.peak=5e-3 training.learning_rate.warmup=50"
     " validation.every=1000 validation.metric=chrf validation.sentences=50"
