@@ -359,7 +359,7 @@ def load(run_folder: str | Path) -> Transformer:
     return model.eval()
 
 
-def main(steps: int = 1000, vocabulary: int = 20, longest: int = 10) -> None:
+def main(steps: int = 800, vocabulary: int = 20, longest: int = 10) -> None:
     """Learn to copy, then copy sentences that were never seen."""
     torch.manual_seed(1)
     torch.set_num_threads(1)  # matrices this small are not worth sharing between cores

@@ -175,8 +175,8 @@ def test_a_few_steps_of_it(annotated: ModuleType, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_it_learns_to_copy() -> None:
-    finished = subprocess.run([sys.executable, PATH], capture_output=True, text=True, timeout=240, check=True)
+def test_it_learns_to_copy(warm: str) -> None:
+    finished = subprocess.run([warm, PATH], capture_output=True, text=True, timeout=240, check=True)
     found = re.search(r"(\d+) of 200 new sentences copied without a fault", finished.stdout)
     assert found is not None, finished.stdout
     assert int(found[1]) >= 190

@@ -88,7 +88,7 @@ def test_with_kernels_of_its_own_the_curve_is_the_same() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [True, False])
 def test_code_is_made_once_for_all_shapes(packed: bool) -> None:
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("eager")
     step = CompiledStep(Step(build(0.0), CrossEntropy(0.1).build()), counter)  # type: ignore[arg-type]
     curve(step, batches(8, 4, packed))
     assert counter.frame_count == 1
