@@ -1,11 +1,12 @@
-"""Decoding on a CPU: the native engine against CTranslate2, same weights, same sentences, each in a process of its own.
+"""Decoding on a CPU: the native engine against CTranslate2 (int8) and Hugging Face (fp32), same weights and sentences.
 
     python benchmarks/decoding.py --peer-python ENVIRONMENT/bin/python        # made-up base and small models
     python benchmarks/decoding.py --run runs/mine --input test.en             # a trained model, natural ends
 
-Random weights never end a sentence, so that made-up models write exactly 30 tokens. CTranslate2 is run with several
-settings of its threads and its best is taken. Wall time is what counts on a machine of its own; on a shared one compare
-tokens per second of processor time, one thread each. The table gives both, and every ratio is within one run.
+Each in a process of its own. Random weights never end a sentence, so that made-up models write exactly 30 tokens. Peers
+are run with several settings of their threads and the best is taken. Wall time is what counts on a machine of its own;
+on a shared one compare tokens per second of processor time, one thread each. The table gives both, and every ratio is
+within one run.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Setting:
 class Job:
     """What a child process does."""
 
-    system: str  # native or ctranslate2
+    system: str  # native, ctranslate2 or huggingface
     model: str
     sources: str  # a JSON file of token lists
     setting: Setting
@@ -112,7 +113,42 @@ def translate_ctranslate2(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]
     return run
 
 
-SYSTEMS = {"native": translate_native, "ctranslate2": translate_ctranslate2}
+def translate_huggingface(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
+    import torch
+    from transformers import MarianMTModel
+
+    torch.set_num_threads(job.threads[1])
+    model: Any = MarianMTModel.from_pretrained(job.model).eval()
+    lengths = {"min_new_tokens": job.forced, "max_new_tokens": job.forced or 256}
+
+    def generate(batch: Sequence[Tokens]) -> Iterator[Tokens]:
+        width = max(map(len, batch)) + 1
+        rows = torch.tensor([[*tokens, EOS] + [PAD] * (width - 1 - len(tokens)) for tokens in batch])
+        found = model.generate(
+            rows,
+            attention_mask=(rows != PAD).long(),
+            num_beams=job.setting.beam,
+            do_sample=False,
+            length_penalty=0.6,
+            **lengths,
+        )
+        for row in found[:, 1:].tolist():
+            yield row[: row.index(EOS)] if EOS in row else row
+
+    def run(batch: Sequence[Tokens]) -> list[Tokens]:
+        order = sorted(range(len(batch)), key=lambda number: len(batch[number]))
+        shares = [order[i : i + 32] for i in range(0, len(order), 32)]
+        written: dict[int, Tokens] = {}
+        with torch.inference_mode():
+            for share in shares:
+                written |= zip(share, generate([batch[number] for number in share]), strict=True)
+        return [written[number] for number in range(len(batch))]
+
+    return run
+
+
+SYSTEMS = {"native": translate_native, "ctranslate2": translate_ctranslate2, "huggingface": translate_huggingface}
+PEERS = {"ctranslate2": "CTranslate2", "huggingface": "Hugging Face"}
 
 
 def peak_megabytes() -> float:
@@ -150,44 +186,61 @@ def child(job: Job) -> Outcome:
 # -- the parent -------------------------------------------------------------------------------------------------------
 
 
-def made_up(name: str, folder: Path, sentences: int) -> tuple[Path, Path, Path]:
-    """A model with random weights for both systems, and sources of 5 to 40 tokens."""
+@dataclass(frozen=True)
+class Contest:
+    """One model for each system, and the file of sources."""
+
+    models: dict[str, Path]
+    sources: Path
+
+
+def write_models(config: Any, model: Any, stem: Path, peers: Sequence[str]) -> dict[str, Path]:
+    """The weights of one model as each system wants them, beside each other."""
+    from transduce.native.lowering import lower
+    from transduce.native.weight_file import write
+
+    models = {system: stem.with_name(f"{stem.name}.{system}") for system in ("native", *peers)}
+    write(models["native"], lower(config, model, quantize=True))
+    if "ctranslate2" in peers:
+        from ctranslate2_model import write_ctranslate2
+
+        write_ctranslate2(config, model, models["ctranslate2"], "int8")
+    if "huggingface" in peers:
+        from huggingface_model import write_huggingface
+
+        write_huggingface(config, model, models["huggingface"])
+    return models
+
+
+def made_up(name: str, folder: Path, sentences: int, peers: Sequence[str] = ()) -> Contest:
+    """A model with random weights, and sources of 5 to 40 tokens."""
     import torch
-    from ctranslate2_model import write_ctranslate2
 
     from transduce.model.attention import Attention
     from transduce.model.seq2seq import Model
     from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-    from transduce.native.lowering import lower
-    from transduce.native.weight_file import write
 
     sizes = SIZES[name]
     torch.manual_seed(1)
     stack: dict[str, Any] = {"layers": sizes.layers, "attention": Attention(sizes.heads), "d_ff": sizes.d_ff}
     config = Model(sizes.d_model, 0.0, encoder=TransformerEncoder(**stack), decoder=TransformerDecoder(**stack))
     model = config.build(sizes.vocabulary, sizes.vocabulary, shared=True).eval()
-    write(folder / f"{name}.native", lower(config, model, quantize=True))
-    write_ctranslate2(config, model, folder / f"{name}.ctranslate2", "int8")
+    models = write_models(config, model, folder / name, peers)
     draw = random.Random(1)
     texts = [[draw.randrange(4, sizes.vocabulary) for _ in range(draw.randint(5, 40))] for _ in range(sentences)]
     (folder / f"{name}.json").write_text(json.dumps(texts))
-    return folder / f"{name}.native", folder / f"{name}.ctranslate2", folder / f"{name}.json"
+    return Contest(models, folder / f"{name}.json")
 
 
-def trained(run: Path, text: Path, folder: Path) -> tuple[Path, Path, Path]:
+def trained(run: Path, text: Path, folder: Path, peers: Sequence[str]) -> Contest:
     """The same for a run folder and lines of text; the run's own tokenizer makes tokens of them."""
-    from ctranslate2_model import write_ctranslate2
-
-    from transduce.native.lowering import lower
-    from transduce.native.weight_file import write
     from transduce.training.run_folder import open_model
 
     config, tokenizers, model, longest = open_model(run, trust=False)
-    write(folder / "run.native", lower(config.model, model, quantize=True))
-    write_ctranslate2(config.model, model, folder / "run.ctranslate2", "int8")
+    models = write_models(config.model, model, folder / "run", peers)
     texts = tokenizers.source.encode(text.read_text(encoding="utf-8").split("\n")[:-1])
     (folder / "run.json").write_text(json.dumps([tokens[:longest] for tokens in texts if tokens]))
-    return folder / "run.native", folder / "run.ctranslate2", folder / "run.json"
+    return Contest(models, folder / "run.json")
 
 
 def spawn(job: Job, python: str) -> Outcome:
@@ -201,36 +254,38 @@ def spawn(job: Job, python: str) -> Outcome:
     return Outcome(**json.loads(done.stdout.split("\n")[-2]))
 
 
-def contest(
-    models: tuple[Path, Path, Path], settings: Sequence[Setting], threads: Sequence[tuple[int, int]], arguments: Any
+def lines(
+    contest: Contest, settings: Sequence[Setting], threads: Sequence[tuple[int, int]], arguments: Any
 ) -> Iterator[str]:
-    """A line of the table for each setting: ours, the peer's best, and how they compare."""
-    native, peer, sources = map(str, models)
+    """A line of the table for each setting and peer: ours, the peer's best, and how they compare."""
     forced = 0 if arguments.run else FORCED
     for setting in settings:
 
-        def job(system: str, model: str, threads: tuple[int, int], setting: Setting = setting) -> Job:
-            return Job(system, model, sources, setting, threads, forced, arguments.repeats)
+        def outcome(system: str, threads: tuple[int, int], setting: Setting = setting) -> Outcome:
+            model = str(contest.models[system])
+            job = Job(system, model, str(contest.sources), setting, threads, forced, arguments.repeats)
+            return spawn(job, sys.executable if system == "native" else arguments.peer_python)
 
         cores = max(inter * intra for inter, intra in threads)
-        ours = spawn(job("native", native, (1, cores)), sys.executable)
-        alone = spawn(job("native", native, (1, 1)), sys.executable)
-        theirs = {own: spawn(job("ctranslate2", peer, own), arguments.peer_python) for own in threads}
-        best = max(theirs, key=lambda own: theirs[own].wall)
-        best_alone = theirs.get((1, 1), theirs[best])
-        same = sum(a == b for a, b in zip(ours.written, theirs[best].written, strict=True)) / len(ours.written)
-        yield (
-            f"| {setting.name} | {ours.wall:,.0f} | {theirs[best].wall:,.0f} ({best[0]}x{best[1]})"
-            f" | **{ours.wall / theirs[best].wall:.2f}** | {alone.processor / best_alone.processor:.2f}"
-            f" | {ours.p50:.1f} / {ours.p95:.1f} | {theirs[best].p50:.1f} / {theirs[best].p95:.1f}"
-            f" | {ours.megabytes:.0f} / {theirs[best].megabytes:.0f}"
-            f" | {ours.start:.2f} / {theirs[best].start:.2f} | {100 * same:.0f} % |"
-        )
+        ours, alone = outcome("native", (1, cores)), outcome("native", (1, 1))
+        for peer in arguments.peers:
+            own_threads = [own for own in threads if peer == "ctranslate2" or own[0] == 1]
+            theirs = {own: outcome(peer, own) for own in own_threads}
+            best = max(theirs, key=lambda own: theirs[own].wall)
+            best_alone = theirs.get((1, 1), theirs[best])
+            same = sum(a == b for a, b in zip(ours.written, theirs[best].written, strict=True)) / len(ours.written)
+            yield (
+                f"| {setting.name} | {ours.wall:,.0f} | {PEERS[peer]} | {theirs[best].wall:,.0f} ({best[0]}x{best[1]})"
+                f" | **{ours.wall / theirs[best].wall:.2f}** | {alone.processor / best_alone.processor:.2f}"
+                f" | {ours.p50:.1f} / {ours.p95:.1f} | {theirs[best].p50:.1f} / {theirs[best].p95:.1f}"
+                f" | {ours.megabytes:.0f} / {theirs[best].megabytes:.0f}"
+                f" | {ours.start:.2f} / {theirs[best].start:.2f} | {100 * same:.0f} % |"
+            )
 
 
 HEADER = """
-| {name} | native, tokens/s | CTranslate2 | ratio | of CPU time, 1 thread | ms p50/p95 | peer's | MB | start s | same |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+| {name} | native, tokens/s | peer | its | ratio | of CPU time, 1 thread | ms p50/p95 | peer's | MB | start s | same |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def main() -> None:
@@ -239,10 +294,11 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["base", "small"], choices=list(SIZES))
     parser.add_argument("--run", type=Path, help="a run folder instead of made-up models")
     parser.add_argument("--input", type=Path, help="lines to translate with it")
-    parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has ctranslate2")
+    parser.add_argument("--peers", nargs="*", default=["ctranslate2"], choices=list(PEERS))
+    parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has them")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 0])
-    parser.add_argument("--threads", nargs="+", default=["1x1", "2x1", "1x2"], help="of CTranslate2: inter x intra")
+    parser.add_argument("--threads", nargs="+", default=["1x1", "2x1", "1x2"], help="of peers: inter x intra")
     parser.add_argument("--sentences", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
@@ -256,13 +312,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for which in ["run"] if arguments.run else arguments.models:
-            models = (
-                trained(arguments.run, arguments.input, folder)
+            contest = (
+                trained(arguments.run, arguments.input, folder, arguments.peers)
                 if arguments.run
-                else made_up(which, folder, arguments.sentences)
+                else made_up(which, folder, arguments.sentences, arguments.peers)
             )
             print(HEADER.format(name=which), flush=True)
-            for line in contest(models, settings, threads, arguments):
+            for line in lines(contest, settings, threads, arguments):
                 print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/decoding.py at a toy's size: what a child of it measures, without the peer."""
+"""benchmarks/decoding.py, quality.py and callers.py at a toy's size: what they measure, and that they see a fault."""
 
 from __future__ import annotations
 
@@ -11,26 +11,38 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import callers
 import decoding
+import quality
+from toy_model import Toy
+from workload import BOS, EOS, PAD, UNK
 
+import transduce
+from transduce.data.batch import pad_sources
+from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
-from transduce.model.seq2seq import Model
+from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.library import built
 from transduce.native.lowering import lower
 from transduce.native.weight_file import write
+from transduce.search.limits import Limits
+from transduce.search.settings import Greedy
 
 pytestmark = pytest.mark.skipif(built() is None, reason="the core is not built: make native")
+
+
+def small_model() -> tuple[Model, Seq2Seq]:
+    torch.manual_seed(1)
+    stack = {"layers": 1, "attention": Attention(2), "d_ff": 16}
+    config = Model(16, 0.0, encoder=TransformerEncoder(**stack), decoder=TransformerDecoder(**stack))  # type: ignore[arg-type]
+    return config, config.build(30, 30, shared=True).eval()
 
 
 @pytest.mark.parametrize("setting", [decoding.Setting(1, 1), decoding.Setting(4, 2), decoding.Setting(1, 0)])
 @pytest.mark.parametrize("forced", [0, 7])
 def test_a_child_measures_what_it_writes(tmp_path: Path, setting: decoding.Setting, forced: int) -> None:
-    torch.manual_seed(1)
-    config = Model(
-        16, 0.0, encoder=TransformerEncoder(1, Attention(2), 16), decoder=TransformerDecoder(1, Attention(2), 16)
-    )
-    write(tmp_path / "model", lower(config, config.build(30, 30, shared=True), quantize=True))
+    write(tmp_path / "model", lower(*small_model(), quantize=True))
     (tmp_path / "sources").write_text(json.dumps([[5, 6, 7], [8], [9, 10]]))
     job = decoding.Job("native", str(tmp_path / "model"), str(tmp_path / "sources"), setting, (1, 1), forced, 2)
     outcome = decoding.child(job)
@@ -39,3 +51,41 @@ def test_a_child_measures_what_it_writes(tmp_path: Path, setting: decoding.Setti
     assert min(outcome.wall, outcome.processor, outcome.p50, outcome.p95, outcome.start, outcome.megabytes) > 0
     assert outcome.p50 <= outcome.p95
     assert setting.name in ("greedy, batch 1", "beam 4, batch 2", "greedy, file")
+
+
+@pytest.mark.slow  # it imports transformers
+def test_hugging_face_writes_what_torch_writes(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="a peer of the benchmark: pip install transduce[test]")
+    config, model = small_model()
+    models = decoding.write_models(config, model, tmp_path / "model", ["huggingface"])
+    sources = [[5, 6, 7], [8], [9, 10]]
+    (tmp_path / "sources").write_text(json.dumps(sources))
+    setting, folder = decoding.Setting(1, 2), str(models["huggingface"])
+    job = decoding.Job("huggingface", folder, str(tmp_path / "sources"), setting, (1, 1), 7, 1)
+    symbols = Symbols(PAD, BOS, EOS, UNK, (PAD, UNK, BOS))
+    limits = Limits(longest=7, longest_extra=7, shortest=6, forbid=(EOS,))
+    with torch.no_grad():
+        found = Greedy(limits).build()(model, model.encode(*pad_sources(sorted(sources, key=len), symbols)), symbols)
+    assert decoding.child(job).written == [list(best.tokens) for (best, *_) in found]
+
+
+def test_int8_is_compared_and_sentences_are_the_same_in_any_batch(toy: Toy, tmp_path: Path) -> None:
+    native = transduce.convert(toy.model, tmp_path / "int8")
+    sources, references = ((toy.text / f"valid.{language}").read_text().split("\n")[:-1] for language in ("en", "de"))
+    found = quality.compare(toy.model, native, sources, references)
+    assert 0 <= found.same <= 1
+    assert quality.Compared(30.0, 29.81, 1.0).within
+    assert not quality.Compared(30.0, 29.79, 1.0).within
+    assert quality.invariance(native, sources, beam=2) == quality.Invariance(
+        len(sources), {"by 32": 0, "by 7, shuffled": 0, "by 1,000": 0}
+    )
+
+
+def test_callers_are_raced_and_wrong_answers_seen() -> None:
+    batches = [[[number]] for number in range(6)]
+    raced = callers.race(lambda batch: [[*batch[0], 1]], batches, callers=3, rounds=2)
+    assert raced.right
+    assert raced.ratio > 0
+    assert len(raced.one) == len(raced.several) == 2
+    count = iter(range(100))
+    assert not callers.race(lambda batch: [[next(count)]], batches, callers=3, rounds=1).right

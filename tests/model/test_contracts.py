@@ -373,7 +373,7 @@ def pupil(request: pytest.FixtureRequest) -> Pupil:
     config = replace(VARIANTS[request.param], d_model=32)
     model = config.build(V, V, shared=True)
     optimizer, objective = Adam().build(model.parameters()), CrossEntropy(0.1).build()
-    for step in range(120):
+    for step in range(150):
         read = sentences(32, seed=step)
         batch = collate(read, [line[::-1] for line in read], SYMBOLS, SYMBOLS)
         loss = objective(model, batch, step)
