@@ -51,7 +51,7 @@ const WORDS = {
     previous: "Before", following: "After", ends: "Start/end", role: "Looks at", part: "Part",
     compare: "Side by side", one: "One", which: "Shown", left: "Left", right: "Right", forced: "forced beginning", back: "Back to what it said",
     wordsHelp: "Which source words each word came from: the mean of all cross-attention.", noTree: "No tree: this translation was given, or written all at once.",
-    unfinished: "cut off by the length limit", theme: "Light or dark", search: "search", total: "path", noSteps: "No candidates: see the notes.", text: "text",
+    unfinished: "cut off by the length limit", theme: "Light or dark", search: "search", total: "path", noSteps: "Not seen of this model: see the note above.", text: "text",
   },
   zh: {
     attention: "注意力", words: "词对齐", beam: "束搜索", steps: "逐步", lens: "逐层预测", heads: "注意力头",
@@ -70,7 +70,7 @@ const WORDS = {
     wordsHelp: "每个译词来自哪些源词：所有交叉注意力的平均。", noTree: "没有搜索树：译文是给定的，或一次写出的。",
     itself: "自身", "the place opposite": "对应位置", "the token before": "前一个词元", "the place before": "前一个位置", "the token after": "后一个词元",
     "the place after": "后一个位置", "start or end": "开头或结尾", "everything alike": "平均看一切", "one place, which varies": "一个变化的位置", "several places": "几个位置",
-    unfinished: "因长度限制截断", theme: "明暗", search: "搜索", total: "路径", noSteps: "没有候选：见说明。", text: "文本",
+    unfinished: "因长度限制截断", theme: "明暗", search: "搜索", total: "路径", noSteps: "此模型看不到：见上面的说明。", text: "文本",
   },
 };
 

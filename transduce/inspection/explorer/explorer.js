@@ -78,8 +78,8 @@ export class Explorer {
       words: () => this.words(inspection, memory),
       beam: () => treeView(inspection, memory.tree, ask),
       steps: () => stepsView(inspection, ask),
-      lens: () => lensView(inspection),
-      heads: () => headsView(inspection, memory.heads, (head) => this.set({ tab: "attention", part: head.part, layer: head.layer, head: head.head })),
+      lens: () => (inspection.lens.length ? lensView(inspection) : make("p", { class: "faint", text: say("noSteps") })),
+      heads: () => !inspection.heads.length ? make("p", { class: "faint", text: say("noSteps") }) : headsView(inspection, memory.heads, (head) => this.set({ tab: "attention", part: head.part, layer: head.layer, head: head.head })),
     };
     return make("section", { class: "pane card", "aria-label": inspection.translation }, this.summary(inspection), views[this.state.tab]());
   }
@@ -124,8 +124,8 @@ export class Explorer {
       return make("button", { type: "button", class: "thumb", title: name, "aria-label": name, "aria-pressed": String(number === layer && one === head), on: { click: () => this.set({ layer: number, head: one }) } }, canvas);
     };
     const rows = maps.map((map, number) => make("div", { class: "thumbs" }, make("span", { class: "small faint rowname", text: `${number}` }),
-      picture(number, -1), ...Array.from({ length: map.heads }, (_, one) => picture(number, one))));
-    const count = Math.max(...maps.map((map) => map.heads));
+      picture(number, -1), ...Array.from({ length: map.heads > 1 ? map.heads : 0 }, (_, one) => picture(number, one))));
+    const count = Math.max(...maps.map((map) => (map.heads > 1 ? map.heads : 0)));
     const names = make("div", { class: "thumbs small faint", "aria-hidden": "true" }, make("span", { class: "rowname" }), make("span", { class: "colname", text: "Ø" }),
       ...Array.from({ length: count }, (_, one) => make("span", { class: "colname", text: String(one) })));
     return make("div", { class: "overview", role: "group", "aria-label": say("overview") }, make("div", { class: "scroll", tabindex: "-1" }, names, ...rows));
