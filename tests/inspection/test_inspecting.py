@@ -7,15 +7,16 @@ import json
 import math
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
 import transduce
+from transduce.data.reader import FileReader, Reading
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError
 from transduce.inspection.heads import heads_of
@@ -26,6 +27,7 @@ from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEnc
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import FixedVector, RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
+from transduce.model.sources import Frames
 from transduce.model.sublayers import PreNorm
 from transduce.native import library
 from transduce.search.limits import Limits
@@ -225,6 +227,47 @@ def test_every_family_can_be_looked_into(name: str) -> None:
     last = own.lens[-1].places
     for step, best in zip(own.steps, last, strict=True):
         assert best[0].log_prob == pytest.approx(step.candidates[0].log_prob, abs=1e-4)
+
+
+@dataclass(frozen=True)
+class Waves(FileReader):
+    """A file's name is as many frames as it has letters, two seconds each."""
+
+    @property
+    def width(self) -> int:
+        return 8
+
+    def read(self, source: Any) -> Any:
+        return np.sin(np.outer([ord(letter) for letter in source], np.arange(1, 9))).astype(np.float16)
+
+    def parts(self, frames: Any, longest: int) -> list[Any]:
+        return [frames[begin : begin + longest] for begin in range(0, len(frames), longest)]
+
+    def place(self, frame: int, stop: int) -> dict[str, float]:
+        return {"seconds": 2.0 * frame, "until": 2.0 * stop}
+
+
+def test_recordings_are_looked_at_by_their_seconds() -> None:
+    torch.manual_seed(3)
+    tokenizers, source = random_runs.tokenizers(), Frames(features=8, channels=4)
+    config = Model(32, 0.0, "target", source=source, encoder=TRANSFORMER.encoder, decoder=TRANSFORMER.decoder)
+    built = config.build(0, tokenizers.target.size, False)
+    engine = TorchEngine(built, tokenizers.source.symbols, tokenizers.target.symbols, torch.device("cpu"))
+    reading, search = Reading(Waves(), source.places), Beam(size=2, limits=Limits(longest=9))
+    translator = Translator(engine, tokenizers, search, 40, decoder=config.decoder, reading=reading)
+    own = inspect(translator, "a recording of waves")
+    assert own.translation == translator("a recording of waves")
+    assert own.source == reading.units(Waves().read("a recording of waves"))
+    assert len(own.source) == 5  # a place for four frames
+    assert own.source[1].startswith("8")
+    assert {one.weights.shape[2] for one in own.maps if one.part != "decoder"} == {5}
+    assert own.alignment is not None
+    assert own.alignment.source == own.source
+    json.dumps(own.as_json(), allow_nan=False)
+    with pytest.raises(DataError, match="is read in 3 parts; give a file that is read as one"):
+        inspect(translator, "x" * 100)
+    with pytest.raises(DataError, match="a model that reads files takes no language; leave it out"):
+        inspect(translator, "x", to="de")
 
 
 def test_members_of_an_ensemble_are_told_apart(tmp_path: Path) -> None:

@@ -124,7 +124,9 @@ def alive(translator: Translator, text: str, to: str = "", layer: int = 0) -> di
     """
     seen = inspect_text(translator, text, to=to, looking=Looking(top=1, branches=0, tree=False))
     engine = opened(translator.engine)
-    found = {} if engine is None else tensors(engine, seen, translator.tokenizers.target, layer)
+    found = (
+        {} if engine is None or not seen.source_tokens else tensors(engine, seen, translator.tokenizers.target, layer)
+    )
     own = codes(None if engine is None else engine.model)
     layers = max(depth(engine)) if engine is not None and min(depth(engine)) else 0
     blocks = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from transduce.alignment import Alignment, Unit, group_text, group_tokens, merge
+from transduce.alignment import Alignment, Grouped, Unit, group_text, group_tokens, merge
 from transduce.config import kind_of
 from transduce.engines.fallback import Fallback
 from transduce.errors import ConfigError, DataError, EngineRefusal
@@ -23,6 +23,7 @@ from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Greedy
 from transduce.search.wishes import Wishes
+from transduce.translation import Source
 from transduce.translator import Translator, draw_key
 
 LEAST = 0.01  # probability of a token worth asking "what if" about
@@ -63,7 +64,7 @@ def inspect(
 
     `to`, `beam` and `search` are those of `Translator.translate`; `prefix` is how the translation must begin, as text
     or as tokens: "what if it had said this instead". `model` is a name to show. A text is read whole: one longer than
-    the model reads at once is refused.
+    the model reads at once is refused. Of a model that reads recordings or pictures `text` is the path of a file.
     """
     case = _Case.of(translator, text, to, prefix, translator.choose_search(beam, 1, search))
     if target is None:
@@ -72,7 +73,7 @@ def inspect(
         hypotheses = [_given(translator, case, target)]
     best = hypotheses[0]
     seen = _look(case, best, looking, grow=target is None and looking.tree)
-    source, written = translator.tokenizers.source, (*best.tokens, translator.tokenizers.target.symbols.eos)
+    written = (*best.tokens, translator.tokenizers.target.symbols.eos)
     return Inspection(
         model=model,
         text=text,
@@ -82,11 +83,11 @@ def inspect(
         log_prob=best.log_prob,
         finished=best.finished,
         search="given" if target is not None else kind_of(type(case.search)),
-        source=tuple(source.pieces((*case.source, source.symbols.eos))),
+        source=case.pieces,
         read=tuple(step.read for step in seen.steps),
         written=tuple(translator.tokenizers.target.pieces(written)),
         tokens=written,
-        source_tokens=(*case.source, source.symbols.eos),
+        source_tokens=case.source_tokens,
         forced=len(case.prefix),
         maps=seen.maps,
         heads=tuple(head for one in seen.maps for head in heads_of(one)) if seen.inside else (),
@@ -102,36 +103,63 @@ def inspect(
 
 @dataclass(frozen=True)
 class _Case:
-    """A text as a translator reads it: its tag, its own tokens, and how its translation must begin."""
+    """A text as a translator reads it, or the frames of a file, and how its translation must begin.
+
+    `pieces` name what the encoder reads, the tag first and the end symbol last; of files where each place is in it.
+    """
 
     translator: Translator
     text: str
     tag: tuple[int, ...]
-    own: tuple[int, ...]
+    source: Source
+    pieces: tuple[str, ...]
     prefix: tuple[int, ...]
     search: Any
 
     @classmethod
     def of(cls, translator: Translator, text: str, to: str, prefix: str | Sequence[int], search: Any) -> _Case:
-        tokenizers = translator.tokenizers
+        target = translator.tokenizers.target
         if not text.strip():
             raise DataError("inspect: the text is blank; give a sentence to look at")
-        tag, rest = tokenizers.source.cut_tag(text)
-        tag = ((tokenizers.source.tag(to),) if to else ()) + tag
-        own = tuple(tokenizers.source.encode([rest])[0])
-        if len(tag) + len(own) >= translator.longest:
+        begin = target.encode([prefix])[0] if isinstance(prefix, str) else list(prefix)
+        if any(not 0 <= token < target.size for token in begin):
+            raise DataError(f"prefix: expected tokens from 0 to {target.size - 1}, got {list(begin)}")
+        if translator.reading is not None:
+            return cls._of_file(translator, text, to, tuple(begin), search)
+        source = translator.tokenizers.source
+        tag, rest = source.cut_tag(text)
+        tag = ((source.tag(to),) if to else ()) + tag
+        tokens = (*tag, *source.encode([rest])[0])
+        if len(tokens) >= translator.longest:
             raise DataError(
-                f"inspect: the text has {len(own)} tokens, and the model reads fewer than {translator.longest} at once;"
-                " give it a sentence at a time"
+                f"inspect: the text has {len(tokens)} tokens, and the model reads fewer than {translator.longest} at"
+                " once; give it a sentence at a time"
             )
-        begin = tokenizers.target.encode([prefix])[0] if isinstance(prefix, str) else list(prefix)
-        if any(not 0 <= token < tokenizers.target.size for token in begin):
-            raise DataError(f"prefix: expected tokens from 0 to {tokenizers.target.size - 1}, got {list(begin)}")
-        return cls(translator, rest, tag, own, tuple(begin), search)
+        pieces = tuple(source.pieces((*tokens, source.symbols.eos)))
+        return cls(translator, rest, tag, tokens, pieces, tuple(begin), search)
+
+    @classmethod
+    def _of_file(cls, translator: Translator, text: str, to: str, prefix: tuple[int, ...], search: Any) -> _Case:
+        assert translator.reading is not None
+        if to:
+            raise DataError(f"to: {to!r} was given, and a model that reads files takes no language; leave it out")
+        parts = translator.reading.parts(text, translator.longest)
+        if len(parts) != 1:
+            raise DataError(f"inspect: {text} is read in {len(parts)} parts; give a file that is read as one")
+        return cls(translator, text, (), parts[0], translator.reading.units(parts[0]), prefix, search)
 
     @property
-    def source(self) -> tuple[int, ...]:
-        return self.tag + self.own
+    def source_tokens(self) -> tuple[int, ...]:
+        """With the end symbol; none of a file."""
+        if self.translator.reading is not None:
+            return ()
+        return (*self.source, self.translator.tokenizers.source.symbols.eos)
+
+    def grouped(self) -> Grouped:
+        """What the encoder reads of the text itself, in words or pieces; of a file the places of the memory."""
+        if self.translator.reading is not None:
+            return Grouped((), self.pieces, tuple(range(len(self.pieces))))
+        return group_text(self.translator.tokenizers.source, self.text, _unit(self.text))
 
     @property
     def stepwise(self) -> bool:
@@ -212,8 +240,8 @@ def _from_outside(case: _Case, best: Hypothesis) -> _Looked:
     tokens = (*best.tokens, eos)
     rows = zip(read, tokens, target.pieces(tokens), said, strict=True)
     (weights,) = case.translator.engine.attend([case.source], [best.tokens], None)
-    whole = np.zeros((1, len(tokens), len(case.source) + 1), dtype=np.float32)
-    whole[0, :-1, :-1] = weights
+    whole = np.zeros((1, len(tokens), len(case.pieces)), dtype=np.float32)
+    whole[0, : weights.shape[0], : weights.shape[1]] = weights  # the end symbols look and are looked at unseen
     mean = Map("decoder.mean.cross", "cross", 0, whole)
     note = "Seen from outside: the native engine tells the mean cross-attention only. Give the run folder to see all."
     return _Looked((mean,), tuple(Step(*row) for row in rows), notes=(note,), inside=False)
@@ -255,10 +283,10 @@ def _alignment(case: _Case, best: Hypothesis, maps: Sequence[Map]) -> Alignment 
         return None
     tokenizers = case.translator.tokenizers
     written = case.text_of(best.tokens)
-    source = group_text(tokenizers.source, case.text, _unit(case.text))
+    source = case.grouped()
     target = group_tokens(tokenizers.target, best.tokens, written, _unit(written))
     tags = len(case.tag)
-    mean = np.mean(crossing, axis=0)[: len(best.tokens), tags : tags + len(case.own)]
+    mean = np.mean(crossing, axis=0)[: len(best.tokens), tags : tags + len(source.unit)]
     return Alignment.read(source.units, target.units, merge(mean, source, target))
 
 

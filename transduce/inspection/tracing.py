@@ -19,6 +19,7 @@ from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer
 from transduce.inspection.record import PARTS, Candidate, Glimpse, Map, Part, Step
 from transduce.model.contract import Memory, evaluating
+from transduce.translation import Source
 
 _ATTENTION = re.compile(r"(?:member\.(\d+)\.)?(encoder|decoder)\.(\d+)\.(self|cross)")
 LENS_CANDIDATES = 3
@@ -45,9 +46,9 @@ class Traced:
 
 
 def trace(
-    engine: Opened, stepwise: bool, source: Sequence[int], written: Sequence[int], tokenizer: Tokenizer, top: int
+    engine: Opened, stepwise: bool, source: Source, written: Sequence[int], tokenizer: Tokenizer, top: int
 ) -> Traced:
-    """Read a source and the tokens written for it, both without their end symbols; `top` candidates a step."""
+    """Read a source (tokens, or frames) and the tokens written for it, without end symbols; `top` candidates a step."""
     batch = collate([source], [written], engine.source, engine.target).to(engine.device)
     found: dict[str, Tensor] = {}
     with evaluating(engine.model), torch.inference_mode():
@@ -59,7 +60,7 @@ def trace(
             said = own.gather(1, batch.target[0, 1:, None])[:, 0].tolist()
         else:
             said = engine.model.token_log_probs(memory, batch.target, batch.target_mask, found)[0].tolist()
-        maps = maps_of(found, len(source) + 1, len(said))
+        maps = maps_of(found, int(memory.mask.sum()), len(said))
         layers = _layer_log_probs(engine.model, found, len(said))
     gold = batch.target[0, 1:].cpu()
     if own is None and layers:
