@@ -31,7 +31,8 @@ class Alternative:
 def alternatives(translator: Translator, text: str, before: str, to: str = "", count: int = 5) -> list[Alternative]:
     """Translations of a text that begin with `before` and go on in different ways, the likeliest first.
 
-    A space at the end of `before` says that a word must begin there. None for models that read files, or write all words at once.
+    A space at the end of `before` says that a word must begin there. None for models that read files, or write all
+    words at once.
     """
     reads_files = translator.reading is not None
     if reads_files or not text.strip() or getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
