@@ -1,0 +1,103 @@
+// Products of matrices for processors with wide vectors of bytes: tiles of some rows by some vectors of outputs, as large
+// as the registers hold. Each such kernels_*.cpp defines, besides what kernels_vector.h asks for, kVectors and kRows
+// of a tile, Integers (as many 32-bit numbers as a Vector has), Weights (packed bytes as its instruction wants
+// them) and their operations, and includes this file after that one.
+
+inline void finish(Vector value, float* out, After after) {
+  if (after == After::kRelu) value = greatest(value, splat(0.0f));
+  if (after == After::kAdd) value = value + load(out);
+  store(out, value);
+}
+
+void quantize(const float* x, int rows, int width, Quantized out) {
+  for (int r = 0; r < rows; r++) {
+    const float* row = x + static_cast<size_t>(r) * width;
+    int8_t* values = out.values + static_cast<size_t>(r) * width;
+    Vector most = splat(1e-10f);
+    for (int i = 0; i < width; i += kWidth) most = greatest(most, greatest(load(row + i), splat(0.0f) - load(row + i)));
+    float highest = top(most);
+    Vector factor = splat(127 / highest);
+    Integers total = integers(0);
+    for (int i = 0; i < width; i += kWidth) {
+      Integers v = rounded(load(row + i) * factor);
+      total = total + v;
+      store_bytes(values + i, v);
+    }
+    out.scales[r] = highest / 127;
+    out.offsets[r] = 128 * sum(total);
+  }
+}
+
+// body(number of rows that the compiler knows, first row) until all are done.
+template <class Body>
+inline void by_rows(int rows, const Body& body) {
+  int r = 0;
+  for (; rows - r >= kRows; r += kRows) body(Size<kRows>(), r);
+  for (; rows - r >= 4; r += 4) body(Size<4>(), r);
+  if (rows - r == 3) body(Size<3>(), r);
+  if (rows - r == 2) body(Size<2>(), r);
+  if (rows - r == 1) body(Size<1>(), r);
+}
+
+void multiply_int8(const Matrix& matrix, int first, int last, Quantized x, int rows, float* out, size_t stride,
+                   After after) {
+  const int inputs = matrix.inputs;
+  for (int column = first * kPanel; column < last * kPanel; column += kVectors * kWidth) {
+    const uint8_t* weights = matrix.bytes + static_cast<size_t>(column / kPanel) * kPanel * inputs + column % kPanel * 4;
+    by_rows(rows, [&](auto size, int begin) {
+      constexpr int kCount = decltype(size)::value;
+      const int8_t* values = x.values + static_cast<size_t>(begin) * inputs;
+      Integers total[kCount][kVectors];
+      for (int r = 0; r < kCount; r++)
+        for (int v = 0; v < kVectors; v++) total[r][v] = integers(0);
+      for (int k = 0; k < inputs; k += 4) {
+        Weights own[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) own[v] = weights_at(weights + static_cast<size_t>(k) * kPanel + v * kWidth * 4);
+#pragma GCC unroll 6
+        for (int r = 0; r < kCount; r++) {
+          int four;
+          __builtin_memcpy(&four, values + static_cast<size_t>(r) * inputs + k, 4);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; v++) total[r][v] = add_products(total[r][v], own[v], integers(four));
+        }
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kCount; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) {
+          int place = column + v * kWidth;
+          Vector value = floats(without_offset(total[r][v], x.offsets[begin + r]));
+          value = fma(value, splat(x.scales[begin + r]) * load(matrix.scales + place), load(matrix.bias + place));
+          finish(value, out + (begin + r) * stride + place, after);
+        }
+    });
+  }
+}
+
+void multiply_float(const Matrix& matrix, int first, int last, const float* x, int rows, float* out, size_t stride,
+                    After after) {
+  const int inputs = matrix.inputs;
+  for (int column = first * kPanel; column < last * kPanel; column += kVectors * kWidth) {
+    const float* weights = matrix.floats + static_cast<size_t>(column / kPanel) * kPanel * inputs + column % kPanel;
+    by_rows(rows, [&](auto size, int begin) {
+      constexpr int kCount = decltype(size)::value;
+      Vector total[kCount][kVectors];
+      for (int r = 0; r < kCount; r++)
+        for (int v = 0; v < kVectors; v++) total[r][v] = load(matrix.bias + column + v * kWidth);
+      for (int k = 0; k < inputs; k++) {
+        Vector own[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) own[v] = load(weights + static_cast<size_t>(k) * kPanel + v * kWidth);
+#pragma GCC unroll 6
+        for (int r = 0; r < kCount; r++) {
+          Vector input = splat(x[static_cast<size_t>(begin + r) * inputs + k]);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; v++) total[r][v] = fma(input, own[v], total[r][v]);
+        }
+      }
+      for (int r = 0; r < kCount; r++)
+        for (int v = 0; v < kVectors; v++) finish(total[r][v], out + (begin + r) * stride + column + v * kWidth, after);
+    });
+  }
+}
