@@ -38,6 +38,7 @@ def test_it_does_as_python_does(warm: str, tmp_path: Path, way: str) -> None:
     assert b"['one', 'two words']" in ran[0].stdout
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there it is Python itself")
 def test_torch_is_there(warm: str) -> None:
     loaded = "import sys; sys.exit('torch' not in sys.modules)"
     assert subprocess.run([warm, "-c", loaded], check=False).returncode == 0

@@ -8,6 +8,7 @@ encodings, buffering, and what is imported.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,14 +38,18 @@ sys.exit(code)
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The path of the program; in its folder lies `transduce` too."""
+    """The path of the program; in its folder lies `transduce` too. Python itself where there is no way to do this."""
+    if not hasattr(os, "pidfd_open"):
+        yield sys.executable
+        return
     folder = tmp_path_factory.mktemp("warm")
-    address, python, command = folder / "server", folder / "python", folder / "transduce"
-    python.write_text(PROGRAM.format(python=sys.executable, address=str(address)))
+    address = f"\0transduce-{os.getpid()}-{folder}"[:100]  # not in a folder, whose path may be too long for it
+    python, command = folder / "python", folder / "transduce"
+    python.write_text(PROGRAM.format(python=sys.executable, address=address))
     command.write_text(f'#!/bin/sh\nexec {python} -m transduce "$@"\n')
     for program in (python, command):
         program.chmod(0o755)
-    words = [sys.executable, str(Path(__file__).with_name("warm_server.py")), str(address), str(python)]
+    words = [sys.executable, str(Path(__file__).with_name("warm_server.py")), address[1:], str(python)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"

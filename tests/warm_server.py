@@ -1,4 +1,4 @@
-"""The process that warm.py's programs are forked from: `warm_server.py SOCKET PROGRAM`.
+"""The process that warm.py's programs are forked from: `warm_server.py ADDRESS PROGRAM`.
 
 Each caller gets a keeper, which tells it the number of the process that works for it, waits for that one's end, and
 tells how it ended.
@@ -33,7 +33,7 @@ def serve(address: str) -> None:
     gc.collect()
     gc.freeze()  # or every fork's collector touches, and so copies, all that is loaded
     with socket.socket(socket.AF_UNIX) as door:
-        door.bind(address)
+        door.bind(f"\0{address}")
         door.listen()
         print("ready", flush=True)
         while True:
