@@ -55,13 +55,17 @@ def answered(content: bytes) -> str:
 def offline(options: argparse.Namespace, texts: Sequence[str]) -> dict[str, str]:
     """What the same model gives without a server, in one batch after another."""
     import transduce
+    from transduce.server.layout import Layout
     from transduce.server.models import Models, open_models
 
     models = Models(open_models([word for word in options.models if is_model(word)], transduce.load))
     (hop,) = models.route("en", options.target)
-    distinct = list(dict.fromkeys(texts))
-    found = hop.served.translator(distinct, to=hop.to, beam=options.beam)
-    return dict(zip(distinct, found, strict=True))
+    layouts = {text: Layout.of(text) for text in dict.fromkeys(texts)}
+    distinct = list(dict.fromkeys(sentence for layout in layouts.values() for sentence in layout.texts))
+    found = dict(zip(distinct, hop.served.translator(distinct, to=hop.to, beam=options.beam), strict=True))
+    return {
+        text: layout.joined([found[one] for one in layout.texts], options.target) for text, layout in layouts.items()
+    }
 
 
 def is_model(word: str) -> bool:
@@ -174,7 +178,7 @@ def disconnects(options: argparse.Namespace) -> None:
     head = b"POST /v1/translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     head += b"content-length: %d\r\n\r\n"
 
-    async def run(server: Server) -> list[float]:
+    async def run(server: Server) -> list[tuple[float, float]]:
         freed = []
         draw = random.Random(3)
         together = options.together
@@ -187,21 +191,25 @@ def disconnects(options: argparse.Namespace) -> None:
             for _, writer in pairs:
                 writer.transport.abort() if draw.random() < 0.5 else writer.close()
 
-            async def free() -> bool:
-                held = await gauge(server, "transduce_gate_requests")
-                return held == 0 and await gauge(server, "transduce_running_sentences") == 0
+            async def open_gate() -> bool:
+                return await gauge(server, "transduce_gate_requests") == 0
 
-            freed.append(await until(free, 30))
+            async def idle_model() -> bool:
+                return await gauge(server, "transduce_running_sentences") == 0
+
+            slots = await until(open_gate, 30)
+            freed.append((slots, slots + await until(idle_model, 30)))
         return freed
 
     with serving(options.models) as server:
-        seconds = sorted(asyncio.run(run(server)))
+        slots, idle = (sorted(column) for column in zip(*asyncio.run(run(server)), strict=True))
         gone = asyncio.run(gauge(server, "transduce_disconnects_total"))
         client = Client(server.host, server.port)
         status, _ = asyncio.run(client.post("/v1/translate", {**tree, "text": "five", "beam": 0}))
         print(
-            f"{options.requests} disconnects ({gone:.0f} seen in mid-work): slots and model free after"
-            f" p50 {1000 * seconds[len(seconds) // 2]:.0f} ms, longest {1000 * seconds[-1]:.0f} ms;"
+            f"{options.requests} disconnects ({gone:.0f} seen in mid-work): the gate free after"
+            f" p50 {1000 * slots[len(slots) // 2]:.0f} ms, longest {1000 * slots[-1]:.0f} ms; the model after"
+            f" p50 {1000 * idle[len(idle) // 2]:.0f} ms, longest {1000 * idle[-1]:.0f} ms;"
             f" then a request: {status}; {server.descriptors} descriptors, memory {server.memory:.0f} MB"
         )
 
@@ -218,7 +226,7 @@ def signals(options: argparse.Namespace) -> None:
         async def run(server: Server = server, answers: Answers = answers, number: int = number) -> float:
             endless = (asked(options, texts[i % len(texts)]) for i in range(10**9))
             closed = asyncio.ensure_future(_until_refused(server, options.clients, endless, answers))
-            await asyncio.sleep(0.3 + 0.02 * number)
+            await asyncio.sleep(0.5 + 0.02 * number)
             server.process.send_signal(signal.SIGTERM)
             begun = time.perf_counter()
             await closed
@@ -369,7 +377,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each load, of overload")
     parser.add_argument("--times", type=int, default=50, help="signals")
-    parser.add_argument("--together", type=int, default=10, help="clients that go away at once, of disconnects")
+    parser.add_argument("--together", type=int, default=4, help="clients that go away at once, of disconnects")
     parser.add_argument("--turns", type=int, default=3, help="of throughput")
     parser.add_argument(
         "--peer", default="", help="of throughput: a CTranslate2 folder of the same model, with its tokenizer"

@@ -23,7 +23,7 @@ from transduce.search.fit import check_fit
 from transduce.search.hypothesis import Choice, Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
-from transduce.search.wishes import NOTHING, Stop, Wishes, spell
+from transduce.search.wishes import NOTHING, Stop, Wishes, spell, unwanted
 from transduce.translation import Engine, Scored, Source, Translation
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
@@ -154,8 +154,8 @@ class Translator:
             starts = part_of("prefixes", prefixes, begun, len(group))
             languages = part_of("to", to, begun, len(group))
             wanted = words_of("include", include, begun, len(group))
-            unwanted = words_of("exclude", exclude, begun, len(group))
-            wishes = self._wishes(starts, wanted, unwanted)
+            struck = words_of("exclude", exclude, begun, len(group))
+            wishes = self._wishes(starts, wanted, struck)
             if stops:
                 own = one_a_text("stops", stops, begun, len(group))
                 wishes = [replace(wish, stop=stop) for wish, stop in zip(wishes, own, strict=True)]
@@ -280,11 +280,11 @@ class Translator:
         spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], Wishes] = {((), ()): NOTHING}
         found = []
         for start, *words in zip(starts, include, exclude, strict=True):
-            wanted, unwanted = (tuple(own) for own in words)
-            if (wanted, unwanted) not in spelt:
-                spelt[wanted, unwanted] = spell(target, wanted, unwanted)
+            wanted, struck = (tuple(own) for own in words)
+            if (wanted, struck) not in spelt:
+                spelt[wanted, struck] = spell(target, wanted, struck)
             prefix = tuple(target.encode([start])[0]) if start else ()
-            found.append(replace(spelt[wanted, unwanted], prefix=prefix))
+            found.append(replace(spelt[wanted, struck], prefix=prefix))
         return found
 
     def _translate(
@@ -306,8 +306,13 @@ class Translator:
         results: list[list[_Found]] = [[] for _ in texts]
         for job, hypotheses, aligned in zip(jobs, done, blocks, strict=True):
             results[job.text].append(_Found(job.part, hypotheses, aligned))
-        nothing = Translation("", alignment=Alignment() if align else None)
-        return [self._joined(parts, align == "words") if parts else nothing for parts in results]
+        left = unwanted(wishes)
+        return [
+            self._joined(parts, align == "words")
+            if parts
+            else Translation("", finished=number not in left, alignment=Alignment() if align else None)
+            for number, parts in enumerate(results)
+        ]
 
     def _blocks(
         self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
@@ -323,6 +328,8 @@ class Translator:
         return [[next(blocks) for _ in hypotheses] for hypotheses in done]
 
     def _jobs(self, number: int, text: str, tag: tuple[int, ...], wishes: Wishes) -> list[_Job]:
+        if wishes.stop is not None and wishes.stop.asked:
+            return []
         cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
         if wishes.include and len(cut) > 1:
             raise DataError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from transduce.server.markup import Passage, Piece, passages, placed
     [
         ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
         ("Dr. Smith met J. Doe at 5 p.m. on the 3. May", ["Dr. Smith met J. Doe at 5 p.m. on the 3. May"]),
+        ("A sign of E.S.E. Electronics in the U.S.A. now", ["A sign of E.S.E. Electronics in the U.S.A. now"]),
         ("It cost 3.50. He said so.", ["It cost 3.50.", "He said so."]),
         ("Wait... what? “Yes.” She left.", ["Wait... what?", "“Yes.”", "She left."]),
         ("你好。再见！走吧", ["你好。", "再见！", "走吧"]),
@@ -127,3 +130,13 @@ def test_html_over_http(client: TestClient, served_translator: transduce.Transla
     assert tagged.startswith("<p>")
     assert tagged.index('<b class="x">') < tagged.index("</b>")
     assert ask("<code>five</code>") == "<code>five</code>"
+
+
+def test_html_that_means_no_good_takes_no_time() -> None:
+    begun = time.process_time()
+    for text in ("<a" * 2500, "<!" * 2500, "<a '" * 1250, '<a "<' * 1000, "<b>x</b>" * 600, "<b>" * 1600 + "x"):
+        for piece in passages(text):
+            for one in piece.sentences() if isinstance(piece, Passage) else ():
+                if isinstance(one, Passage):
+                    placed(one, one.text, Alignment((one.text,), (one.text,), (), ((0, 0),)))
+    assert time.process_time() - begun < 1

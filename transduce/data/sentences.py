@@ -52,6 +52,6 @@ def _ends(text: str, begin: int, stop: re.Match[str]) -> bool:
         return True
     word = text[max(begin, stop.start() - 40) : stop.start()].rsplit(None, 1)[-1:]
     bare = word[0].lower().lstrip("(\"'“„«[") if word else ""
-    initial = len(bare) == 1 and bare.isalpha()
+    initial = re.fullmatch(r"(?:\w\.)*\w", bare) is not None and bare[-1:].isalpha()  # A, and U.S.A
     ordinal = bare.isdigit() and len(bare) <= 2
     return not (initial or ordinal or bare in _ABBREVIATIONS)

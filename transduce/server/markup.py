@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,8 +17,9 @@ from transduce.alignment import Alignment
 from transduce.data.sentences import sentences
 
 _TOKEN = re.compile(
-    r"<!--.*?(?:-->|$)|<[!?][^>]*+>|<(/?)([a-zA-Z][^\s/>]*+)((?:[^>\"']|\"[^\"]*+\"|'[^']*+')*+)>", re.DOTALL
+    r"<!--.*?(?:-->|$)|<[!?][^<>]*+>|<(/?)([a-zA-Z][^\s/<>]*+)((?:[^<>\"']|\"[^\"]*+\"|'[^']*+')*+)>", re.DOTALL
 )
+MOST_TAGS = 100  # in a sentence; of more, nobody knows what they mark
 _INLINE = frozenset(
     "a abbr b bdi bdo cite data del dfn em font i ins label mark q s samp small span strong sub sup time u var".split()
 )
@@ -45,14 +47,15 @@ class Passage:
     def sentences(self) -> list[Piece]:
         """Passages of one sentence each, and the space between them; a tag between two goes where it belongs."""
         found: list[Piece] = []
-        begin, rest = 0, list(self.tags)
+        begin, rest = 0, deque(self.tags)
         parts = sentences(self.text)
         for number, part in enumerate(parts):
             end = begin + len(part.text)
             after = end + len(part.space)
             last = number == len(parts) - 1
-            own = [tag for tag in rest if part.text and (last or tag.at < end or (tag.closing and tag.at <= after))]
-            rest = [tag for tag in rest if tag not in own]
+            own = []
+            while rest and part.text and (last or rest[0].at < end or (rest[0].closing and rest[0].at <= after)):
+                own.append(rest.popleft())
             moved = tuple(replace(tag, at=min(max(tag.at - begin, 0), len(part.text))) for tag in own)
             found += [Passage(part.text, moved)] * bool(part.text) + [html.escape(part.space)] * bool(part.space)
             begin = after
@@ -131,7 +134,7 @@ def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | 
     """The translation of a passage with its tags, by an alignment of pieces; None where that cannot be done well."""
     if not passage.tags:
         return html.escape(target, quote=False)
-    if alignment is None:
+    if alignment is None or len(passage.tags) > MOST_TAGS:
         return None
     sources, targets = _spans(alignment.source, passage.text), _spans(alignment.target, target)
     if sources is None or targets is None:

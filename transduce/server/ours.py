@@ -32,8 +32,7 @@ from transduce.server.translating import (
     Window,
     cost,
     count,
-    counted,
-    planned,
+    prepared,
     together,
     translate,
 )
@@ -87,7 +86,7 @@ async def _translate(request: Request) -> Response:
     if given.stream:
         if given.format == "html":
             raise Refused(422, "stream: expected format text, got html, whose sentences are no text alone", "invalid")
-        return _stream(state, asked)
+        return await _stream(state, asked)
     answers = await unless_gone(request, translate(state, asked))
     return Json({"translations": [_as_json(answer) for answer in answers]})
 
@@ -106,10 +105,10 @@ class Lines(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def _stream(state: State, asked: Asked) -> Response:
+async def _stream(state: State, asked: Asked) -> Response:
     """Admitted before the first line, so that a refusal is an answer of its own."""
-    plans, room = planned(state, asked), ExitStack()
-    counts = counted(plans)
+    plans, counts = await prepared(state, asked)
+    room = ExitStack()
     share = room.enter_context(state.gate.admit(cost(counts, plans, asked.n_best)))
 
     async def lines() -> AsyncIterator[bytes]:

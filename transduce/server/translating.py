@@ -19,6 +19,7 @@ from transduce.server.work import Sentence, Translate
 from transduce.translation import Translation
 
 T = TypeVar("T")
+LONG = 2000  # characters
 Counts = dict[tuple[str, str], int]  # tokens, by model and sentence
 
 
@@ -202,6 +203,16 @@ class Flow:
         return before + text + "".join(texts)
 
 
+async def prepared(state: State, asked: Asked) -> tuple[list[Plan], Counts]:
+    """The plans of all texts and their tokens; what is long is taken apart in a thread, for the loop must not wait."""
+
+    def work() -> tuple[list[Plan], Counts]:
+        plans = planned(state, asked)
+        return plans, counted(plans)
+
+    return await asyncio.to_thread(work) if sum(map(len, asked.texts)) > LONG else work()
+
+
 def planned(state: State, asked: Asked) -> list[Plan]:
     """The way and the parts of every text."""
     models = Models((state.models.named(asked.model),)) if asked.model else state.models
@@ -254,8 +265,7 @@ def count(hop: Hop, text: str) -> int:
 
 async def translate(state: State, asked: Asked) -> list[Answer]:
     """Everything a request asks for, in order."""
-    plans = planned(state, asked)
-    counts = counted(plans)
+    plans, counts = await prepared(state, asked)
     with state.gate.admit(cost(counts, plans, asked.n_best)) as share:
         flow = Flow(state, asked, Window(share), counts)
         answers = await together([flow.answer(plan) for plan in plans])
