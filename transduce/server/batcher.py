@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from transduce.server.work import Sentence, Work
 from transduce.translator import Translator
 
 log = logging.getLogger("transduce.server")
+POLITENESS = 10  # of the model's threads, as `nice` counts
 
 
 @dataclass(eq=False)
@@ -82,6 +84,7 @@ class Batcher:
             thread.start()
 
     def _serve(self) -> None:
+        _step_back()
         while batch := self._next():
             begun = time.monotonic()
             answers = self._answers(batch)
@@ -158,3 +161,9 @@ class Batcher:
                 job.future.set_exception(answer)
             else:
                 job.future.set_result(answer)
+
+
+def _step_back() -> None:
+    """Let this thread, and those the engine starts from it, yield to the loop: it must answer, if only to refuse."""
+    with suppress(OSError, AttributeError):  # where threads have no priorities of their own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITENESS)

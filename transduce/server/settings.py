@@ -29,7 +29,7 @@ class Settings:
     header_seconds: float = 10.0
     connections: int = 1024
     queue_tokens: int = 16384
-    patience: float = 1.0
+    patience: float = 0.25
     batch_tokens: int = 2048
     workers: int = 2
     gather: float = 0.002
