@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 from transduce.server.failures import Refused
 
-FEWEST = 2048  # tokens that are let in however slow the model is: some 64 sentences
+CROWD = 80  # requests of the usual size that are let in however slow the model is,
+CROWD_TOKENS = 4096  # but no more tokens than these
 MEMORY = 5.0  # seconds of work that the estimate of its speed remembers
 
 
@@ -26,7 +27,7 @@ class Gate:
         self.held = self.requests = self.admitted = self.refused = 0
         self.closed = False
         self._done = self._busy = 0.0  # tokens and seconds, both fading
-        self._usual = 1.0  # tokens of a request
+        self._usual = 64.0  # tokens of a request, as they were lately
         self._since = clock()
 
     @property
@@ -37,7 +38,10 @@ class Gate:
     @property
     def capacity(self) -> int:
         """Tokens that may be held now."""
-        return min(self.most, max(FEWEST, int(self.rate * self.patience))) if self.rate else self.most
+        if not self.rate:
+            return self.most
+        crowd = min(CROWD_TOKENS, CROWD * self._usual)
+        return min(self.most, int(max(crowd, self.rate * self.patience)))
 
     def check(self, tokens: float = 0) -> None:
         """Refuse work for which there is no room now; without a number, work as it usually comes."""
