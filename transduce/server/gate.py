@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from transduce.server.failures import Refused
 
-CROWD = 80  # requests of the usual size that are let in however slow the model is,
+CROWD = 96  # requests of the usual size that are let in however slow the model is,
 CROWD_TOKENS = 4096  # but no more tokens than these
 MEMORY = 5.0  # seconds of work that the estimate of its speed remembers
 
@@ -58,7 +58,7 @@ class Gate:
         """Let work of so many tokens in; gives how many of them may be under way at a time."""
         share = min(tokens, max(1, self.capacity // 4))
         self.check(share)
-        self._usual += 0.05 * (share - self._usual)
+        self._usual += 0.005 * (share - self._usual)
         self._pass(0)
         self.held += share
         self.requests += 1
