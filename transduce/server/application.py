@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -13,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from transduce.server import deepl, libretranslate, ours
+from transduce.server import deepl, libretranslate, ours, pages
 from transduce.server.answering import Json, refused, state_of
 from transduce.server.failures import Gone, Refused
 from transduce.server.meter import CONTENT_TYPE
@@ -26,7 +25,7 @@ from transduce.server.state import State
 def application(models: Sequence[Served], settings: Settings | None = None) -> Starlette:
     """An ASGI app that translates with these models; `app.state.transduce` is what its handlers share."""
     state = State(models, settings or Settings())
-    routes = [*_health(), *libretranslate.routes(), *deepl.routes(), *ours.routes(), *_pages(state)]
+    routes = [*_health(), *libretranslate.routes(), *deepl.routes(), *ours.routes(), *pages.routes(state)]
     endpoints = [route.path for route in routes if isinstance(route, Route)]
 
     @asynccontextmanager
@@ -56,12 +55,3 @@ def _health() -> list[BaseRoute]:
         return Response(state_of(request).meter.text(), media_type=CONTENT_TYPE)
 
     return [Route("/livez", live), Route("/readyz", ready), Route("/metrics", metrics)]
-
-
-def _pages(state: State) -> list[BaseRoute]:
-    """The web page, where it is part of the package."""
-    if importlib.util.find_spec("transduce.server.pages") is None:
-        return []
-    pages = importlib.import_module("transduce.server.pages")
-    found: list[BaseRoute] = pages.routes(state)
-    return found
