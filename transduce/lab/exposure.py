@@ -142,7 +142,7 @@ class ExposureResult:
         for axes, label in ((wrong, "% of inputs wrong"), (parts, "quarter of the sentence")):
             dress(axes, "right tokens, %")
             axes.set_xlabel(label, color=INK)
-            axes.set_ylim(0, 102)
+            axes.set_ylim(top=102)
         parts.set_xticks(range(1, PARTS + 1))
         wrong.legend(frameon=False, fontsize=8, labelcolor=INK)
         parts.legend(frameon=False, fontsize=7, labelcolor=INK)

@@ -31,7 +31,7 @@ FAMILIES = {
 class Length(Learning):
     """Strings of 1 to `longest` letters are turned round; held-out ones fall into `ranges` of length, as many each."""
 
-    steps: int = 300
+    steps: int = 450
     longest: int = 12
     ranges: int = 4
 

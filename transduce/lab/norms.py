@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transduce.data.batch import collate, pad_sources
+from transduce.data.batch import Batch, collate, pad_sources
 from transduce.data.corpus import Corpus
+from transduce.data.grouping import group_by_length
 from transduce.errors import ConfigError
 from transduce.lab.learning import TRANSFORMER, Bench, Learning, exact, network
 from transduce.lab.pace import SYMBOLS
@@ -195,7 +197,7 @@ def norms(settings: Norms | None = None) -> NormsResult:
                 translator = bench.train(f"{name} {tokens}", *TRANSFORMER, *words, f"data.tokens={tokens}").open()
                 model = network(translator)
                 sources, references = bench.held_out()
-                losses = [_loss(model, bench, training) for training in (True, False)]
+                losses = [_loss(model, bench, tokens, training) for training in (True, False)]
                 right = exact(translator(sources), references)
                 rows.append(Trained(name, tokens, losses[0], losses[1], right))
                 if kind == "batch_norm":
@@ -231,26 +233,29 @@ def company(norm: Norm, sentences: int) -> float:
     return float((states - states.mean(0)).norm(dim=-1).mean() / states.norm(dim=-1).mean())
 
 
-def _held_out_batch(bench: Bench, longest_first: bool = False, count: int = 200) -> Any:
+def _held_out_batches(bench: Bench, tokens: int) -> list[Batch]:
+    """The held-out pairs in batches of so many padded tokens, the shortest first."""
     corpus = Corpus.open(bench.corpus)
-    split = corpus.split("valid")
-    pairs = sorted(
-        (split.pair(number) for number in range(len(split))), key=lambda pair: len(pair[0]), reverse=longest_first
-    )
-    symbols = corpus.tokenizers.source.symbols, corpus.tokenizers.target.symbols
-    return collate([s for s, _ in pairs[:count]], [t for _, t in pairs[:count]], *symbols).to(bench.device)
+    split, symbols = corpus.split("valid"), (corpus.tokenizers.source.symbols, corpus.tokenizers.target.symbols)
+    lengths = [int(length) + 1 for length in np.maximum(split.source_lengths, split.target_lengths)]
+    groups = [[split.pair(number) for number in group] for group in group_by_length(lengths, tokens)]
+    batches = [collate([s for s, _ in pairs], [t for _, t in pairs], *symbols).to(bench.device) for pairs in groups]
+    return sorted(batches, key=lambda batch: batch.source.size(1))
 
 
 @torch.no_grad()
-def _loss(model: Any, bench: Bench, training: bool) -> float:
-    """Held-out loss a token, by the batch's own statistics (as in training) or by those that the model is used with."""
-    batch = _held_out_batch(bench)
+def _loss(model: Any, bench: Bench, tokens: int, training: bool) -> float:
+    """Held-out loss a token in batches as in training, by their own statistics or by those the model is used with."""
     kept = {name: tensor.clone() for name, tensor in model.weights().items()}
     model.train(training)
-    log_probs = teacher_force(model, batch).log_softmax(-1).gather(-1, batch.gold.unsqueeze(-1)).squeeze(-1)
+    total, count = 0.0, 0
+    for batch in _held_out_batches(bench, tokens):
+        log_probs = teacher_force(model, batch).log_softmax(-1).gather(-1, batch.gold.unsqueeze(-1)).squeeze(-1)
+        total -= float(log_probs[batch.target_mask].sum())
+        count += int(batch.target_mask.sum())
     model.eval()
     model.load_weights(kept)  # a pass in training moves running statistics
-    return float(-log_probs[batch.target_mask].mean())
+    return total / max(1, count)
 
 
 @torch.no_grad()
@@ -266,8 +271,8 @@ def _drift(model: Any, bench: Bench) -> tuple[float, float]:
         found.append(float(((mean - module.running_mean) / module.running_variance.sqrt()).abs().mean()))
 
     handle = norm.register_forward_pre_hook(watch)
-    for longest_first in (False, True):
-        batch = _held_out_batch(bench, longest_first, count=40)
+    batches = _held_out_batches(bench, tokens=512)
+    for batch in (batches[0], batches[-1]):
         model.encode(batch.source, batch.source_mask)
     handle.remove()
     return found[0], found[1]
