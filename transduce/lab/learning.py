@@ -97,7 +97,7 @@ class Bench:
     def place(self) -> str:
         """Where it runs and on what, in words."""
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "one CPU core"
-        data = f"Corpus {self.corpus.name}" if self.settings.corpus else f"{self.task.name.capitalize()} (generated)"
+        data = f"Corpus {self.corpus.name}" if self.settings.corpus else f"{self.task.name}, generated"
         return f"{data}, {self.settings.steps:,} steps a model, on {device}"
 
     def held_out(self) -> tuple[list[str], list[str]]:

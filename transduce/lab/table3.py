@@ -180,7 +180,7 @@ def table3(settings: Table3 | None = None) -> Table3Result:
             raise RunError(
                 "lab table3: stopped before all rows were trained; with work=FOLDER the same command goes on"
             )
-        place = f"{f'Corpus {corpus.name}' if settings.corpus else 'Number words, English to German (generated)'}"
+        place = f"Corpus {corpus.name}" if settings.corpus else "Number words, English to German, generated"
         return Table3Result(settings, place, tuple(_ablations(compared.results)))
 
 

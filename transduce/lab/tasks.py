@@ -76,7 +76,7 @@ def backwards(text: str) -> str:
 def copying(count: int, lengths: Sequence[int], held_out: int, seed: int, turned: bool = False) -> Task:
     """Strings to write again, or from the end."""
     pairs = strings(count + held_out, lengths, seed, backwards if turned else str)
-    return Task("strings to turn round" if turned else "strings to copy", pairs[held_out:], pairs[:held_out])
+    return Task("Strings to turn round" if turned else "Strings to copy", pairs[held_out:], pairs[:held_out])
 
 
 def number_words(count: int, held_out: int, seed: int) -> Task:
@@ -88,4 +88,4 @@ def number_words(count: int, held_out: int, seed: int) -> Task:
     while len(found) < count + held_out - 100:
         found[chooser.randrange(100, 10 ** chooser.randint(3, 6))] = None
     pairs = tuple((english(number), german(number)) for number in (*found, *range(100)))
-    return Task("number words (English to German)", pairs[held_out:], pairs[:held_out], pieces=100)
+    return Task("Number words, English to German", pairs[held_out:], pairs[:held_out], pieces=100)
