@@ -189,27 +189,22 @@ def complexity(settings: Complexity | None = None) -> ComplexityResult:
     lengths = settings.lengths or ((4096, 8192, 16384, 32768) if gpu else (1024, 1536, 2048, 3072, 4096))
     widths = settings.widths or ((1024, 2048, 4096, 8192) if gpu else (256, 384, 512, 768, 1024, 1536))
     rows = kinds(settings.window, settings.kernel)
-    threads = torch.get_num_threads()
     torch.manual_seed(1)
-    torch.set_num_threads(1)  # with more, small sizes are done by one and large ones by all: a bend in every line
-    try:
-        over_length = _timed(rows, [(n, settings.width, 1) for n in lengths], settings.repeats, device)
-        over_width = _timed(rows, [(settings.length, d, settings.batch) for d in widths], settings.repeats, device)
-        layers = tuple(
-            Layer(
-                kind=kind,
-                operations_over_length=tuple(operations(kind.build(HEAD), n, HEAD) for n in _COUNTED),
-                operations_over_width=tuple(operations(kind.build(d), HEAD, d) for d in _COUNTED),
-                waits=tuple(waiting_steps(kind.build(8), n, 8) for n in _WAITS),
-                paths=tuple(path_length(kind, n) for n in _PATHS),
-                kept=tuple(_kept(kind, n, settings.width, device) for n in lengths),
-                seconds_over_length=over_length[number],
-                seconds_over_width=over_width[number],
-            )
-            for number, kind in enumerate(rows)
+    over_length = _timed(rows, [(n, settings.width, 1) for n in lengths], settings.repeats, device)
+    over_width = _timed(rows, [(settings.length, d, settings.batch) for d in widths], settings.repeats, device)
+    layers = tuple(
+        Layer(
+            kind=kind,
+            operations_over_length=tuple(operations(kind.build(HEAD), n, HEAD) for n in _COUNTED),
+            operations_over_width=tuple(operations(kind.build(d), HEAD, d) for d in _COUNTED),
+            waits=tuple(waiting_steps(kind.build(8), n, 8) for n in _WAITS),
+            paths=tuple(path_length(kind, n) for n in _PATHS),
+            kept=tuple(_kept(kind, n, settings.width, device) for n in lengths),
+            seconds_over_length=over_length[number],
+            seconds_over_width=over_width[number],
         )
-    finally:
-        torch.set_num_threads(threads)
+        for number, kind in enumerate(rows)
+    )
     name = torch.cuda.get_device_name(device) if gpu else "one CPU core"
     return ComplexityResult(settings, tuple(lengths), tuple(widths), name, layers)
 
