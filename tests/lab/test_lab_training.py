@@ -160,7 +160,7 @@ def test_table3_says_what_the_rows_show(strings_to_copy: Path, tmp_path: Path, m
     held = {finding.text.split(":")[0]: finding.held for finding in report.findings}
     assert held["Row (A)"] is True
     assert held["Row (E)"] is True
-    assert held["Smaller models (C-width-half, C-layers-third) are worse"] is False
+    assert held["Row (C)"] is False
     assert len(table3(replace(settings, rows=("all",))).rows) == 20
     with pytest.raises(ConfigError, match="rows: no row is called 'A-haeds'; there are base, A-heads-1"):
         table3(replace(settings, rows=("base", "A-haeds")))

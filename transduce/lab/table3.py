@@ -129,10 +129,9 @@ class Table3Result:
         found = [Finding(f"Perplexity against base, the best first: {told}.")]
         smaller = [name for name in ("C-width-half", "C-layers-third", "C-feed-forward-half") if name in changes]
         if smaller:
-            worse = all(changes[name] > 0 for name in smaller)
-            found.append(
-                Finding(f'Smaller models ({", ".join(smaller)}) are worse: row (C), "bigger models are better".', worse)
-            )
+            told = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in smaller)
+            text = f'Row (C): "bigger models are better". Here smaller ones have perplexities of {told} against base.'
+            found.append(Finding(text, held=all(changes[name] > 0 for name in smaller)))
         for name, text in CLAIMS.items():
             if name in changes:
                 found.append(
