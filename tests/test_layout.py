@@ -57,7 +57,7 @@ MAY_IMPORT = {
     " model_folder training translation translator",
     "server": "errors data alignment inspection search.wishes translation translator",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
-    " plot training.loop translator",
+    " plot training.cpu training.loop translator",
     "demo": "errors config data numbers experiment loading training.loop",
     "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
     " distillation inspection training pipelines progress server lab",

@@ -186,7 +186,7 @@ def complexity(settings: Complexity | None = None) -> ComplexityResult:
     settings = settings or Complexity()
     device = pick_device(settings.device)
     gpu = device.type == "cuda"
-    lengths = settings.lengths or ((4096, 8192, 16384, 32768) if gpu else (1024, 1536, 2048, 3072, 4096))
+    lengths = settings.lengths or ((4096, 8192, 16384, 32768) if gpu else (1536, 2048, 3072, 4096, 6144))
     widths = settings.widths or ((1024, 2048, 4096, 8192) if gpu else (256, 384, 512, 768, 1024, 1536))
     rows = kinds(settings.window, settings.kernel)
     torch.manual_seed(1)

@@ -15,12 +15,16 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from transduce.training.cpu import keep_freed_memory
+
 Key = TypeVar("Key")
 
 
 def least_seconds(tasks: Mapping[Key, Callable[[], object]], repeats: int, device: torch.device) -> dict[Key, float]:
     """For each task its shortest time in `repeats` rounds, after one to warm up; by one thread."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
+    if device.type == "cpu":
+        keep_freed_memory()  # as training does: else large sizes pay for fresh memory each time, and small ones do not
     best: dict[Key, float] = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # with more, small sizes are done by one and large ones by all: a bend in every line
