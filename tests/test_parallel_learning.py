@@ -143,7 +143,7 @@ def test_there_is_an_example_of_each_way_to_know_the_length() -> None:
             "validation.search.kind: 'greedy' needs a decoder that writes token by token; model.decoder is 'parallel',"
             " which fits mask_predict",
         ),
-        (["search=ctc"], "model.decoder is 'transformer', which fits beam or greedy or sample or mbr"),
+        (["search=ctc"], "model.decoder is 'transformer', which fits beam or greedy or sample or mbr or joint"),
     ],
     ids=str,
 )

@@ -49,7 +49,7 @@ def test_the_text_says_what_fits() -> None:
         check_fit(MaskPredict(), TransformerDecoder(), "validation.search")
     assert str(caught.value) == (
         "validation.search.kind: 'mask_predict' needs a decoder that writes all tokens at once;"
-        " model.decoder is 'transformer', which fits beam or greedy or sample or mbr"
+        " model.decoder is 'transformer', which fits beam or greedy or sample or mbr or joint"
     )
     with pytest.raises(ConfigError) as caught:
         check_fit(Beam(), ParallelDecoder())

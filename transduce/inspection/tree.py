@@ -75,7 +75,11 @@ class Watched:
 def grow(
     model: Stepwise, memory: Memory, search: Any, wishes: Wishes, key: int, tokenizer: Tokenizer, chosen: Path
 ) -> Tree:
-    """The tree of one sentence's search (a search config); `chosen` is the path that was taken, with its end symbol."""
+    """The tree of one sentence's search (a search config); `chosen` is the path that was taken, with its end symbol.
+
+    Of a joint search it is the tree of its beam, which may lack what the CTC head found.
+    """
+    search = getattr(search, "beam", search)
     symbols = tokenizer.symbols
     rules = rules_of(getattr(search, "limits", Limits()), symbols, [wishes], memory.mask.device)
     watched = Watched(model, rules, symbols.eos)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
-from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict, Sample
+from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 
-SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCCollapse
+SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCCollapse | Joint
 
 
 @dataclass(frozen=True)

@@ -179,3 +179,40 @@ class CTCCollapse:
         from transduce.search.ctc import CTCSearch
 
         return CTCSearch(self)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Candidates of a beam search and of the model's CTC head, `size` each, ranked by both (joint.py).
+
+    The score is (1 - weight) log p of the decoder + weight log p of the head. For models of speech above all, whose
+    order is that of the source; the model must have a head that a CTC term has trained.
+    """
+
+    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+
+    size: int = 5
+    weight: float = 0.5
+    n_best: int = 1
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require(0 <= self.weight <= 1, "weight", self.weight, "the CTC head's share of the score, from 0 to 1")
+        expected = f"a whole number from 1 to the candidates of each kind, size = {self.size}"
+        require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
+
+    @property
+    def beam(self) -> Beam:
+        """What finds the decoder's candidates."""
+        return Beam(self.size, 0.0, self.size, self.limits)
+
+    @property
+    def hypotheses(self) -> int:
+        """How many a sentence gets at most."""
+        return self.n_best
+
+    def build(self) -> Search:
+        from transduce.search.joint import JointSearch
+
+        return JointSearch(self)

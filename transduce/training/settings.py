@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from transduce.errors import ConfigError
-from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict, Sample
+from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
 
 Metric = Literal["bleu", "chrf", "loss"]
@@ -77,7 +77,7 @@ class Validation:
     every: int = 1000
     metric: Metric = "bleu"
     patience: int = 0
-    search: Greedy | Beam | Sample | MaskPredict | CTCCollapse = Greedy()
+    search: Greedy | Beam | Sample | MaskPredict | CTCCollapse | Joint = Greedy()
     sentences: int = 0
     samples: int = 3
 
