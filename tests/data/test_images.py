@@ -30,6 +30,10 @@ def test_every_pixel_goes_to_its_patch() -> None:
             assert value == (picture[y, x] if x < 8 else 9)
     assert images.place(3, 4) == {"left": 3.0, "top": 3.0, "width": 3.0, "height": 3.0}
     assert images.read(Prepared(frames)) is frames
+    assert images.box(3, 4) == (3.0, 3.0, 3.0, 3.0)
+    sight = images.sight(frames)
+    assert sight.shape == (6, 9)
+    np.testing.assert_allclose(sight[:, :8] * 255, picture, atol=1e-4)
     square = Images(height=9, patch=3)
     assert square.read(np.zeros((9, 9), np.uint8)).shape == (9, 9), "pixels, though as wide as a frame"
 

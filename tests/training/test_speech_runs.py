@@ -22,6 +22,8 @@ from transduce.data.speech import Speech
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
 from transduce.errors import ConfigError, DataError, RunError, UserError
+from transduce.inspection.inspecting import inspect
+from transduce.search.settings import Joint
 from transduce.server.models import open_models
 from transduce.training.loop import train
 
@@ -114,6 +116,34 @@ def test_what_is_heard_is_found_in_time(made: Path) -> None:
     assert right.log_prob > wrong.log_prob
     with pytest.raises(DataError, match=r"to: 'de': this model reads speech, which take no tag"):
         listener([path], to="de")
+
+
+@pytest.mark.slow
+def test_an_inspection_shows_the_spectrogram_and_where_it_is_looked_at(made: Path, tmp_path: Path, run: Run) -> None:
+    listener = transduce.load(made / "run", "cpu")
+    (path, *_), _ = manifest(made)
+    seen = inspect(listener, path, beam=2)
+    frames = listener.reading.reader.read(path)  # type: ignore[union-attr]
+    assert seen.translation == listener(path)
+    joint = inspect(listener, path, search=Joint(3))
+    assert joint.translation == listener(path, search=Joint(3))
+    assert joint.tree is not None
+    assert joint.search == "joint"
+    assert seen.sight is not None
+    assert seen.sight.values.shape == (20, len(frames))
+    assert (seen.sight.values.min(), seen.sight.values.max()) == (0, 1)
+    assert len(seen.sight.boxes) == len(seen.source) == -(-len(frames) // 4)
+    assert seen.sight.boxes[1] == (4.0, 0.0, 4.0, 20.0)
+    assert seen.map("cross", 0).weights.shape == (2, len(seen.written), len(seen.source))
+    loudest = np.asarray(frames, np.float32)[20].argmax()
+    assert seen.sight.values[:, 20].argmax() == 19 - loudest, "low bands below"
+    assert json.loads(json.dumps(seen.as_json()))["sight"]["width"] == len(frames)
+    for name in ("page.html", "picture.png", "all.json"):
+        ran = run("inspect", path, "--model", str(made / "run"), "--device", "cpu", "--output", str(tmp_path / name))
+        assert ran.code == 0, ran.err
+        assert (tmp_path / name).stat().st_size > 1000
+    ran = run("inspect", path, "--model", str(made / "run"), "--device", "cpu")
+    assert ran.code == 0, ran.err
 
 
 @pytest.mark.slow

@@ -97,6 +97,15 @@ class Images(FileReader):
         cut = padded.reshape(rows, side, columns, side, self.channels).transpose(2, 0, 1, 3, 4)
         return np.ascontiguousarray(cut.reshape(rows * columns, self.width))
 
+    def sight(self, frames: Array) -> Array:
+        cut = np.asarray(frames, np.float32).reshape(-1, self.rows, self.patch, self.patch, self.channels)
+        pixels = cut.transpose(1, 2, 0, 3, 4).reshape(self.height, -1, self.channels)
+        return np.asarray(pixels.mean(2) / 255, np.float32)
+
+    def box(self, frame: int, stop: int) -> tuple[float, float, float, float]:
+        left, top, width, height = self.place(frame, stop).values()
+        return left, top, width, height
+
     def place(self, frame: int, stop: int) -> dict[str, float]:
         """The box of a patch in pixels of the resized picture."""
         column, row = divmod(frame, self.rows)

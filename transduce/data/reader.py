@@ -100,6 +100,16 @@ class FileReader:
         """Where in the file the frames from `frame` up to `stop` are: for who shows what a model looks at."""
         raise NotImplementedError
 
+    def sight(self, frames: Array) -> Array:
+        """The file as people look at it, (height, width) from 0 to 1: frames side by side, first numbers below."""
+        across = np.asarray(frames, np.float32).T[::-1]
+        low, high = across.min(initial=0), across.max(initial=0)
+        return np.asarray((across - low) / max(high - low, 1e-6), np.float32)
+
+    def box(self, frame: int, stop: int) -> tuple[float, float, float, float]:
+        """Where the frames from `frame` up to `stop` are in its sight: left, top, width, height."""
+        return float(frame), 0.0, float(stop - frame), float(self.width)
+
     def facts(self) -> dict[str, Any]:
         """Its kind and settings, for JSON."""
         return {"kind": self.kind, **json.loads(json.dumps(asdict(self)))}

@@ -17,7 +17,7 @@ from transduce.config import kind_of
 from transduce.engines.fallback import Fallback
 from transduce.errors import ConfigError, DataError, EngineRefusal
 from transduce.inspection.heads import heads_of
-from transduce.inspection.record import Branch, Glimpse, Inspection, Map, Step, Tree
+from transduce.inspection.record import Branch, Glimpse, Inspection, Map, Sight, Step, Tree
 from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
@@ -98,6 +98,7 @@ def inspect(
         lens=seen.lens,
         alternatives=tuple(case.text_of(other.tokens) for other in hypotheses[1:]),
         notes=seen.notes,
+        sight=case.sight,
     )
 
 
@@ -154,6 +155,14 @@ class _Case:
         if self.translator.reading is not None:
             return ()
         return (*self.source, self.translator.tokenizers.source.symbols.eos)
+
+    @property
+    def sight(self) -> Sight | None:
+        """What a file looks like."""
+        if self.translator.reading is None:
+            return None
+        reader, places = self.translator.reading.reader, self.translator.reading.places(len(self.source))
+        return Sight(reader.sight(self.source), tuple(reader.box(*place) for place in places))
 
     def grouped(self) -> Grouped:
         """What the encoder reads of the text itself, in words or pieces; of a file the places of the memory."""

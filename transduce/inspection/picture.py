@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from transduce.errors import RunError, UserError
-from transduce.inspection.record import Inspection
+from transduce.inspection.record import Inspection, Sight
 from transduce.inspection.terminal import plain
-from transduce.inspection.views import View
+from transduce.inspection.views import Drawn, View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +51,9 @@ def draw(seen: Sequence[Inspection], view: View) -> Figure:
         parts = figure.subfigures(1, len(seen), width_ratios=shares, squeeze=False)
         for part, one in zip(parts[0], seen, strict=True):
             part.suptitle(f"{one.text}\n{one.translation}", fontsize=11)
-            if any(_grid(one, view)):
+            if (sight := _sight(one, view)) is not None:
+                _over_sight(part, view.of(one), sight)
+            elif any(_grid(one, view)):
                 left, right = part.subfigures(1, 2, width_ratios=_halves(one, view))
                 _matrix(left.add_subplot(), one, view)
                 _overview(right, one, view)
@@ -73,8 +77,37 @@ def _halves(seen: Inspection, view: View) -> tuple[float, float]:
 
 def _size(seen: Inspection, view: View) -> tuple[float, float]:
     """Inches, width and height; long sentences get smaller cells instead of larger pictures."""
+    if (sight := _sight(seen, view)) is not None:
+        return 7.0, 1.2 + 1.1 * -(-len(view.of(seen).rows) // _abreast(sight))
     height = max(1.2 + 0.9 * _grid(seen, view)[0], 2.2 + CELL * len(view.of(seen).rows))
     return sum(_halves(seen, view)), min(14.0, height)
+
+
+def _abreast(sight: Sight) -> int:
+    """Panels side by side: one spectrogram, or several small pictures."""
+    height, width = sight.values.shape
+    return 1 if width > 2 * height else 4
+
+
+def _sight(seen: Inspection, view: View) -> Sight | None:
+    """The recording or picture, where attention to it is to be drawn."""
+    return seen.sight if view.part == "cross" and view.of(seen).weights is not None else None
+
+
+def _over_sight(figure: Any, chosen: Drawn, sight: Sight) -> None:
+    """The recording or picture once for each word written, red where it looks."""
+    columns = _abreast(sight)
+    panels = figure.subplots(-(-len(chosen.rows) // columns), columns, squeeze=False).ravel()
+    for axes in panels:
+        axes.axis("off")
+    weights = np.zeros((0, 0), np.float32) if chosen.weights is None else chosen.weights
+    for axes, piece, row in zip(panels, chosen.rows, weights, strict=False):
+        heat = np.zeros_like(sight.values)
+        for (left, top, width, height), weight in zip(sight.boxes, row, strict=False):
+            heat[int(top) : int(top + height), int(left) : int(left + width)] = weight
+        axes.imshow(sight.values, cmap="gray", vmin=0, vmax=1, aspect="auto" if columns == 1 else "equal")
+        axes.imshow(heat, cmap="Reds", alpha=heat / max(float(row.max()), 1e-6) * 0.7, aspect="auto")
+        axes.set_title(plain(piece), fontsize=9, loc="left", pad=2)
 
 
 def _matrix(axes: Axes, seen: Inspection, view: View) -> None:

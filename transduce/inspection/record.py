@@ -148,13 +148,30 @@ class Glimpse:
 
 
 @dataclass(frozen=True, eq=False)
+class Sight:
+    """A recording or picture as people look at it: values (height, width) from 0 to 1.
+
+    `boxes` say where in it each place of the memory is: left, top, width, height, in columns and rows of the values.
+    """
+
+    values: NDArray[np.float32]
+    boxes: tuple[tuple[float, float, float, float], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Sizes, boxes, and the values as bytes in base64."""
+        height, width = self.values.shape
+        return {"height": height, "width": width, "boxes": _plain(self.boxes), "values": packed(self.values)}
+
+
+@dataclass(frozen=True, eq=False)
 class Inspection:
     """One sentence through one model.
 
     `source` are the pieces read, with tag and end symbol; `read` what the decoder reads at each place, the start symbol
     first, and `written` what it writes there, the end symbol last; `source_tokens` and `tokens` are
     the numbers of what is read and written. Rows of cross-attention stand for `written`, rows
-    and columns of the decoder's own attention for `read`. `notes` say what could not be seen, and why.
+    and columns of the decoder's own attention for `read`. `notes` say what could not be seen, and why. Of a recording
+    or picture `source` names the places of the memory, and `sight` is what it looks like.
     """
 
     model: str
@@ -180,6 +197,7 @@ class Inspection:
     lens: tuple[Glimpse, ...] = ()
     alternatives: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    sight: Sight | None = None
 
     def map(self, part: Part, layer: int, member: int = 0) -> Map:
         """The attention of one layer."""
@@ -187,8 +205,10 @@ class Inspection:
 
     def as_json(self) -> dict[str, Any]:
         """All of it as dicts, lists, numbers and strings, for `json.dumps`."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "maps"}
-        return {**_plain(plain), "maps": [one.as_json() for one in self.maps]}
+        apart = ("maps", "sight")
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
+        sight = {} if self.sight is None else {"sight": self.sight.as_json()}
+        return {**_plain(plain), "maps": [one.as_json() for one in self.maps], **sight}
 
 
 def _plain(value: Any) -> Any:
