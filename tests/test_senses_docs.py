@@ -16,6 +16,7 @@ from made_senses import draw, write_idx, write_speech
 
 from transduce import config as configs
 from transduce.experiment import Config
+from transduce.search.settings import Joint
 
 for package in ("soundfile", "soxr", "PIL", "jiwer"):
     pytest.importorskip(package, reason="docs/speech-and-images.md shows it: pip install transduce[senses]")
@@ -53,7 +54,7 @@ def test_commands_and_python_run_as_printed(tmp_path: Path, run: Run, monkeypatc
     monkeypatch.chdir(tmp_path)
     write_files()
     commands = [line for block in blocks("sh") for line in block.strip().split("\n") if not line.startswith("pip ")]
-    assert len(commands) == 8
+    assert len(commands) == 9
     for line in commands:
         words = shlex.split(line)[1:]
         words = [*words[:2], *SHORT, *words[2:]] if words[0] == "train" else words
@@ -73,6 +74,8 @@ def test_commands_and_python_run_as_printed(tmp_path: Path, run: Run, monkeypatc
 def test_the_settings_it_shows_are_settings(tmp_path: Path) -> None:
     (block,) = blocks("toml")
     (tmp_path / "a.toml").write_text(block, encoding="utf-8")
-    model = configs.load(Config, tmp_path / "a.toml").model
+    config = configs.load(Config, tmp_path / "a.toml")
+    assert config.search == Joint()
+    model = config.model
     assert model.heads[0].kind == "ctc"
     assert model.source.width == 40
