@@ -122,7 +122,8 @@ def make_images(folder: Path, output: Path, strips: int) -> None:
         pairs = []
         (output / "strips" / split).mkdir(parents=True, exist_ok=True)
         for number in range(strips if split == "train" else max(1, strips // 10)):
-            chosen = generator.choice(numbers, size=generator.integers(2, 7))
+            fewest = 1 if split == "train" else 2  # single ones show what a digit is before order matters
+            chosen = generator.choice(numbers, size=generator.integers(fewest, 7))
             path = f"strips/{split}/{number:05}.png"
             Image.fromarray(beside([pictures[n] for n in chosen], generator)).save(output / path)
             pairs.append((path, "".join(str(labels[n]) for n in chosen)))
