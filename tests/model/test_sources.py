@@ -183,6 +183,10 @@ def test_a_distortion_by_nothing_changes_nothing_and_a_shift_shifts() -> None:
     turned = Distortion(turn=20, shear=0, scale=0, shift=0).build()(torch.ones(50, 1, 30, 30))
     assert turned[:, :, 10:20, 10:20].min() > 0.99, "the middle stays"
     assert turned[:, :, 0, 0].min() < 0.5, "corners go out of the picture"
+    strip = torch.zeros(50, 1, 28, 168)
+    strip[:, :, 12:16] = 1  # a line along the middle
+    wide = Distortion(turn=12, shear=0, scale=0, shift=0).build()(strip)
+    assert wide[:, :, 8:20].sum() > 0.97 * strip.sum(), "the ends of a line of writing stay in the picture"
 
 
 def test_pictures_are_put_together_and_taken_apart_as_images_cuts_them() -> None:

@@ -78,9 +78,12 @@ def _stretch(widest: Tensor, lengths: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Distortion:
-    """Turn, shear, scale and shift each picture by a little, drawn evenly up to the numbers given, either way."""
+    """Turn, shear, scale and shift each picture by a little, drawn evenly up to the numbers given, either way.
 
-    turn: float = 12.0  # degrees
+    A picture wider than high turns by less, as much as that is, so that its ends stay in it.
+    """
+
+    turn: float = 12.0  # degrees, of a square
     shear: float = 0.2  # pixels along for a pixel down
     scale: float = 0.1  # share of the size, for height and width apart
     shift: float = 2.0  # pixels
@@ -105,7 +108,8 @@ class Distorted(nn.Module):
         config = self.config
         height, width = picture.shape[2:]
         draws = torch.rand(6, len(picture), device=picture.device) * 2 - 1  # (6, B)
-        angle, shear = draws[0] * math.radians(config.turn), draws[1] * config.shear
+        angle = draws[0] * math.radians(config.turn) * min(1.0, height / width)
+        shear = draws[1] * config.shear
         down, along = 1 + draws[2] * config.scale, 1 + draws[3] * config.scale
         # From places in the new picture to places in the old: in pixels from the middle, but both counted in halves of
         # the picture, as grid_sample does.
