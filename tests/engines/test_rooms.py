@@ -14,7 +14,7 @@ from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
 from transduce.engines.rooms import MOST_PLACES, MOST_ROOMS, most_places
 from transduce.engines.slots import Shape, Slots, crowd, jobs_of, reached, rounded
-from transduce.engines.torch_engine import TorchEngine
+from transduce.engines.torch_engine import TorchEngine, with_precision
 from transduce.model.attention import Attention
 from transduce.model.contract import Room
 from transduce.model.positions import Learned, Positions, Rotary, Sinusoidal
@@ -178,6 +178,22 @@ def test_a_room_is_used_again_with_nothing_left_of_those_before() -> None:
         assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
     assert engine.rooms
     assert len(engine.rooms.rooms) == 1
+
+
+def test_another_room_leaves_the_weights_where_recorded_work_reads_them() -> None:
+    """On a GPU sentences came back without any hypothesis: the first room's graphs read memory that was given back."""
+    engine = engine_of()
+    in_room(engine, sentences(3), Greedy(SHORT))
+    before = [parameter.data_ptr() for parameter in engine.model.parameters()]
+    in_room(engine, sentences(30), Beam(3, limits=SHORT))
+    assert engine.rooms
+    assert len(engine.rooms.rooms) == 2
+    assert [parameter.data_ptr() for parameter in engine.model.parameters()] == before
+    with_precision(engine.model, "bf16")
+    rounded_ones = TorchEngine(engine.model, SYMBOLS, SYMBOLS, CPU, graphs="on")
+    in_room(rounded_ones, sentences(3), Greedy(SHORT))  # joined anew
+    after = [parameter.data_ptr() for parameter in engine.model.parameters()]
+    assert not {*after} & {*before}
 
 
 def test_what_no_room_can_do_is_done_without() -> None:

@@ -102,7 +102,9 @@ class Slots:
         self.model, self.source, self.shape, self.stepper = model, source, shape, stepper
         self.device = stepper.board.place.device
         module = cast("nn.Module", model)
-        self.recorder = Recorder(self.device, tuple(itertools.chain(module.parameters(), module.buffers())))
+        # Not the parameters themselves, which may be given other memory while these are still read.
+        weights = tuple(tensor.detach() for tensor in itertools.chain(module.parameters(), module.buffers()))
+        self.recorder = Recorder(self.device, weights)
         self.step = compiled_step(stepper) if compiled else stepper
         self.arrivals: dict[tuple[int, int], Arrivals] = {}
         self.visits = self.steps = 0

@@ -156,9 +156,16 @@ class MultiHeadAttention(nn.Module):
     def join(self) -> None:
         """Lay what makes keys, values and queries side by side, so that decoding takes one product for all three.
 
-        Each stays a parameter of its own, a view of the whole: what changes it in place changes both.
+        Each stays a parameter of its own, a view of the whole: what changes it in place changes both. What is joined
+        stays where it is, for whoever has recorded work knows it by its address.
         """
         maps = (self.key, self.value, self.query)
+        if self.joined is not None and all(
+            of_one.untyped_storage().data_ptr() == of_all.untyped_storage().data_ptr()
+            for one in maps
+            for of_one, of_all in zip((one.weight, one.bias), self.joined, strict=True)
+        ):
+            return
         with torch.inference_mode(False), torch.no_grad():
             weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
             sizes = [one.out_features for one in maps]
