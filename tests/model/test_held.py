@@ -27,7 +27,8 @@ PICKS = list(covering(PARTS, 2))
 
 def fill(model: Any, held: Held, slots: list[int], sources: list[list[int]]) -> None:
     tokens, mask = pad_sources(sources, SYMBOLS)
-    model.fill(held, torch.tensor(slots), model.encode(tokens, mask))
+    device = held.place.device
+    model.fill(held, torch.tensor(slots, device=device), model.encode(tokens.to(device), mask.to(device)))
 
 
 class Oracle:

@@ -18,8 +18,9 @@ from transduce.errors import ConfigError
 from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.dropout import dropout as drop
 from transduce.model.linear import Linear, narrowed
-from transduce.model.packing import PADDED, Lying, Padded
+from transduce.model.packing import PADDED, Padded
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
+from transduce.model.stepping import Stepping
 from transduce.model.window import Stretches, seen_nearby
 
 Trace = dict[str, Tensor]
@@ -27,7 +28,7 @@ _EQUATION_1 = DotScore()
 # Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
 # long texts waste most of their tiles on sentences (measured: a quarter slower at 24 keys).
 SHORT = 256
-TILED = {16, 32, 64, 128}  # widths of a head that attention_on_gpu.py can hold
+TILED = {16, 32, 64, 128}  # widths of a head that attention_on_gpu.py and decoding_on_gpu.py can hold
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,9 @@ class MultiHeadAttention(nn.Module):
         self.score = config.score.build(config.heads, width)
         self.to_weights = config.weights.build()
         self.fused = isinstance(self.score, DotScore) and self.to_weights is softmax
-        # Whether tokens can be looked at where they lie packed (packing.py).
-        self.short = self.fused and not config.dropout and {width, value_width} <= TILED
+        # Whether our kernels know it, and whether tokens can be looked at where they lie packed (packing.py).
+        self.tiled = self.fused and {width, value_width} <= TILED
+        self.short = self.tiled and not config.dropout
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.joined: tuple[Tensor, Tensor] | None = None  # weights and biases of keys, values and queries, see `join`
@@ -222,12 +224,12 @@ class MultiHeadAttention(nn.Module):
         window: int = 0,
     ) -> Tensor:
         """The same for queries (B, H, T, K) there are, which see all places or those of a window (window.py)."""
-        if self.repeats > 1:
-            key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
-        if isinstance(layout, Lying) and isinstance(self.score, DotScore):
+        if layout.direct and isinstance(self.score, DotScore):
             query, key = self.score.prepare(query, key)
             found: Tensor = self.output(layout.attend(query, key, value, mask, causal, self.score.scale))
             return found
+        if self.repeats > 1:
+            key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
         heads = self.heads(query, key, value, mask, causal, bias, trace, name, window)
         joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)
         return joined
@@ -261,6 +263,14 @@ class MultiHeadAttention(nn.Module):
             )  # the rest is out of sight
         seen = seen_nearby(mask, queries, key.size(2), window, causal, query.device)
         return look(query, key, value, seen, bias=bias, trace=trace, name=name)
+
+    def step(self, x: Tensor, memory: tuple[Tensor, Tensor], turn: Turn, layout: Stepping) -> Tensor:
+        """Self-attention of the newest tokens x (B, K, D) of K paths, in memory set aside; (B, K, D)."""
+        query, key, value = self.reflect(x, turn)
+        assert isinstance(self.score, DotScore)
+        query, key = self.score.prepare(query, key)  # once for each key: prepared again, it stays as it is
+        found: Tensor = self.output(layout.attend_held(query, (key, value), memory, self.score.scale))
+        return found
 
     def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
         """x through several maps; in compiled training as one product, for which joining the weights costs little."""

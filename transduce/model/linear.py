@@ -26,6 +26,9 @@ class Linear(nn.Linear):
         if learning and _for_one_dnn(x) and self._pays(x, relu):
             y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
             return y
+        if relu and not learning and x.is_cuda and not torch.is_autocast_enabled("cuda"):
+            rows: Tensor = torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.T)  # one kernel for both
+            return rows.view(*x.shape[:-1], -1)
         y = super().forward(x)
         return F.relu(y) if relu else y
 

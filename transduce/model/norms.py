@@ -1,6 +1,7 @@
 """Normalisation: over each token's width (LayerNorm, RMSNorm) or over all real tokens of a batch (BatchNorm).
 
-Each takes x (B, T, D) and a mask (B, T), True at real tokens (None: all are), which only BatchNorm looks at.
+Each takes x (B, T, D) and a mask (B, T), True at real tokens (None: all are), which only BatchNorm looks at. `of_sum`
+is the norm of x + y, on a GPU in one kernel where no gradient is wanted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import distributed as processes
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.model.stepping import kernels_for
 
 EPSILON = 1e-5
 
@@ -24,6 +26,13 @@ class LayerNormOfToken(nn.LayerNorm):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x)
 
+    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        kernels = kernels_for(x)
+        if kernels is None:
+            return self(x + y, mask)  # type: ignore[no-any-return]
+        found: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
+        return found
+
 
 class RMSNormOfToken(nn.RMSNorm):
     """Mean square 1 over a token's width, the mean left where it is (Zhang and Sennrich 2019)."""
@@ -31,6 +40,13 @@ class RMSNormOfToken(nn.RMSNorm):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         assert self.weight is not None
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        kernels = kernels_for(x)
+        if kernels is None:
+            return self(x + y, mask)  # type: ignore[no-any-return]
+        found: Tensor = kernels.normed_sum(x, y, self.weight, None, self.eps)
+        return found
 
 
 class BatchNormOverTokens(nn.Module):
@@ -51,6 +67,9 @@ class BatchNormOverTokens(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_variance", torch.ones(d_model))
+
+    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self(x + y, mask)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mean, variance = self._statistics(x, mask) if self.training else self._running()

@@ -7,7 +7,7 @@ Shapes: B rows, T places each, N packed places, `*` what a token has (D, H and K
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,14 @@ def sight(mask: Tensor) -> Tensor:
 
 class Padded:
     """Tokens stay where they are, (B, T, *)."""
+
+    direct: ClassVar[bool] = False  # whether it has a way of its own to `attend`
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+    ) -> Tensor:
+        """Equation 1 for query (B, H, T, K), key and value (B, G, S, K), mask as `sight` has it: (B, T, H * K)."""
+        raise NotImplementedError
 
     def spread(self, x: Tensor) -> Tensor:
         return x
@@ -91,6 +99,8 @@ class Packed(Padded):
 class Lying(Packed):
     """Packed, and looked at where they lie: heads are (1, H, N, K), and `sight` is where each row starts."""
 
+    direct = True
+
     def __init__(self, mask: Tensor, room: int, longest: int) -> None:
         super().__init__(mask, room)
         self.longest = longest  # of a row, here and where it looks
@@ -107,12 +117,15 @@ class Lying(Packed):
         return (self.places % self.rows[1] + start).unsqueeze(0)  # (1, N)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, causal: bool, scale: float | None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
     ) -> Tensor:
-        """Equation 1 for query (1, H, N, K), key and value (1, H, M, K) whose rows begin at `starts`: (1, N, H * K)."""
+        """For query (1, H, N, K), key and value (1, G, M, K) whose rows begin at `mask`, as `sight` has it."""
+        repeats = query.size(1) // key.size(1)
+        if repeats > 1:
+            key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
         query, key, value = (heads.squeeze(0).transpose(0, 1) for heads in (query, key, value))  # (N, H, K)
         scale = query.size(-1) ** -0.5 if scale is None else scale
-        both = self.starts, self.starts if starts is None else starts
+        both = self.starts, self.starts if mask is None else mask
         found = attention_on_gpu.attend_rows(query, key, value, both, scale, causal, self.longest)
         return found.flatten(1).unsqueeze(0)
 

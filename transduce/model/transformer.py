@@ -20,8 +20,9 @@ from transduce.model.contract import Held, Memory, Room, State
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
 from transduce.model.packing import PADDED, Padded
-from transduce.model.positions import Positions, PositionScheme, Sinusoidal
+from transduce.model.positions import DistanceScheme, Positions, PositionScheme, Sinusoidal
 from transduce.model.remembered import Remembered, Reserved, SourceView, paths_seen
+from transduce.model.stepping import Stepping, kernels_for
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
 from transduce.model.whole import Block, Parts, Seq2Seq, StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
@@ -114,8 +115,14 @@ class Places:
         return cls(lambda heads: positions.rotate(heads, where), bias, layout, window)
 
     @classmethod
+    def stepping(cls, positions: PositionScheme, layout: Stepping) -> Places:
+        """For the newest token of every path, which a kernel lets look at its own past."""
+        place = layout.held.place.unsqueeze(1)
+        return cls(lambda heads: positions.rotate(heads, place), None, layout)
+
+    @classmethod
     def held(cls, positions: PositionScheme, window: int, state: Held, dtype: torch.dtype | None) -> Places:
-        """For the newest token of every path; with a dtype, mask and bias are one (attention.hidden)."""
+        """The same without a kernel; with a dtype, mask and bias are one (attention.hidden)."""
         seen, place = paths_seen(state, window), state.place
         bias = positions.bias_at(place, state.length)
         if bias is not None:
@@ -236,6 +243,9 @@ class DecoderBlock(Block):
         layout = places.layout
 
         def attention(y: Tensor) -> Tensor:
+            if isinstance(layout, Stepping) and past is not None:
+                grown.append(past)
+                return self.attention.step(y, (past.key, past.value), places.turn, layout)
             query, *newest = self.attention.reflect(y, places.turn, layout)
             known = Remembered(*newest) if past is None else past.extend(Remembered(*newest))
             grown.append(known)
@@ -298,6 +308,12 @@ class DecoderStack(PackingStack):
     def _fused(self) -> bool:
         return all(block.attention.fused for block in self.blocks())
 
+    @property
+    def _tiled(self) -> bool:
+        """Whether our kernels can do a step: nothing is added to its scores, and all of the past is seen."""
+        plain = not isinstance(self.positions, DistanceScheme) and not self.window
+        return plain and all(block.attention.tiled for block in self.blocks())
+
     def forward(
         self,
         x: Tensor,
@@ -310,7 +326,10 @@ class DecoderStack(PackingStack):
         read = x.size(1)
         source: SourceView = state.fixed
         start: int | Tensor
-        if isinstance(state, Held):
+        kernels = kernels_for(x) if isinstance(state, Held) and trace is None and self._tiled else None
+        if isinstance(state, Held) and kernels is not None:
+            places, start, past = Places.stepping(self.positions, Stepping(state, kernels)), state.place, state.grown
+        elif isinstance(state, Held):
             dtype = x.dtype if self._fused else None
             places, start = Places.held(self.positions, self.window, state, dtype), state.place
             where = torch.arange(len(x), device=x.device), state.place

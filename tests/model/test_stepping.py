@@ -1,0 +1,187 @@
+"""The kernels of a decoding step against equation 1 and torch's norms; and that the decoder's steps go through them.
+
+With a GPU, or TRITON_INTERPRET=1, the kernels themselves; without, the same in plain torch in their place.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_held import ROOM, fill
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduce.model import stepping
+from transduce.model.attention import Attention, hidden
+from transduce.model.norms import LayerNorm, Norm, RMSNorm
+from transduce.model.positions import Alibi, Positions, Rotary, Sinusoidal
+from transduce.model.scores import Additive, Bilinear, Cosine, ScaledDot, Score
+from transduce.model.seq2seq import Model
+from transduce.model.sublayers import PostNorm, PreNorm, Residual
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+KERNELS: Any = stepping.decoding_on_gpu if INTERPRETED or torch.cuda.is_available() else None
+DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
+needs_kernels = pytest.mark.skipif(KERNELS is None, reason="needs triton, and a GPU or TRITON_INTERPRET=1")
+
+
+def attend_held(query: Tensor, newest: Any, memory: Any, place: Tensor, ancestors: Tensor, scale: float) -> Tensor:
+    """Path by path, head by head."""
+    sentences, heads, paths, _ = query.shape
+    repeats, found = heads // newest[0].size(1), []
+    for b in range(sentences):
+        for held, new in zip(memory, newest, strict=True):
+            held[b, place[b]] = new[b].transpose(0, 1)
+        for k in range(paths):
+            own = [*ancestors[b, k, : place[b]].tolist(), k]
+            for h in range(heads):
+                key, value = (torch.stack([held[b, i, p, h // repeats] for i, p in enumerate(own)]) for held in memory)
+                found.append((key @ query[b, h, k] * scale).softmax(0) @ value)
+    return torch.stack(found).view(sentences, paths, -1)
+
+
+def attend_source(query: Tensor, key: Tensor, value: Tensor, hiding: Tensor, scale: float) -> Tensor:
+    key, value = (heads.repeat_interleave(query.size(1) // key.size(1), dim=1) for heads in (key, value))
+    seen = (hiding == 0).float()
+    weights = (query @ key.mT * scale).exp() * seen
+    found = weights @ value / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+    return found.transpose(1, 2).flatten(2)
+
+
+def normed_sum(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
+    if bias is None:
+        return F.rms_norm(x + y, weight.shape, weight, epsilon)
+    return F.layer_norm(x + y, weight.shape, weight, bias, epsilon)
+
+
+PLAIN = SimpleNamespace(attend_held=attend_held, attend_source=attend_source, normed_sum=normed_sum)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("paths", "groups", "deep"), [(1, 4, 16), (3, 4, 32), (4, 1, 16), (5, 2, 16)])
+@pytest.mark.parametrize("length", [20, 150])
+def test_paths_look_at_their_own_past(paths: int, groups: int, deep: int, length: int) -> None:
+    torch.manual_seed(1)
+    places = torch.tensor([0, length - 1, 7, length // 2], device=DEVICE)
+    joined = torch.randn(4, paths, 4 * 16 + groups * (16 + deep), device=DEVICE)  # as one projection leaves them
+    query, key, value = joined.split([4 * 16, groups * 16, groups * deep], dim=-1)
+    query, key, value = (
+        part.view(4, paths, -1, width).transpose(1, 2) for part, width in ((query, 16), (key, 16), (value, deep))
+    )
+    ancestors = torch.randint(0, paths, (4, paths, length), device=DEVICE)
+    first = [torch.randn(4, length, paths, groups, width, device=DEVICE) for width in (16, deep)]
+    ways = []
+    for way in (KERNELS.attend_held, attend_held):
+        memory = tuple(held.clone() for held in first)
+        ways.append([way(query, (key, value), memory, places, ancestors, 0.3), *memory])
+    torch.testing.assert_close(*ways, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(ways[0][1], first[0])
+
+
+@needs_kernels
+@pytest.mark.parametrize(("paths", "groups", "deep"), [(1, 4, 16), (3, 2, 32), (20, 1, 16)])
+@pytest.mark.parametrize("length", [9, 100])
+def test_paths_look_at_the_source(paths: int, groups: int, deep: int, length: int) -> None:
+    torch.manual_seed(1)
+    query = torch.randn(3, paths, 4, 16, device=DEVICE).transpose(1, 2)
+    key, value = (torch.randn(3, groups, length, width, device=DEVICE) for width in (16, deep))
+    mask = torch.rand(3, 1, 1, length, device=DEVICE) > 0.3
+    mask[0] = False  # a slot that nobody is in
+    mask[1, ..., :70] = length < 70  # all of a tile
+    mask[1, ..., -1] = True
+    ways = [way(query, key, value, hidden(mask, key.dtype), 0.3) for way in (KERNELS.attend_source, attend_source)]
+    torch.testing.assert_close(*ways, rtol=1e-4, atol=1e-5)
+    assert not ways[0][0].any()
+
+
+@needs_kernels
+@pytest.mark.parametrize("width", [48, 512])
+@pytest.mark.parametrize("centred", [True, False])
+def test_sums_are_normed(width: int, centred: bool) -> None:
+    torch.manual_seed(1)
+    x, y = torch.randn(2, 3, 2, width, device=DEVICE)
+    weight, bias = torch.randn(2, width, device=DEVICE)
+    given = x + 4, y, weight, bias if centred else None, 1e-5
+    torch.testing.assert_close(KERNELS.normed_sum(*given), normed_sum(*given), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="for a GPU")
+def test_in_bfloat16_they_are_the_same() -> None:
+    torch.manual_seed(1)
+    query, key, value = torch.randn(3, 8, 4, 4, 64, device=DEVICE, dtype=torch.bfloat16)
+    mask = torch.ones(8, 1, 1, 4, device=DEVICE, dtype=torch.bool)
+    found = KERNELS.attend_source(query, key, value, hidden(mask, key.dtype), 0.125)
+    plain = attend_source(query.float(), key.float(), value.float(), hidden(mask, torch.float32), 0.125)
+    torch.testing.assert_close(found.float(), plain, rtol=2e-2, atol=2e-2)
+    memory = torch.randn(2, 8, 6, 4, 4, 64, device=DEVICE, dtype=torch.bfloat16)
+    place, ancestors = torch.arange(8, device=DEVICE) % 6, torch.randint(0, 4, (8, 4, 6), device=DEVICE)
+    plain = attend_held(query.float(), (key.float(), value.float()), memory.float().unbind(0), place, ancestors, 0.125)
+    found = KERNELS.attend_held(query, (key, value), memory.unbind(0), place, ancestors, 0.125)
+    torch.testing.assert_close(found.float(), plain, rtol=2e-2, atol=2e-2)
+    x, y, weight, bias = torch.randn(4, 512, device=DEVICE, dtype=torch.bfloat16)
+    found = KERNELS.normed_sum(x, y, weight, bias, 1e-5)
+    plain = normed_sum(x.float(), y.float(), weight.float(), bias.float(), 1e-5)
+    torch.testing.assert_close(found.float(), plain, rtol=2e-2, atol=2e-2)
+
+
+def model_of(positions: Positions, score: Score, norm: Norm, residual: Residual) -> Any:
+    torch.manual_seed(2)
+    stacks: Any = {
+        "layers": 2, "attention": Attention(2, key_heads=1, score=score), "d_ff": 24,
+        "positions": positions, "norm": norm, "residual": residual,
+    }  # fmt: skip
+    config = Model(32, 0.1, "all", TransformerEncoder(**stacks), TransformerDecoder(**stacks))
+    return config.build(20, 20, shared=True).eval().to(DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("positions", "score", "norm", "residual", "known"),
+    [
+        (Sinusoidal(), ScaledDot(), LayerNorm(), PostNorm(), True),
+        (Rotary(), Cosine(), RMSNorm(), PostNorm(), True),
+        (Rotary(), Bilinear(), LayerNorm(), PreNorm(), True),
+        (Alibi(), ScaledDot(), LayerNorm(), PostNorm(), False),
+        (Sinusoidal(), Additive(), LayerNorm(), PostNorm(), False),
+    ],
+    ids=["plain", "cosine", "bilinear", "alibi", "additive"],
+)
+@torch.inference_mode()
+def test_steps_go_through_the_kernels_with_the_same_logits(
+    positions: Positions, score: Score, norm: Norm, residual: Residual, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, asked = model_of(positions, score, norm, residual), []
+
+    def counted(*arguments: Any) -> Tensor:
+        asked.append(1)
+        found: Tensor = (KERNELS or PLAIN).attend_held(*arguments)
+        return found
+
+    kernels = SimpleNamespace(
+        attend_held=counted,
+        attend_source=(KERNELS or PLAIN).attend_source,
+        normed_sum=(KERNELS or PLAIN).normed_sum,
+    )
+    logits: list[list[Tensor]] = []
+    for chosen in (None, kernels):
+        for user in ("norms", "transformer"):
+            monkeypatch.setattr(f"transduce.model.{user}.kernels_for", lambda x, chosen=chosen: chosen)
+        held, chooser = model.reserve(ROOM), torch.Generator().manual_seed(1)
+        fill(model, held, [0, 1, 2], [[5, 6, 7], [4], [8, 9, 4, 4, 5]])
+        place, steps = torch.tensor([0, 2, 1], device=DEVICE), []
+        for _ in range(4):
+            ancestors = torch.randint(0, 2, (3, 2, 6), generator=chooser).to(DEVICE)
+            newest = torch.randint(4, 20, (3, 2), generator=chooser).to(DEVICE)
+            paths = torch.arange(2, device=DEVICE)[:, None]  # at its newest place each path is its own
+            ancestors = torch.where(torch.arange(6, device=DEVICE) < place[:, None, None], ancestors, paths)
+            found, after = model.advance(newest, replace(held, place=place, ancestors=ancestors, length=6))
+            steps.append(found)
+            place = after.place
+        logits.append(steps)
+    assert len(asked) == (8 if known else 0)
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)

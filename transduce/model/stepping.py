@@ -1,0 +1,53 @@
+"""Which steps of decoding are done by kernels of ours (decoding_on_gpu.py), and what these know of a step.
+
+Shapes: B sentences, K paths, H heads, W the width of a head.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from transduce.model.contract import Held
+from transduce.model.packing import Padded
+
+try:
+    from transduce.model import decoding_on_gpu
+except ImportError:  # torch for CPUs comes without triton
+    decoding_on_gpu = None  # type: ignore[assignment]
+
+
+def kernels_for(x: Tensor) -> ModuleType | None:
+    """The kernels, if x is on a GPU, nobody wants a gradient and torch does not compile, for which it has its own."""
+    plain = torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling()
+    return decoding_on_gpu if x.is_cuda and not plain else None
+
+
+class Stepping(Padded):
+    """One token of each path, which looks at memory set aside where it lies."""
+
+    direct = True
+
+    def __init__(self, held: Held, kernels: ModuleType) -> None:
+        self.held, self.kernels = held, kernels
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+    ) -> Tensor:
+        """To the source: query (B, H, K, W), mask as attention.hidden makes it."""
+        found: Tensor = self.kernels.attend_source(query, key, value, mask, _scale(query, scale))
+        return found
+
+    def attend_held(
+        self, query: Tensor, newest: tuple[Tensor, Tensor], memory: tuple[Tensor, Tensor], scale: float | None
+    ) -> Tensor:
+        """To what each path has written, `newest` keys and values included, which are put into memory."""
+        place, ancestors = self.held.place, self.held.ancestors
+        found: Tensor = self.kernels.attend_held(query, newest, memory, place, ancestors, _scale(query, scale))
+        return found
+
+
+def _scale(query: Tensor, scale: float | None) -> float:
+    return query.size(-1) ** -0.5 if scale is None else scale
