@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from transduce.engines.graphs import Recorder
 from transduce.engines.rooms import MOST_PLACES, MOST_ROOMS, most_places
 from transduce.engines.slots import Shape, Slots, crowd, jobs_of, reached, rounded
 from transduce.engines.torch_engine import TorchEngine, with_precision
+from transduce.model import stepping
 from transduce.model.attention import Attention
 from transduce.model.contract import Room
 from transduce.model.positions import Learned, Positions, Rotary, Sinusoidal
@@ -22,6 +24,7 @@ from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search import fixed
 from transduce.search.ensemble import Ensemble
 from transduce.search.fixed import Plan
 from transduce.search.hypothesis import Hypothesis
@@ -194,6 +197,17 @@ def test_another_room_leaves_the_weights_where_recorded_work_reads_them() -> Non
     in_room(rounded_ones, sentences(3), Greedy(SHORT))  # joined anew
     after = [parameter.data_ptr() for parameter in engine.model.parameters()]
     assert not {*after} & {*before}
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="for Triton's interpreter")
+@pytest.mark.parametrize("search", [Greedy(SHORT), Beam(3, n_best=2, limits=SHORT)], ids=str)
+def test_kernels_for_a_gpu_find_what_is_found_without(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sources = engine_of(attention=Attention(1)), sentences(5)
+    expected = plainly(engine, sources, search)
+    for user in ("model.norms", "model.transformer"):
+        monkeypatch.setattr(f"transduce.{user}.kernels_for", lambda x: stepping.decoding_on_gpu)
+    monkeypatch.setattr(fixed, "kernels_for", lambda logits, plan: fixed.choice_on_gpu)
+    assert_alike(in_room(engine, sources, search), expected)
 
 
 def test_what_no_room_can_do_is_done_without() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +27,11 @@ from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.stepwise import drawing, make_streams, most_probable
 from transduce.search.wishes import Wishes
+
+try:
+    from transduce.search import choice_on_gpu
+except ImportError:  # torch for CPUs comes without triton
+    choice_on_gpu = None  # type: ignore[assignment]
 
 STRETCH = 64  # tokens whose greatest is found first, so that few of them need be ordered
 
@@ -99,8 +105,8 @@ class Constants:
     """Numbers that every step needs, made once.
 
     rows (B,), paths (K, 1) and lines (L,) count from 0, penalties (L + 1,) are those of each length, `never` the tokens
-    that are not to be written, starts (K * C,) where each stretch begins in a sentence's K * radix continuations, and
-    offsets (STRETCH,) count within one.
+    that are not to be written and barred (V,) is 1 at these, starts (K * C,) where each stretch begins in a sentence's
+    K * radix continuations, and offsets (STRETCH,) count within one.
     """
 
     rows: Tensor
@@ -108,6 +114,7 @@ class Constants:
     lines: Tensor
     penalties: Tensor
     never: Tensor
+    barred: Tensor
     starts: Tensor
     offsets: Tensor
 
@@ -126,6 +133,7 @@ class Constants:
             count(length),
             torch.tensor(penalties).to(board.place.device),
             never.to(board.place.device),
+            torch.zeros(plan.vocabulary, dtype=torch.uint8).index_fill_(0, never, 1).to(board.place.device),
             count(0, paths * plan.radix, STRETCH),
             count(STRETCH),
         )
@@ -152,6 +160,20 @@ class Stepper:
 
     def choose(self, logits: Tensor) -> None:
         """Write what is chosen on the board."""
+        kernels = kernels_for(logits, self.plan) if self._simple else None
+        if kernels is not None and self.plan.beam:
+            kernels.expand(
+                logits,
+                self.board,
+                self.constants.barred,
+                self.constants.penalties,
+                self.plan.symbols.eos,
+                self.plan.alpha,
+            )
+            return
+        if kernels is not None:
+            kernels.follow(logits, self.board, self.constants.barred, self.plan.symbols.eos)
+            return
         log_probs = self._allowed(logits.log_softmax(-1, dtype=torch.float32))  # (B, K, V)
         if not self.plan.beam:
             self._follow(log_probs)
@@ -159,6 +181,13 @@ class Stepper:
         if self.plan.radix > self.plan.vocabulary:
             log_probs = F.pad(log_probs, (0, self.plan.radix - self.plan.vocabulary), value=-torch.inf)
         self._expand(log_probs)
+
+    @property
+    def _simple(self) -> bool:
+        """Whether each path has one token to take, and what it may be does not hang on what is written."""
+        plan, board = self.plan, self.board
+        single = plan.beam or (plan.drawn is None and plan.paths == 1)
+        return single and not (plan.limits.no_repeat or board.exclude.numel() or board.prefix.size(1))
 
     def _allowed(self, log_probs: Tensor) -> Tensor:
         """-inf where a rule forbids a token; the same rules as those of constraints.py, in the same order."""
@@ -247,6 +276,13 @@ class Stepper:
         every = torch.cat([board.finished, torch.stack([scores, end, own], dim=2)], dim=1)  # (B, n + K, 3)
         order = every[..., 0].argsort(dim=1, descending=True, stable=True)[:, : self.plan.kept, None]
         torch.gather(every, 1, order.expand(-1, -1, 3), out=board.finished)
+
+
+def kernels_for(logits: Tensor, plan: Plan) -> ModuleType | None:
+    """Kernels of ours for a choice of one token, on a GPU; torch, where it compiles a step, makes its own."""
+    if choice_on_gpu is None or not logits.is_cuda or torch.compiler.is_compiling():
+        return None
+    return choice_on_gpu if choice_on_gpu.serves(plan.paths, plan.vocabulary) else None
 
 
 def best(cost: Tensor, log_probs: Tensor, count: int, starts: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
