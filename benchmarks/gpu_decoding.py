@@ -3,8 +3,9 @@
     python benchmarks/gpu_decoding.py --output results
 
 Base-sized models with random weights in bf16, the same sources for all, exactly 30 tokens out, greedy and beam 4,
-batches of 1, 64 and 512. First of all rooms must find what the plain searches find. Each figure is written to the
-output folder as soon as it is there, what fails is written down too, and what comes after the deadline is left out.
+batches of 1, 64 and 512. First of all rooms must find what the plain searches find; then come the figures that matter
+most. Each is written to the output folder as soon as it is there (table.md too), what fails is written down, and what
+comes after the deadline is left out.
 `--size tiny --device cpu` tries the script itself.
 """
 
@@ -15,8 +16,7 @@ import json
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
-from transduce.engines.slots import Slots
 from transduce.engines.torch_engine import TorchEngine, with_precision
+from transduce.model import stepping
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search import fixed
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
 from transduce.search.wishes import NOTHING
@@ -188,6 +188,16 @@ def time_ours(book: Book, who: str, engine: TorchEngine, size: Size, times: int 
             )
 
 
+def without_kernels(work: Callable[[], None]) -> Callable[[], None]:
+    """The same with torch's kernels alone, to see what ours are worth."""
+
+    def run() -> None:
+        with mock.patch.object(stepping, "decoding_on_gpu", None), mock.patch.object(fixed, "choice_on_gpu", None):
+            work()
+
+    return run
+
+
 def step_time(engine: Any, search: Any) -> float | None:
     """Milliseconds of one replayed step alone, of the room last used."""
     slots = next(reversed(engine.rooms.rooms.values()))
@@ -244,7 +254,7 @@ def time_hugging_face(book: Book, size: Size, device: torch.device) -> None:
 
             with torch.inference_mode():
                 assert generate(0).shape == (batch, OUT + 1)
-                middle, least = median(generate, 6)
+                middle, least = median(generate, 5, longest=4.0)
             name = "Greedy" if beams == 1 else "Beam"
             speed, best = round(batch * OUT / middle), round(batch * OUT / least)
             book.put(what="speed", who="hugging face", search=name, batch=batch, tokens_per_s=speed, best=best)
@@ -257,38 +267,7 @@ def padded(sources: list[list[int]], device: torch.device) -> tuple[Tensor, Tens
     return tokens.to(device), mask.long().to(device)
 
 
-# -- other ways to do the same ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def matmul_attention() -> Iterator[None]:
-    """Attention as plain matrix products, which a compiler may fuse."""
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, *_: Any, scale: float | None, **__: Any) -> Tensor:
-        factor = query.size(-1) ** -0.5 if scale is None else scale
-        scores = query @ key.transpose(-2, -1) * factor
-        if mask is not None:
-            scores = (
-                scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-            )
-        return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
-
-    with mock.patch.object(F, "scaled_dot_product_attention", attend):
-        yield
-
-
-@contextmanager
-def compiled_choice() -> Iterator[None]:
-    """Only what follows the logits is compiled: a small program, soon ready."""
-    plain = Slots.__init__
-
-    def begin(slots: Any, *parts: Any) -> None:
-        plain(slots, *parts)
-        choose = torch.compile(slots.stepper.choose, dynamic=False)
-        slots.step = lambda reach: choose(slots.stepper.read(reach))
-
-    with mock.patch.object(Slots, "__init__", begin), torch._dynamo.config.patch(recompile_limit=1024):
-        yield
+# -- what a step is made of, and many sentences -----------------------------------------------------------------------
 
 
 def profile(book: Book, size: Size, model: Any, device: torch.device, folder: Path) -> None:
@@ -304,7 +283,8 @@ def profile(book: Book, size: Size, model: Any, device: torch.device, folder: Pa
             with torch.inference_mode(), torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as seen:
                 for _ in range(5):
                     slots.stepper(32)
-                torch.cuda.synchronize()
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
             table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70)
             texts.append(f"## {type(search).__name__}, batch {batch}, 5 steps as they are written\n{table}")
             (folder / "profile.txt").write_text("\n\n".join(texts), encoding="utf-8")
@@ -365,7 +345,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=420, help="what has not begun by then is left out")
     parser.add_argument(
-        "--without", nargs="*", default=[], help="parts: check peer graphs plain profile file matmul compiled"
+        "--without", nargs="*", default=[], help="parts: check graphs peer profile rounded without plain file"
     )
     options = parser.parse_args()
     book, size, device = Book(options.output, options.seconds), SIZES[options.size], torch.device(options.device)
@@ -378,36 +358,26 @@ def main() -> None:
 
     parts: list[tuple[str, Callable[[], None]]] = [
         ("check", lambda: check(book, device, size.checked)),
-        ("check", lambda: check_rounded(book, size, device, model)),
-        ("peer", lambda: time_hugging_face(book, size, device)),
         ("graphs", ours("graphs", "on")),
-        ("plain", ours("plain", "off", times=3)),
+        ("peer", lambda: time_hugging_face(book, size, device)),
         ("profile", lambda: profile(book, size, model, device, options.output)),
+        ("rounded", lambda: check_rounded(book, size, device, model)),
+        ("without", without_kernels(ours("graphs, no kernels of ours", "on", times=4))),
+        ("plain", ours("plain", "off", times=3)),
         ("file", lambda: whole_file(book, size, model, device)),
-        ("matmul", within(matmul_attention, ours("graphs, matmul attention", "on"))),
-        ("compiled", within(compiled_choice, ours("graphs, choice compiled", "on"))),
-        ("compiled", ours("compiled", "compiled")),
-        ("compiled", within(matmul_attention, ours("compiled, matmul attention", "compiled"))),
     ]
+    begun = time.monotonic()
     for part, work in parts:
         if part not in options.without and not book.over:
             try:
                 work()
             except Exception:
                 book.put(what="failed", part=part, error=traceback.format_exc())
+            book.put(what="done", part=part, seconds=round(time.monotonic() - begun, 1))
+            (options.output / "table.md").write_text(table(book) + "\n", encoding="utf-8")
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    text = table(book)
-    (options.output / "table.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
-
-
-def within(way: Callable[[], AbstractContextManager[None]], work: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        with way():
-            work()
-
-    return run
+    print(table(book))
 
 
 if __name__ == "__main__":

@@ -171,7 +171,11 @@ class Finding:
         end = self.finished[..., 1].where(there, 0).long()
         finished = _ends(there, end // paths, end % paths)
         every = torch.arange(paths).expand_as(self.cost)
-        wanting = (self.cost < torch.inf) & ~there.all(1, keepdim=True)
+        lacking = kept - there.sum(1, keepdim=True)  # (B, 1)
+        last = self.cost.sort(dim=1).values.gather(1, (lacking - 1).clamp(min=0))
+        # Reading takes a while, so only those are read that can be chosen: costs were added up in single precision.
+        near = self.cost <= last * (1 + 1e-5) + 1e-4
+        wanting = (self.cost < torch.inf) & near & (lacking > 0)
         live = _ends(wanting, (self.place[:, None] + 1).expand_as(every), every)
         found: list[tuple[list[Hypothesis], list[Hypothesis]]] = [([], []) for _ in self.place]
         lasts = self.finished[..., 2][there].tolist()
