@@ -204,8 +204,8 @@ def test_another_room_leaves_the_weights_where_recorded_work_reads_them() -> Non
 def test_kernels_for_a_gpu_find_what_is_found_without(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, sources = engine_of(attention=Attention(1)), sentences(5)
     expected = plainly(engine, sources, search)
-    for user in ("model.norms", "model.transformer"):
-        monkeypatch.setattr(f"transduce.{user}.kernels_for", lambda x: stepping.decoding_on_gpu)
+    for user in ("norms", "transformer", "linear", "whole", "positions"):
+        monkeypatch.setattr(f"transduce.model.{user}.kernels_for", lambda x: stepping.decoding_on_gpu)
     monkeypatch.setattr(fixed, "kernels_for", lambda logits, plan: fixed.choice_on_gpu)
     assert_alike(in_room(engine, sources, search), expected)
 

@@ -60,7 +60,25 @@ def normed_sum(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilo
     return F.layer_norm(x + y, weight.shape, weight, bias, epsilon)
 
 
-PLAIN = SimpleNamespace(attend_held=attend_held, attend_source=attend_source, normed_sum=normed_sum)
+def looked_up(table: Tensor, index: Tensor, factor: float, onto: Tensor | None = None) -> Tensor:
+    return table[index] * factor if onto is None else onto + table[index][:, None] * factor
+
+
+def few_times(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    y = x @ weight.T + bias
+    return y.clamp(min=0) if relu else y
+
+
+PLAIN = SimpleNamespace(
+    FEW=4,
+    WIDEST=4096,
+    attend_held=attend_held,
+    attend_source=attend_source,
+    normed_sum=normed_sum,
+    looked_up=looked_up,
+    few_times=few_times,
+)
+USERS = ("norms", "transformer", "linear", "whole", "positions")
 
 
 @needs_kernels
@@ -109,6 +127,25 @@ def test_sums_are_normed(width: int, centred: bool) -> None:
     weight, bias = torch.randn(2, width, device=DEVICE)
     given = x + 4, y, weight, bias if centred else None, 1e-5
     torch.testing.assert_close(KERNELS.normed_sum(*given), normed_sum(*given), rtol=1e-5, atol=1e-5)
+
+
+@needs_kernels
+def test_rows_are_looked_up() -> None:
+    torch.manual_seed(1)
+    table, index = torch.randn(9, 48, device=DEVICE), torch.tensor([[3, 8], [0, 3], [1, 1]], device=DEVICE)
+    torch.testing.assert_close(KERNELS.looked_up(table, index, 3.0), looked_up(table, index, 3.0))
+    given = table, index[:, 0], 1.0, torch.randn(3, 2, 48, device=DEVICE)
+    torch.testing.assert_close(KERNELS.looked_up(*given), looked_up(*given))
+
+
+@needs_kernels
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 48, 30), (4, 64, 16)])
+def test_few_rows_are_multiplied(rows: int, inputs: int, outputs: int, relu: bool) -> None:
+    torch.manual_seed(1)
+    x, weight = torch.randn(rows, 2, inputs, device=DEVICE)[:, 1:], torch.randn(outputs, inputs, device=DEVICE)
+    given = x, weight, torch.randn(outputs, device=DEVICE), relu
+    torch.testing.assert_close(KERNELS.few_times(*given), few_times(*given), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="for a GPU")
@@ -162,14 +199,11 @@ def test_steps_go_through_the_kernels_with_the_same_logits(
         found: Tensor = (KERNELS or PLAIN).attend_held(*arguments)
         return found
 
-    kernels = SimpleNamespace(
-        attend_held=counted,
-        attend_source=(KERNELS or PLAIN).attend_source,
-        normed_sum=(KERNELS or PLAIN).normed_sum,
-    )
+    kernels = SimpleNamespace(**vars(KERNELS or PLAIN))
+    kernels.attend_held = counted
     logits: list[list[Tensor]] = []
     for chosen in (None, kernels):
-        for user in ("norms", "transformer"):
+        for user in USERS:
             monkeypatch.setattr(f"transduce.model.{user}.kernels_for", lambda x, chosen=chosen: chosen)
         held, chooser = model.reserve(ROOM), torch.Generator().manual_seed(1)
         fill(model, held, [0, 1, 2], [[5, 6, 7], [4], [8, 9, 4, 4, 5]])

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transduce.errors import ConfigError
 from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.dropout import dropout as drop
-from transduce.model.linear import Linear, narrowed
+from transduce.model.linear import Linear, mapped, narrowed
 from transduce.model.packing import PADDED, Padded
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 from transduce.model.stepping import Stepping
@@ -275,7 +275,7 @@ class MultiHeadAttention(nn.Module):
     def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
         """x through several maps; in compiled training as one product, for which joining the weights costs little."""
         if self.joined is not None and len(maps) == 3 and not self.training:
-            return torch.split(F.linear(x, *self.joined), [one.out_features for one in maps], dim=-1)
+            return torch.split(mapped(x, *self.joined), [one.out_features for one in maps], dim=-1)
         if not (self.training and torch.compiler.is_compiling()):
             x = narrowed(x)
             return [projection(x) for projection in maps]

@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 64  # keys that a program looks at together
+FEW = 4  # rows for which a product is made here; libraries are made for many, and take longer to begin
+WIDEST = 4096  # numbers of a row that a program holds
 LOWEST = tl.constexpr(-1e30)  # below any score, and still a number
 
 
@@ -182,3 +184,61 @@ def _normed_sum(
     if CENTRED:
         found += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * WIDTH + columns, found.to(out.dtype.element_ty), mask=inside)
+
+
+def looked_up(table: Tensor, index: Tensor, factor: float, onto: Tensor | None = None) -> Tensor:
+    """Rows index (...) of table (V, D), times a factor: (..., D); added `onto` (B, K, D) where index is (B,)."""
+    width = table.size(1)
+    out = table.new_empty(*index.shape, width) if onto is None else onto.new_empty(onto.shape)
+    rows, columns = out.numel() // width, triton.next_power_of_2(width)
+    _looked_up[(rows,)](
+        table, index.contiguous(), out if onto is None else onto.contiguous(), out, factor,
+        SHARED=rows // max(1, index.numel()), ADDED=onto is not None, WIDTH=width, COLUMNS=columns,
+        num_warps=max(1, min(8, columns // 256)),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _looked_up(
+    table, index, onto, out, factor,
+    SHARED: tl.constexpr, ADDED: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
+    inside = columns < WIDTH
+    found = tl.load(table + tl.load(index + row // SHARED) * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    found *= factor
+    if ADDED:
+        found += tl.load(onto + row * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * WIDTH + columns, found.to(out.dtype.element_ty), mask=inside)
+
+
+def few_times(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    """x (..., I), no more than FEW rows of at most WIDEST, times weight (O, I), turned, plus bias (O,): (..., O)."""
+    outputs, inputs = weight.shape
+    rows = x.reshape(-1, inputs)
+    out = rows.new_empty(len(rows), outputs)
+    columns = 4
+    _few_times[(triton.cdiv(outputs, columns),)](
+        rows, weight, bias, out, rows.stride(0), outputs, ROWS=len(rows), RELU=relu, INPUTS=inputs,
+        NUMBERS=triton.next_power_of_2(inputs), COLUMNS=columns, num_warps=4,
+    )  # fmt: skip
+    return out.view(*x.shape[:-1], outputs)
+
+
+@triton.jit
+def _few_times(
+    x, weight, bias, out, row, outputs,
+    ROWS: tl.constexpr, RELU: tl.constexpr, INPUTS: tl.constexpr, NUMBERS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    columns, numbers = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, NUMBERS)
+    there, inside = columns < outputs, numbers < INPUTS
+    where = columns[:, None].to(tl.int64) * INPUTS + numbers[None, :]
+    w = tl.load(weight + where, mask=there[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    b = tl.load(bias + columns, mask=there, other=0.0).to(tl.float32)
+    for number in tl.static_range(ROWS):
+        one = tl.load(x + number * row + numbers, mask=inside, other=0.0).to(tl.float32)
+        found = tl.sum(w * one[None, :], 1) + b
+        if RELU:
+            found = tl.maximum(found, 0.0)
+        tl.store(out + number * outputs + columns, found.to(out.dtype.element_ty), mask=there)

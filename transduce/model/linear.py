@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.model.stepping import kernels_for
+
 WORTH = 1 << 24  # multiplications from which on a map is made in our own way
 _ONE_DNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _IN_BFLOAT16: bool = _ONE_DNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -26,15 +28,24 @@ class Linear(nn.Linear):
         if learning and _for_one_dnn(x) and self._pays(x, relu):
             y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
             return y
-        if relu and not learning and x.is_cuda and not torch.is_autocast_enabled("cuda"):
-            rows: Tensor = torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.T)  # one kernel for both
-            return rows.view(*x.shape[:-1], -1)
-        y = super().forward(x)
-        return F.relu(y) if relu else y
+        return mapped(x, self.weight, self.bias, relu)
 
     def _pays(self, x: Tensor, relu: bool) -> bool:
         """In bfloat16 torch does the same with less ado, and ado is what costs where little is multiplied."""
         return (relu or not torch.is_autocast_enabled("cpu")) and x.numel() * self.out_features >= WORTH
+
+
+def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
+    """x (..., I) times weight (O, I), turned, plus bias (O,), then, if asked, max(0, ...): (..., O)."""
+    kernels = kernels_for(x)
+    if kernels is not None and x.numel() <= kernels.FEW * x.size(-1) and x.size(-1) <= kernels.WIDEST:
+        found: Tensor = kernels.few_times(x, weight, bias, relu)
+        return found
+    if relu and kernels is not None:
+        rows: Tensor = torch._addmm_activation(bias, x.flatten(0, -2), weight.T)  # one kernel for both
+        return rows.view(*x.shape[:-1], -1)
+    y = F.linear(x, weight, bias)
+    return F.relu(y) if relu else y
 
 
 class _LearningOnCpu(torch.autograd.Function):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
+from transduce.model.stepping import kernels_for
 
 
 class PositionScheme(nn.Module):
@@ -60,6 +61,15 @@ def angles(length: int, width: int, base: float) -> Tensor:
     return position / base ** (even / width)
 
 
+def placed(x: Tensor, table: Tensor, start: Tensor) -> Tensor:
+    """x (B, T, D) plus the line of a table for each row's place start (B,)."""
+    kernels = kernels_for(x)
+    if kernels is None:
+        return x + table[start][:, None].to(x.dtype)
+    found: Tensor = kernels.looked_up(table, start, 1.0, x)
+    return found
+
+
 class SinusoidalPositions(PositionScheme):
     """The paper's fixed waves. The table grows when a longer sequence comes; it is not saved."""
 
@@ -71,7 +81,7 @@ class SinusoidalPositions(PositionScheme):
 
     def add(self, x: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
-            return x + self.table[start][:, None].to(x.dtype)
+            return placed(x, self.table, start)
         self.reaches(start + x.size(1))
         return x + self.table[start : start + x.size(1)].to(x.dtype)
 
@@ -91,7 +101,7 @@ class LearnedPositions(PositionScheme):
 
     def add(self, x: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
-            return x + self.vectors[start][:, None]
+            return placed(x, self.vectors, start)
         end = start + x.size(1)
         if not self.reaches(end):
             raise ConfigError(

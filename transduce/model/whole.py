@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transduce.model.attention import Trace
 from transduce.model.contract import Holding, Memory, State, stepwise_log_probs
 from transduce.model.packing import LONGEST, Lying, Packed, on_gpu
+from transduce.model.stepping import kernels_for
 
 
 class SourceReader(nn.Module):
@@ -36,7 +37,11 @@ class Embedding(SourceReader):
         self.weight = nn.Parameter(torch.empty(vocabulary, d_model))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.weight) * math.sqrt(self.weight.size(1))
+        factor, kernels = math.sqrt(self.weight.size(1)), kernels_for(self.weight)
+        if kernels is None:
+            return F.embedding(tokens, self.weight) * factor
+        found: Tensor = kernels.looked_up(self.weight, tokens, factor)
+        return found
 
     def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         return self(source), mask
