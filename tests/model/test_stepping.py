@@ -167,32 +167,39 @@ def test_in_bfloat16_they_are_the_same() -> None:
     torch.testing.assert_close(found.float(), plain, rtol=2e-2, atol=2e-2)
 
 
-def model_of(positions: Positions, score: Score, norm: Norm, residual: Residual) -> Any:
+def model_of(positions: Positions, score: Score, norm: Norm, residual: Residual, window: int) -> Any:
     torch.manual_seed(2)
     stacks: Any = {
         "layers": 2, "attention": Attention(2, key_heads=1, score=score), "d_ff": 24,
-        "positions": positions, "norm": norm, "residual": residual,
+        "positions": positions, "norm": norm, "residual": residual, "window": window,
     }  # fmt: skip
     config = Model(32, 0.1, "all", TransformerEncoder(**stacks), TransformerDecoder(**stacks))
     return config.build(20, 20, shared=True).eval().to(DEVICE)
 
 
 @pytest.mark.parametrize(
-    ("positions", "score", "norm", "residual", "known"),
+    ("positions", "score", "norm", "residual", "window", "known"),
     [
-        (Sinusoidal(), ScaledDot(), LayerNorm(), PostNorm(), True),
-        (Rotary(), Cosine(), RMSNorm(), PostNorm(), True),
-        (Rotary(), Bilinear(), LayerNorm(), PreNorm(), True),
-        (Alibi(), ScaledDot(), LayerNorm(), PostNorm(), False),
-        (Sinusoidal(), Additive(), LayerNorm(), PostNorm(), False),
+        (Sinusoidal(), ScaledDot(), LayerNorm(), PostNorm(), 0, True),
+        (Rotary(), Cosine(), RMSNorm(), PostNorm(), 0, True),
+        (Rotary(), Bilinear(), LayerNorm(), PreNorm(), 0, True),
+        (Alibi(), ScaledDot(), LayerNorm(), PostNorm(), 0, False),
+        (Sinusoidal(), Additive(), LayerNorm(), PostNorm(), 0, False),
+        (Sinusoidal(), ScaledDot(), LayerNorm(), PostNorm(), 2, False),
     ],
-    ids=["plain", "cosine", "bilinear", "alibi", "additive"],
+    ids=["plain", "cosine", "bilinear", "alibi", "additive", "window"],
 )
 @torch.inference_mode()
 def test_steps_go_through_the_kernels_with_the_same_logits(
-    positions: Positions, score: Score, norm: Norm, residual: Residual, known: bool, monkeypatch: pytest.MonkeyPatch
+    positions: Positions,
+    score: Score,
+    norm: Norm,
+    residual: Residual,
+    window: int,
+    known: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, asked = model_of(positions, score, norm, residual), []
+    model, asked = model_of(positions, score, norm, residual, window), []
 
     def counted(*arguments: Any) -> Tensor:
         asked.append(1)
