@@ -17,6 +17,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,11 +192,13 @@ def time_ours(book: Book, who: str, engine: TorchEngine, size: Size, times: int 
             )
 
 
-def without_kernels(work: Callable[[], None]) -> Callable[[], None]:
-    """The same with torch's kernels alone, to see what ours are worth."""
+def changed(work: Callable[[], None], *changes: tuple[Any, str, Any]) -> Callable[[], None]:
+    """The same with other values of module attributes, to see what these are worth."""
 
     def run() -> None:
-        with mock.patch.object(stepping, "decoding_on_gpu", None), mock.patch.object(fixed, "choice_on_gpu", None):
+        with ExitStack() as stack:
+            for module, name, value in changes:
+                stack.enter_context(mock.patch.object(module, name, value))
             work()
 
     return run
@@ -348,7 +351,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=420, help="what has not begun by then is left out")
     parser.add_argument(
-        "--without", nargs="*", default=[], help="parts: check graphs peer profile rounded without plain file"
+        "--without", nargs="*", default=[], help="parts: check graphs peer profile rounded products without plain file"
     )
     options = parser.parse_args()
     book, size, device = Book(options.output, options.seconds), SIZES[options.size], torch.device(options.device)
@@ -359,13 +362,17 @@ def main() -> None:
     def ours(who: str, graphs: str, times: int = 12) -> Callable[[], None]:
         return lambda: time_ours(book, who, TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs), size, times)
 
+    kernels: Any = stepping.decoding_on_gpu  # None without triton
+    no_products = [(kernels, "FEW", 0)] if kernels else []
+    no_kernels = (stepping, "decoding_on_gpu", None), (fixed, "choice_on_gpu", None)
     parts: list[tuple[str, Callable[[], None]]] = [
         ("check", lambda: check(book, device, size.checked)),
         ("graphs", ours("graphs", "on")),
         ("peer", lambda: time_hugging_face(book, size, device)),
         ("profile", lambda: profile(book, size, model, device, options.output)),
         ("rounded", lambda: check_rounded(book, size, device, model)),
-        ("without", without_kernels(ours("graphs, no kernels of ours", "on", times=4))),
+        ("products", changed(ours("graphs, products by torch", "on", 4), *no_products)),
+        ("without", changed(ours("graphs, all by torch", "on", 4), *no_kernels)),
         ("plain", ours("plain", "off", times=3)),
         ("file", lambda: whole_file(book, size, model, device)),
     ]

@@ -20,9 +20,12 @@ except ImportError:  # torch for CPUs comes without triton
 
 
 def kernels_for(x: Tensor) -> ModuleType | None:
-    """The kernels, if x is on a GPU, nobody wants a gradient and torch does not compile, for which it has its own."""
+    """The kernels, if nobody wants a gradient and torch does not compile, for which it has its own.
+
+    x must be on the GPU in use: triton asks no tensor where it is.
+    """
     plain = torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling()
-    return decoding_on_gpu if x.is_cuda and not plain else None
+    return decoding_on_gpu if x.is_cuda and not plain and x.get_device() == torch.cuda.current_device() else None
 
 
 class Stepping(Padded):

@@ -279,8 +279,10 @@ class Stepper:
 
 
 def kernels_for(logits: Tensor, plan: Plan) -> ModuleType | None:
-    """Kernels of ours for a choice of one token, on a GPU; torch, where it compiles a step, makes its own."""
+    """Kernels of ours for a choice of one token, on the GPU in use; torch, where it compiles a step, makes its own."""
     if choice_on_gpu is None or not logits.is_cuda or torch.compiler.is_compiling():
+        return None
+    if logits.get_device() != torch.cuda.current_device():
         return None
     return choice_on_gpu if choice_on_gpu.serves(plan.paths, plan.vocabulary) else None
 
