@@ -381,8 +381,9 @@ def test_rooms_are_as_large_as_a_gpu_has_memory_for(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_graphs_find_what_is_found_without(search: Any) -> None:
-    engine = engine_of(CUDA)
+@pytest.mark.parametrize("heads", [1, 2])  # 16 and 8 wide: with kernels of ours for attention, and with torch's
+def test_graphs_find_what_is_found_without(search: Any, heads: int) -> None:
+    engine = engine_of(CUDA, attention=Attention(heads))
     for seed in range(4):  # as it is written, then recorded, then replayed
         sources = sentences(30, seed)
         wishes = [Wishes(prefix=(5, 6)) if i % 3 == 0 else NOTHING for i in range(30)]
