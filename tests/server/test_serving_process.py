@@ -129,10 +129,11 @@ def test_who_hangs_up_frees_the_model(server: Server) -> None:
     for _ in range(3):
         connection = socket.create_connection(("127.0.0.1", server.port))
         connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
-        until(lambda: server.gauge("transduce_running_sentences") > 0, 10)
+        until(lambda: server.gauge("transduce_running_sentences") > 0, 30)
         connection.close()
-        until(lambda: server.gauge("transduce_gate_requests") == 0, 1)
-        until(lambda: server.gauge("transduce_running_sentences") == 0, 1)
+        # A second on a machine of one's own (benchmarks/serving.py measures it); all of the work would take a minute.
+        until(lambda: server.gauge("transduce_gate_requests") == 0, 10)
+        until(lambda: server.gauge("transduce_running_sentences") == 0, 10)
     assert server.gauge("transduce_disconnects_total") >= 3
 
 
