@@ -23,6 +23,7 @@ from transduce.lab.report import Report, write
 from transduce.lab.tasks import copying, number_words, strings
 from transduce.lab.teacher_forcing import one_by_one, together
 from transduce.model.norms import BatchNorm, LayerNorm
+from transduce.training.loop import Outcome
 
 TINY = (
     "data.tokens=96",
@@ -188,6 +189,17 @@ def test_a_run_that_was_made_is_found_again(tmp_path: Path) -> None:
             run = bench.train("one model", *TRANSFORMER)
     assert [point[0] for point in run.curve("chrf")] == [2]
     assert "nothing to do" in (tmp_path / "runs" / "one-model.log").read_text(encoding="utf-8")
+
+
+def test_a_signal_ends_the_experiment_and_not_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = Outcome(tmp_path, 1, "SIGINT", {})
+    monkeypatch.setattr("transduce.lab.learning.train", lambda config, folder: stopped)
+    settings = Learning(steps=2, overrides=TINY, device="cpu", work=str(tmp_path))
+    with (
+        settings.bench(number_words(150, 20, 1)) as bench,
+        pytest.raises(RunError, match="lab: SIGINT while training one; with work=FOLDER what is trained is kept"),
+    ):
+        bench.train("one", *TRANSFORMER)
 
 
 def test_strings_are_distinct_and_as_long_as_told() -> None:

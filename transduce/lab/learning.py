@@ -7,6 +7,7 @@ budget is steps, not seconds, so that a busy machine gives the same models as an
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from transduce import config as configs
 from transduce.comparison.history import Trained, read_history, read_lines
 from transduce.data.corpus import Corpus
 from transduce.engines.torch_engine import pick_device
-from transduce.errors import ConfigError
+from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
 from transduce.lab.quiet import quiet
 from transduce.lab.tasks import Task
@@ -121,7 +122,12 @@ class Bench:
         folder = self.folder / "runs" / name.replace(" ", "-").replace("/", "-")
         print(f"training: {name}, {config.training.steps:,} steps", file=sys.stderr, flush=True)
         with quiet(folder.parent / f"{folder.name}.log"):
-            train(config, folder)
+            outcome = train(config, folder)
+        if outcome.reason in signal.Signals.__members__:
+            raise RunError(
+                f"lab: {outcome.reason} while training {name}; with work=FOLDER what is trained is kept, and the same"
+                " command goes on"
+            )
         return Run(name, folder, config, read_history(folder / "metrics.jsonl"), self.device)
 
 
