@@ -41,7 +41,7 @@ def lab(
     from transduce.lab.index import index
     from transduce.lab.report import show, write
 
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400)
     if not name:
         for experiment in EXPERIMENTS:
             print(f"{experiment.name:16}{experiment.shows}")
