@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.model.attention import Attention, Trace, attend
+from transduce.model.attention import Attention, Sight, Trace, attend
 
 B, H, K = 2, 3, 8
 
@@ -110,7 +110,7 @@ def test_multi_head_attention_is_that_of_torch(heads: int) -> None:
     mask = torch.arange(7) < torch.tensor([7, 2, 4])[:, None]  # (B, S)
     expected, weights_expected = theirs(x, memory, memory, key_padding_mask=~mask, average_attn_weights=False)
     trace = Trace()
-    found = ours(x, *ours.remember(memory), mask[:, None, None], trace=trace, name="any")
+    found = ours(x, *ours.remember(memory), Sight(mask[:, None, None], trace=trace, name="any"))
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(trace["any"], weights_expected, atol=1e-6, rtol=1e-5)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.model.attention import Attention, Trace, attend
+from transduce.model.attention import Attention, Sight, Trace, attend
 from transduce.model.scores import Additive, Bilinear, Cosine, Dot, Relu, ScaledDot, Score, Softmax, Weights
 
 B, H, T, S, K = 2, 3, 4, 5, 6
@@ -126,6 +126,6 @@ def test_query_key_norm_makes_scores_deaf_to_the_size_of_what_is_compared() -> N
         nn.init.zeros_(linear.bias)
     x = torch.randn(1, 4, 8)
     trace, louder = Trace(), Trace()
-    attention(x, *attention.remember(x), trace=trace, name="self")
-    attention(7 * x, *attention.remember(3 * x), trace=louder, name="self")
+    attention(x, *attention.remember(x), Sight(trace=trace, name="self"))
+    attention(7 * x, *attention.remember(3 * x), Sight(trace=louder, name="self"))
     torch.testing.assert_close(trace["self"], louder["self"])

@@ -122,6 +122,23 @@ def hidden(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What queries may see, what is added to their scores, and where weights are noted (see `attend`).
+
+    `mask` is True where a query may look, or what a layout gives in its place (packing.py). `window` > 0 lets each see
+    so many places to either side (window.py).
+    """
+
+    mask: Tensor | None = None
+    causal: bool = False
+    bias: Tensor | None = None
+    window: int = 0
+    trace: Trace | None = None
+    name: str = ""
+
+
+EVERYTHING = Sight()
 Turn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) turned by their places, or left as they are
 
 
@@ -194,75 +211,42 @@ class MultiHeadAttention(nn.Module):
         return turn(query), turn(key), split(value, self.value_width)
 
     def forward(
-        self,
-        x: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        turn: Turn = unturned,
-        bias: Tensor | None = None,
-        trace: Trace | None = None,
-        name: str = "",
-        layout: Padded = PADDED,
+        self, x: Tensor, key: Tensor, value: Tensor, sight: Sight = EVERYTHING, layout: Padded = PADDED
     ) -> Tensor:
         """Look from x (B, T, D) at remembered keys and values; (B, T, D)."""
-        query = turn(self.query_norm(split(layout.spread(self.query(x)), self.width)))
-        return self.look(query, key, value, mask, causal, bias, trace, name, layout)
+        query = self.query_norm(split(layout.spread(self.query(x)), self.width))
+        return self.look(query, key, value, sight, layout)
 
     def look(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        bias: Tensor | None = None,
-        trace: Trace | None = None,
-        name: str = "",
-        layout: Padded = PADDED,
-        window: int = 0,
+        self, query: Tensor, key: Tensor, value: Tensor, sight: Sight = EVERYTHING, layout: Padded = PADDED
     ) -> Tensor:
-        """The same for queries (B, H, T, K) there are, which see all places or those of a window (window.py)."""
+        """The same for queries (B, H, T, K) there are."""
         if layout.direct and isinstance(self.score, DotScore):
             query, key = self.score.prepare(query, key)
-            found: Tensor = self.output(layout.attend(query, key, value, mask, causal, self.score.scale))
+            found: Tensor = self.output(layout.attend(query, key, value, sight.mask, sight.causal, self.score.scale))
             return found
         if self.repeats > 1:
             key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
-        heads = self.heads(query, key, value, mask, causal, bias, trace, name, window)
+        heads = self.heads(query, key, value, sight)
         joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)
         return joined
 
-    def heads(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        bias: Tensor | None = None,
-        trace: Trace | None = None,
-        name: str = "",
-        window: int = 0,
-    ) -> Tensor:
+    def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
         """What the heads find before they are joined, (B, H, T, K); all heads have keys and values."""
         dropout = self.dropout if self.training else 0.0
         look = partial(attend, dropout=dropout, score=self.score, to_weights=self.to_weights)
+        mask, causal, bias, window, trace = sight.mask, sight.causal, sight.bias, sight.window, sight.trace
         queries, keys = query.size(2), key.size(2)
         if not window:
-            return look(query, key, value, mask, causal, bias, trace=trace, name=name)
+            return look(query, key, value, mask, causal, bias, trace=trace, name=sight.name)
         if bias is None and trace is None and queries == keys > 2 * window:
             cut = Stretches(queries, window, causal)
             seen = cut.mask(mask, len(query), query.device)
             return cut.join(look(cut.queries(query), cut.keys(key), cut.keys(value), seen))
         if bias is None and trace is None and mask is None and causal and keys > queries + window:
-            key, value = (
-                key[:, :, -(queries + window) :],
-                value[:, :, -(queries + window) :],
-            )  # the rest is out of sight
+            key, value = (heads[:, :, -(queries + window) :] for heads in (key, value))  # the rest is out of sight
         seen = seen_nearby(mask, queries, key.size(2), window, causal, query.device)
-        return look(query, key, value, seen, bias=bias, trace=trace, name=name)
+        return look(query, key, value, seen, bias=bias, trace=trace, name=sight.name)
 
     def step(self, x: Tensor, memory: tuple[Tensor, Tensor], turn: Turn, layout: Stepping) -> Tensor:
         """Self-attention of the newest tokens x (B, K, D) of K paths, in memory set aside; (B, K, D)."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, Trace
+from transduce.model.attention import Attention, Sight, Trace
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.positions import Learned, Sinusoidal, Unordered
@@ -163,7 +163,7 @@ class ConvolutionalBlock(nn.Module):
         x: Tensor = self.convolution(read)
         key, value = source.layers[number]
         query = (x + word) * HALF  # theirs projects x before the sum; ours projects the sum
-        looked: Tensor = self.attention(query, key, value, source.mask, trace=trace, name=f"{name}.cross")
+        looked: Tensor = self.attention(query, key, value, Sight(source.mask, trace=trace, name=f"{name}.cross"))
         # A mean of m vectors has an m-th of their variance: their factor m sqrt(1 / m).
         return (x + looked * source.scale.to(looked.dtype)) * HALF
 

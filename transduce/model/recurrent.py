@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, Trace
+from transduce.model.attention import Attention, Sight, Trace
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.scores import Additive, Bilinear, Score
@@ -298,7 +298,7 @@ class AttentionStack(RecurrentStack):
 
     def look(self, x: Tensor, source: SourceView, trace: Trace | None) -> Tensor:
         """The context (B, T, D) for each of x (B, T, D)."""
-        context: Tensor = self.attention(x, source.key, source.value, source.mask, trace=trace, name=self.name)
+        context: Tensor = self.attention(x, source.key, source.value, Sight(source.mask, trace=trace, name=self.name))
         return context
 
     def joined(self, *parts: Tensor) -> Tensor:

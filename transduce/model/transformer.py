@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, MultiHeadAttention, Trace, Turn, hidden
+from transduce.model.attention import Attention, MultiHeadAttention, Sight, Trace, Turn, hidden
 from transduce.model.contract import Held, Memory, Room, State
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
@@ -149,15 +149,8 @@ class EncoderBlock(Block):
 
         def attention(y: Tensor) -> Tensor:
             asked = self.attention.reflect(y, places.turn, places.layout)
-            return self.attention.look(
-                *asked,
-                looking,
-                bias=places.bias,
-                trace=trace,
-                name=f"{name}.self",
-                layout=places.layout,
-                window=places.window,
-            )
+            sight = Sight(looking, False, places.bias, places.window, trace, f"{name}.self")
+            return self.attention.look(*asked, sight, places.layout)
 
         x = self.around_attention(x, attention, mask)
         x = self.around_feed_forward(x, self.feed_forward, mask)
@@ -249,13 +242,12 @@ class DecoderBlock(Block):
             query, *newest = self.attention.reflect(y, places.turn, layout)
             known = Remembered(*newest) if past is None else past.extend(Remembered(*newest))
             grown.append(known)
-            seen = known.key, known.value, looking, causal
-            return self.attention.look(query, *seen, places.bias, trace, f"{name}.self", layout, places.window)
+            sight = Sight(looking, causal, places.bias, places.window, trace, f"{name}.self")
+            return self.attention.look(query, known.key, known.value, sight, layout)
 
         def cross(y: Tensor) -> Tensor:
-            out: Tensor = self.cross(
-                y, source.key, source.value, source_mask, trace=trace, name=f"{name}.cross", layout=layout
-            )
+            sight = Sight(source_mask, trace=trace, name=f"{name}.cross")
+            out: Tensor = self.cross(y, source.key, source.value, sight, layout)
             return out
 
         x = self.around_attention(x, attention, mask)
