@@ -18,6 +18,7 @@ import transduce
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.model.sources import Tokens
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy
 from transduce.training.loop import train
@@ -115,7 +116,8 @@ def test_members_write_token_by_token(toy: Toy, tmp_path: Path, monkeypatch: pyt
 
     def opened(folder: Path, trust: bool) -> object:
         offers = "parallel" if folder == Path("b") else "stepwise"
-        config = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(offers=offers)), search=Greedy())
+        model = SimpleNamespace(decoder=SimpleNamespace(offers=offers), source=Tokens())
+        config = SimpleNamespace(model=model, search=Greedy())
         return config, toy.translator.tokenizers, torch.nn.Module(), 9
 
     monkeypatch.setattr("transduce.training.run_folder.open_model", opened)

@@ -139,11 +139,11 @@ def test_a_search_in_a_few_words(text: str, expected: Any) -> None:
     [
         (
             "kind=sampel",
-            "search.kind: 'sampel' is not one of beam, greedy, sample, mbr, mask_predict, ctc; did you mean 'sample'?",
+            "search.kind: 'sampel' is not one of beam, greedy, sample, mbr, mask_predict, ctc, joint; did you mean 'sample'?",
         ),
         (
             "gredy",
-            "search.kind: 'gredy' is not one of beam, greedy, sample, mbr, mask_predict, ctc; did you mean 'greedy'?",
+            "search.kind: 'gredy' is not one of beam, greedy, sample, mbr, mask_predict, ctc, joint; did you mean 'greedy'?",
         ),
         ("kind=beam,size", "--search: 'kind=beam,size' is no list of settings"),
         ("size=", "expected such as kind=sample,top_p=0.9"),
