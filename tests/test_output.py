@@ -113,6 +113,9 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
 OWN = SimpleNamespace(search=Beam(size=3, limits=Limits(longest=99)))
 
 
+SEARCHES = "beam, greedy, sample, mbr, mask_predict, ctc, joint"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -139,11 +142,11 @@ def test_a_search_in_a_few_words(text: str, expected: Any) -> None:
     [
         (
             "kind=sampel",
-            "search.kind: 'sampel' is not one of beam, greedy, sample, mbr, mask_predict, ctc, joint; did you mean 'sample'?",
+            f"search.kind: 'sampel' is not one of {SEARCHES}; did you mean 'sample'?",
         ),
         (
             "gredy",
-            "search.kind: 'gredy' is not one of beam, greedy, sample, mbr, mask_predict, ctc, joint; did you mean 'greedy'?",
+            f"search.kind: 'gredy' is not one of {SEARCHES}; did you mean 'greedy'?",
         ),
         ("kind=beam,size", "--search: 'kind=beam,size' is no list of settings"),
         ("size=", "expected such as kind=sample,top_p=0.9"),
