@@ -115,7 +115,7 @@ def test_the_manifest_says_each_number_once_or_alike() -> None:
 
 
 def test_the_manifest_is_yaml() -> None:
-    yaml = pytest.importorskip("yaml")
+    yaml = pytest.importorskip("yaml", reason="the files for Kubernetes are read by it: pip install transduce[test]")
     service, job = yaml.safe_load_all(KUBERNETES.read_text())
     assert (service["kind"], job["kind"]) == ("Service", "Job")
     pod = job["spec"]["template"]["spec"]

@@ -1,4 +1,4 @@
-"""`make demo` runs `transduce demo`: it must really learn, also in two thirds of its steps, which take less time."""
+"""`make demo` runs `transduce demo`: it must really learn."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from transduce.demo import demo
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_learns_numbers_it_never_saw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exact = demo(tmp_path / "demo", steps=700)
+    exact = demo(tmp_path / "demo")
     shown = capsys.readouterr().out
-    assert exact >= 0.85
+    assert exact >= 0.95
     assert "Exactly right:" in shown
     assert "transduce translate" in shown

@@ -226,3 +226,25 @@ def test_steps_go_through_the_kernels_with_the_same_logits(
         logits.append(steps)
     assert len(asked) == (8 if known else 0)
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+
+
+def test_only_work_in_a_room_may_use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's plain searches, and validation, stay torch's own."""
+
+    class OnGpu:
+        is_cuda = True
+
+        def get_device(self) -> int:
+            return 0
+
+    kernels = object()
+    monkeypatch.setattr(stepping, "decoding_on_gpu", kernels)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    x: Any = OnGpu()
+    with torch.no_grad():
+        assert stepping.kernels_for(x) is None
+        with stepping.in_a_room():
+            assert stepping.kernels_for(x) is kernels
+        assert stepping.kernels_for(x) is None
+    with stepping.in_a_room():
+        assert stepping.kernels_for(x) is None  # somebody wants a gradient

@@ -151,7 +151,7 @@ def test_the_recipes_are_whole() -> None:
 
 
 def test_the_student_of_the_recipe_is_small_enough_to_give_away() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="models are trained by it: pip install transduce[train]")
     from transduce.experiment import Config
 
     plan = read_pipeline(RECIPES / "everyday.toml")

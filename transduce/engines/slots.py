@@ -20,6 +20,7 @@ from transduce.data.batch import pad_sources
 from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
 from transduce.model.contract import Holding, Room
+from transduce.model.stepping import in_a_room
 from transduce.search.board import Arrivals, Board, Finding, longest_first
 from transduce.search.constraints import phrase_table
 from transduce.search.fixed import Constants, Plan, Stepper
@@ -123,8 +124,9 @@ class Slots:
         """Hypotheses of each job, by its number."""
         self.visits += 1
         run = Run(self, deque(jobs))
-        while run.going:
-            run.step()
+        with in_a_room():
+            while run.going:
+                run.step()
         return run.found(len(jobs))
 
     def take_in(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:

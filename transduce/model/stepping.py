@@ -5,6 +5,9 @@ Shapes: B sentences, K paths, H heads, W the width of a head.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import torch
@@ -19,11 +22,26 @@ except ImportError:  # torch for CPUs comes without triton
     decoding_on_gpu = None  # type: ignore[assignment]
 
 
+_thread = threading.local()
+
+
+@contextmanager
+def in_a_room() -> Iterator[None]:
+    """What this thread does inside may use the kernels. Plain searches and validation are outside, and torch's own."""
+    _thread.in_a_room = True
+    try:
+        yield
+    finally:
+        _thread.in_a_room = False
+
+
 def kernels_for(x: Tensor) -> ModuleType | None:
-    """The kernels, if nobody wants a gradient and torch does not compile, for which it has its own.
+    """The kernels, in a room, if nobody wants a gradient and torch does not compile, for which it has its own.
 
     x must be on the GPU in use: triton asks no tensor where it is.
     """
+    if not getattr(_thread, "in_a_room", False):
+        return None
     plain = torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling()
     return decoding_on_gpu if x.is_cuda and not plain and x.get_device() == torch.cuda.current_device() else None
 
