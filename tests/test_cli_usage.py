@@ -158,7 +158,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         " --trust",
         "average": "--last --best",
         "convert": "--quantize",
-        "distill": "--output -o --corpus --beam --best-of --keep-original --workers --device --trust",
+        "distill": "--output -o --corpus --ensemble --beam --best-of --keep-original --workers --device --trust",
         "plot": "--output -o",
         "compare": "--output -o --jobs",
         "pipeline": "--from --until --list",

@@ -34,6 +34,7 @@ from transduce.distillation import Chunks, Distilled
 from transduce.errors import ConfigError, DataError, RunError, UserError
 from transduce.evaluation.metrics import chrf_metric
 from transduce.search.hypothesis import Hypothesis
+from transduce.training.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -150,6 +151,26 @@ def test_the_best_of_several_is_the_nearest_to_the_target(toy: Toy, distilled: C
         assert ours >= best
         better += ours > best
     assert better > 0
+
+
+def test_several_teachers_teach_what_they_translate_together(toy: Toy, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(toy.model, other)
+    weights, metadata = load_weights(other / "model.safetensors")
+    noise = torch.Generator().manual_seed(1)
+    noisy = {name: t + 0.05 * t.std() * torch.randn(t.shape, generator=noise) for name, t in weights.items()}
+    save_weights(other / "model.safetensors", noisy, metadata)
+    made = transduce.distill(toy.model, tmp_path / "out", ensemble=[other], beam=2, workers=1)
+    corpus, split = Corpus.open(made.folder), Corpus.open(toy.corpus).split("train")
+    together = transduce.load([toy.model, other], "cpu", engine="torch")
+    sources = [split.pair(index)[0].tolist() for index in range(20)]
+    found = [best for best, *_ in together.find(sources, together.choose_search(2, 1))]
+    whole = [(best, target) for best, target in zip(found, targets(corpus, 0, 20), strict=True) if best.finished]
+    assert len(whole) > 10
+    assert all(list(best.tokens) == target for best, target in whole)
+    assert len(set(corpus.manifest["distillation"]["models"])) == 2
+    alone = transduce.distill(toy.model, tmp_path / "alone", beam=2, workers=1)
+    assert targets(Corpus.open(alone.folder)) != targets(corpus)
 
 
 def test_empty_and_cut_translations_are_not_taught(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,4 +430,4 @@ def test_two_at_once_and_a_model_that_changes(toy: Toy, tmp_path: Path) -> None:
     assert "another process is at work on this folder" in refusal(RunError, toy.model, tmp_path / "out")
     os.close(lock)
     with pytest.raises(RunError, match="its weights have changed since the work began; distill with a model that"):
-        teaching.Teacher(str(toy.model), "of another time", "cpu", trust=False).load()
+        teaching.Teacher((str(toy.model),), ("of another time",), "cpu", trust=False).load()

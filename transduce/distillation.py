@@ -57,6 +57,7 @@ def distill(
     output: str | Path,
     corpus: str | Path = "",
     *,
+    ensemble: Sequence[str | Path] = (),
     beam: int = 5,
     best_of: int = 1,
     keep_original: bool = False,
@@ -67,6 +68,7 @@ def distill(
 ) -> Distilled:
     """Translate the training sources of a prepared corpus (the run's own if none is named) into a new corpus.
 
+    `ensemble` are further models, averaged with the first, whose config decides (Freitag et al. 2017).
     `beam` is the size of the beam search, 0 for the model's own search. `best_of` = n takes, of the n best
     translations, the one nearest to the original target by chrF. `keep_original` adds the original pairs after the
     new ones. On CPUs `workers` processes of one thread each share the work, 0 for one on each core. A call that was
@@ -86,7 +88,8 @@ def distill(
             f"{opened.folder}: holds {opened.reader.kind}, and only sources of text are distilled; transcribe them,"
             " and prepare them with these texts"
         )
-    teacher = Teacher(str(run), weights_digest(run), str(pick_device(device)), trust)
+    runs = tuple(map(str, (run, *ensemble)))
+    teacher = Teacher(runs, tuple(map(weights_digest, runs)), str(pick_device(device)), trust)
     try:
         translator = teacher.load()
         _check_tokenizer(opened, translator, run)

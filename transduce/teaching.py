@@ -34,10 +34,10 @@ GPU_BATCH = 16384  # source tokens a batch; the translator's own size leaves a G
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained model by its place; each process opens it once."""
+    """A trained model, or several that are averaged, by their places; each process opens them once."""
 
-    run: str
-    digest: str
+    runs: tuple[str, ...]
+    digests: tuple[str, ...]
     device: str
     trust: bool
 
@@ -61,12 +61,13 @@ def weights_digest(run: str | Path) -> str:
 
 @lru_cache(maxsize=1)
 def _load(teacher: Teacher) -> Translator:
-    if weights_digest(teacher.run) != teacher.digest:
-        raise RunError(
-            f"{teacher.run}: its weights have changed since the work began; distill with a model that is not in "
-            "training any more, or with a copy of its folder"
-        )
-    translator = load(teacher.run, teacher.device, teacher.trust, engine="torch")
+    for run, digest in zip(teacher.runs, teacher.digests, strict=True):
+        if weights_digest(run) != digest:
+            raise RunError(
+                f"{run}: its weights have changed since the work began; distill with a model that is not in training "
+                "any more, or with a copy of its folder"
+            )
+    translator = load(list(teacher.runs), teacher.device, teacher.trust, engine="torch")
     if not teacher.on_cpu:
         translator.batch_tokens = GPU_BATCH
     return translator
@@ -102,7 +103,7 @@ class Work:
 
     def facts(self) -> dict[str, Any]:
         """What decides the translations: a stopped run goes on only with the same."""
-        models, pairs = [self.teacher.digest], self.pairs
+        models, pairs = list(self.teacher.digests), self.pairs
         own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
         return {**own, **configs.flatten(Chosen(self.search))}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 import toys
 from snapshots import same, same_tensors
 
@@ -66,3 +67,33 @@ def test_what_a_run_cannot_start_from(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="first: the model to start from has another tokenizer than the corpus of this"):
         toys.run(other, tmp_path / "second", start)
     toys.run(corpus, tmp_path / "second", start, "training.steps=1")  # what was refused has left nothing behind
+
+
+def test_a_parallel_decoder_may_begin_as_one_that_writes_token_by_token(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toys.run(corpus, tmp_path / "first", "training.steps=3")
+    parallel = (
+        'model.decoder={kind="parallel",layers=1,attention={heads=2},d_ff=32,length={kind="upsampled",factor=2}}',
+        "objective.kind=parallel_ctc",
+        "search.kind=ctc",
+        "validation.search.kind=ctc",
+    )
+    settings = (f"training.start_from={tmp_path / 'first'}", "training.start_with=what_fits", *parallel)
+    capsys.readouterr()
+    toys.run(corpus, tmp_path / "second", *settings, "training.learning_rate.rate=1e-30", "training.steps=1")
+    first, second = (toys.final(tmp_path / folder).tensors["model"] for folder in ("first", "second"))
+    shared = first.keys() & second.keys()
+    assert {name.split(".")[0] for name in shared} >= {"encoder", "decoder"}
+    assert {name.split(".")[0] for name in second.keys() - shared} == {"split", "blank"}
+    assert all(torch.equal(first[name], second[name]) for name in shared)
+    said = f"training.start_from: {len(shared)} tensors of {len(second)} begin as those of {tmp_path / 'first'}"
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_cannot_start_where_nothing_fits(corpus: Path, tmp_path: Path) -> None:
+    toys.run(corpus, tmp_path / "first", "training.steps=1")
+    start = (f"training.start_from={tmp_path / 'first'}", "training.start_with=what_fits", "model.d_model=24")
+    recurrent = ('model.encoder={kind="recurrent",layers=1}', 'model.decoder={kind="recurrent",layers=1}')
+    with pytest.raises(RunError, match="first: none of its tensors has the name and the shape of one of the new"):
+        toys.run(corpus, tmp_path / "second", *start, *recurrent)

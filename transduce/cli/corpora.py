@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from transduce import config as configs
-from transduce.cli.arguments import Device, Trust, Words, split_words
+from transduce.cli.arguments import Device, Ensemble, Trust, Words, split_words
 from transduce.errors import ConfigError, DataError
 
 
@@ -72,6 +72,7 @@ def distill(
     corpus: Annotated[
         Path | None, typer.Option(help="Prepared corpus; the one the model was trained on if none.")
     ] = None,
+    ensemble: Ensemble = None,
     beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 5,
     best_of: Annotated[
         int, typer.Option(help="Of so many translations take the one nearest to the target by chrF.")
@@ -88,11 +89,23 @@ def distill(
     Examples:
 
         transduce distill runs/teacher --output data/distilled
+
+        transduce distill runs/a --ensemble runs/b --ensemble runs/c --keep-original --output data/distilled
     """
     from transduce.distillation import distill as make
 
-    options = {"beam": beam, "best_of": best_of, "workers": workers}
-    made = make(run, output, corpus or "", keep_original=keep_original, device=device, trust=trust, **options)
+    made = make(
+        run,
+        output,
+        corpus or "",
+        ensemble=ensemble or [],
+        beam=beam,
+        best_of=best_of,
+        keep_original=keep_original,
+        device=device,
+        workers=workers,
+        trust=trust,
+    )
     if made.reason in signal.Signals.__members__:
         raise typer.Exit(128 + signal.Signals[made.reason])
     print(f"{made.folder}: {made.pairs:,} training pairs distilled, {made.kept:,} of them with their original target")

@@ -97,7 +97,7 @@ class _Run:
         check_source(config.model, corpus)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
-        found = make_ready(folder, config, self.tokenizers, model, corpus.reader) if group.first else None
+        ready = make_ready(folder, config, self.tokenizers, model, corpus.reader) if group.first else (None, [])
         group.spread(model.weights().values())
         model = model.to(group.device)
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
@@ -107,16 +107,16 @@ class _Run:
         self.session = Session(config, model, group.device)
         self.session.place.corpus = corpus.digest
         self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
-        self.notes = self._resume(found)
+        self.notes = self._resume(*ready)
         self.counting = len(model.weights()) > len(list(model.parameters()))  # what batches are like, as BatchNorm does
         self.share = Share(group.rank, group.size, config.training.accumulate, entire=not self.counting)
         self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
         self.sums = Sums(self.session.place, group)
         self.log = self._log()
 
-    def _resume(self, found: Found | None) -> list[str]:
-        """Go to where the newest good checkpoint was; gives what had to be passed over to find it."""
-        path, notes = self.group.told((str(found.path), list(found.notes)) if found else ("", []))
+    def _resume(self, found: Found | None, notes: list[str]) -> list[str]:
+        """Go to where the newest good checkpoint was; gives the notes of the process that has looked for it."""
+        path, notes = self.group.told((str(found.path) if found else "", notes))
         if not path:
             return notes
         self.session.restore(self.group.snapshot(read_checkpoint(Path(path)) if self.group.first else None), path)

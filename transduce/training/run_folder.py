@@ -44,14 +44,19 @@ FREE = (
 
 def make_ready(
     folder: Path, config: Config, tokenizers: Tokenizers, model: EncoderDecoder, reader: FileReader | None = None
-) -> Found | None:
-    """Begin or continue a run; gives the checkpoint to go on from. A new model gets the weights it is to start from."""
+) -> tuple[Found | None, list[str]]:
+    """Begin or continue a run; gives the checkpoint to go on from, and what is to be said of how it was found.
+
+    A new model gets the weights it is to start from.
+    """
     clean_leftovers(folder)
     found = newest_good(folder)
+    notes = list(found.notes) if found else []
     if config.training.start_from and found is None:
-        take_weights(model, Path(config.training.start_from), tokenizers)
+        start = Path(config.training.start_from)
+        notes += take_weights(model, start, tokenizers, entire=config.training.start_with == "all")
     begin(folder, config, tokenizers, reader)
-    return found
+    return found, notes
 
 
 def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileReader | None = None) -> None:
@@ -130,11 +135,23 @@ def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
     return cast("Seq2Seq", model.requires_grad_(False).eval())
 
 
-def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers) -> None:
-    """Let a new model with these tokenizers start from the weights of another run."""
+def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, entire: bool) -> list[str]:
+    """Let a new model with these tokenizers start from the weights of another run, all or those that fit; gives notes.
+
+    With those that fit, a decoder that writes all tokens at once can begin as the one that writes token by token.
+    """
     weights = _open_kin(folder, tokenizers, "model to start from")[1].weights()
-    check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, folder / MODEL)
-    model.load_weights(weights)
+    own = model.weights()
+    if entire:
+        check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, folder / MODEL)
+    fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
+    if not fitting:
+        raise RunError(
+            f"{folder}: none of its tensors has the name and the shape of one of the new model's; choose a model more"
+            ' like it, or set training.start_from="" to begin with random weights'
+        )
+    model.load_weights(own | fitting)
+    return [] if entire else [f"training.start_from: {len(fitting)} tensors of {len(own)} begin as those of {folder}"]
 
 
 def _open_kin(folder: Path, tokenizers: Tokenizers, role: str) -> tuple[Config, EncoderDecoder]:
