@@ -84,6 +84,19 @@ def test_patience_and_the_best(corpus: Path, tmp_path: Path, monkeypatch: pytest
     assert not same_tensors(tensors, weights(run, 8))
 
 
+def test_between_equals_the_loss_decides(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where every target is one word, of which BLEU, which wants four, is always 0."""
+    losses = iter([5.0, 4.0, 3.0, 2.0, 2.5, 2.2])
+    measured = (Measured({"loss": loss, "bleu": 0.0, "chrf": 9.0}, "signature", []) for loss in losses)
+    monkeypatch.setattr(loop, "validate", lambda *_: next(measured))
+    run = tmp_path / "run"
+    settings = ("validation.metric=bleu", "validation.every=2", "validation.patience=2", "training.keep_best=2")
+    outcome = toys.run(corpus, run, *settings, "training.keep_last=1")
+    assert (outcome.step, outcome.reason, outcome.validation["loss"]) == (12, "patience", 2.0)
+    assert exported(run)[1] == "best by validation bleu, step 8"
+    assert sorted(step_folders(run)) == [8, 12]  # the best two, of which the second is also the last
+
+
 def test_without_patience_a_run_goes_to_its_end(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, [5.0, 1.0, 1.0, 1.0, 1.0], "bleu")
     outcome = toys.run(corpus, tmp_path / "run", "validation.metric=bleu", "validation.every=4", "training.keep_best=0")
@@ -158,8 +171,8 @@ def test_averaging_a_run_afterwards(corpus: Path, tmp_path: Path) -> None:
     kept = step_folders(run)
     assert average_run(run, last=2, best=0) == (f"{run / 'model.safetensors'}: average of 2 checkpoints (steps 16, 20)")
     assert same_tensors(exported(run)[0], average([kept[16], kept[20]]))
-    scores = toys.final(run).state["scores"]
-    best = sorted(sorted(kept, key=lambda step: scores[str(step)])[:2])
+    ranks = toys.final(run).state["ranks"]
+    best = sorted(sorted(kept, key=lambda step: ranks[str(step)])[:2])
     assert average_run(run, last=0, best=2).endswith(f"(steps {best[0]}, {best[1]})")
     card = (run / "README.md").read_text()
     assert f"Weights: average of 2 checkpoints (steps {best[0]}, {best[1]}).\n" in card

@@ -56,8 +56,7 @@ def average_run(folder: Path, last: int, best: int) -> str:
             raise RunError(f"{folder}: there are no checkpoints to average; expected {folder}/checkpoints/step-...")
         place = Place(**read_checkpoint(found.path).state)
         kept = step_folders(folder)
-        lower = config.validation.metric == "loss"
-        steps = sorted(kept)[-last:] if last else [step for step in place.best_steps(best, lower) if step in kept]
+        steps = sorted(kept)[-last:] if last else [step for step in place.best_steps(best) if step in kept]
         if len(steps) < max(last, best):
             raise RunError(
                 f"{folder}: {max(last, best)} checkpoints were asked for and {len(steps)} are kept; ask for fewer, or"

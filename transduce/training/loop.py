@@ -271,9 +271,8 @@ class _Run:
         offered = self.session.offered_weights()
         measured = self._measure(offered) if self.group.first else Measured({}, "", [])
         measured = measured.told(self.group)  # the others wait for it
-        value = measured.values[validation.metric]
-        best = place.best_step < 0 or validation.better(value, place.scores[str(place.best_step)])
-        place.scores[str(place.step)] = value
+        rank = place.ranks[str(place.step)] = validation.rank(measured.values)
+        best = place.best_step < 0 or rank < place.ranks[str(place.best_step)]
         place.stale = 0 if best else place.stale + 1
         log.valid(place.step, measured.values, best)
         for sample in measured.samples:
@@ -303,7 +302,7 @@ class _Run:
         return [step for step in kept if self._planned(step) or step == self.session.place.step][-count:]
 
     def _best(self, count: int) -> list[int]:
-        return self.session.place.best_steps(count, lower=self.config.validation.metric == "loss")
+        return self.session.place.best_steps(count)
 
     def _finish(self, log: RunLog, reason: str) -> None:
         """Average if asked, and leave the best weights in the folder."""
@@ -335,10 +334,10 @@ class _Run:
             self._export(weights, name)
             return {}
         measured = self._measure({key: tensor.to(self.session.device) for key, tensor in weights.items()})
-        value, best = measured.values[validation.metric], place.scores[str(place.best_step)]
-        chosen = not validation.better(best, value)
+        rank, best = validation.rank(measured.values), place.ranks[str(place.best_step)]
+        chosen = rank <= best
         log.say(
-            f"{name}: {validation.metric} {value:.2f} against {best:.2f} of the best single one;"
+            f"{name}: {validation.metric} {abs(rank[0]):.2f} against {abs(best[0]):.2f} of the best single one;"
             f" {'the average' if chosen else 'the single one'} is kept"
         )
         if chosen:

@@ -23,8 +23,8 @@ from transduce.training.weights import check_shapes
 class Place:
     """How far a run has come; plain numbers only, so that it is saved as JSON without loss.
 
-    `position` is the next batch of `epoch`; `sums` are what the next report will divide; `scores` maps the step of each
-    validation to its metric; `stale` counts validations since the best. `corpus` is the digest of the data that the
+    `position` is the next batch of `epoch`; `sums` are what the next report will divide; `ranks` maps the step of each
+    validation to what it is judged by, the least being the best; `stale` counts validations since the best. `corpus` is the digest of the data that the
     place is a place in, `longest` the tokens of its longest source. `threads` are those of the CPU, on which the last
     bits of sums depend; 0 before any step, and on a GPU. `tokens` and `shapes` are those of the batches it is a place
     in, as they were settled at the start; 0 tokens in checkpoints that are older than this.
@@ -36,7 +36,7 @@ class Place:
     seconds: float = 0.0
     target_tokens: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    scores: dict[str, float] = field(default_factory=dict)
+    ranks: dict[str, list[float]] = field(default_factory=dict)
     best_step: int = -1
     stale: int = 0
     validation: dict[str, float] = field(default_factory=dict)
@@ -47,10 +47,9 @@ class Place:
     tokens: int = 0
     shapes: int = 0
 
-    def best_steps(self, count: int, lower: bool) -> list[int]:
+    def best_steps(self, count: int) -> list[int]:
         """Steps of the `count` best validations, the best first."""
-        ranked = sorted(self.scores, key=lambda step: (self.scores[step] if lower else -self.scores[step], int(step)))
-        return [int(step) for step in ranked[:count]]
+        return [int(step) for step in sorted(self.ranks, key=lambda step: (self.ranks[step], int(step)))[:count]]
 
 
 class Session:

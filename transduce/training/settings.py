@@ -71,8 +71,8 @@ class Training:
 class Validation:
     """Measuring on held-out text: every `every` steps, by loss and by the quality of real translations.
 
-    Training stops after `patience` validations without a better `metric` (0 = never), and the best is what the run
-    folder offers. `sentences` > 0 translates only that many, evenly spread; `samples` of them are shown.
+    Training stops after `patience` validations without a better `metric` (0 = never), and the best, among equals that
+    of the lowest loss, is what the run folder offers. `sentences` > 0 translates only that many, evenly spread; `samples` of them are shown.
     """
 
     every: int = 1000
@@ -89,6 +89,9 @@ class Validation:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
 
-    def better(self, new: float, old: float) -> bool:
-        """Whether `new` improves on `old`: a lower loss, a higher BLEU or chrF."""
-        return new < old if self.metric == "loss" else new > old
+    def rank(self, values: dict[str, float]) -> list[float]:
+        """What decides between validations, the least being the best: a low loss, or a high BLEU or chrF.
+
+        Between equals the loss decides: early in training, or where all is said in a word, BLEU is 0 for long.
+        """
+        return [values["loss"]] if self.metric == "loss" else [-values[self.metric], values["loss"]]
