@@ -17,11 +17,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transduce.data.alignment import place_of_parting
+from transduce.data.alignment import place_of_gap, place_of_parting
 from transduce.data.lines import LINE_BYTES, read_lines
 from transduce.data.reading import CHUNK_LINES, index_text, read_ranges
 from transduce.data.text import Chunk, ParallelText
 from transduce.errors import ConfigError, DataError
+from transduce.numbers import english, german
 
 PACK = {
     "": bytes,
@@ -261,11 +262,37 @@ def test_the_place_of_a_missing_line_is_told(tmp_path: Path, missing: int) -> No
     assert abs(told - (missing + 1)) <= 10
 
 
-def test_a_missing_end_is_told(tmp_path: Path) -> None:
-    source, target = sentences(500)
-    text = two_files(tmp_path, b"\n".join(source[:400]), b"\n".join(target))
-    with pytest.raises(DataError, match=r"has 400 lines but .* has 500.*the end of .*text\.en seems to be missing"):
+@pytest.mark.parametrize(("first", "count"), [(20, 1), (1499, 200), (3000, 2)])
+def test_the_place_of_missing_lines_is_told_to_the_line(tmp_path: Path, first: int, count: int) -> None:
+    source, target = sentences(6000)
+    del source[first : first + count]
+    text = two_files(tmp_path, b"\n".join(source) + b"\n", b"\n".join(target) + b"\n")
+    with pytest.raises(DataError) as caught:
         chunks_of(text)
+    told = int(str(caught.value).split("about line ")[1].split(":")[0])
+    assert abs(told - (first + 1)) <= 3
+
+
+@pytest.mark.parametrize("missing", [1, 30, 100])
+def test_a_missing_end_is_told(tmp_path: Path, missing: int) -> None:
+    source, target = sentences(500)
+    text = two_files(tmp_path, b"\n".join(source[:-missing]), b"\n".join(target))
+    message = rf"has {500 - missing} lines but .* has 500.*the end of .*text\.en seems to be missing"
+    with pytest.raises(DataError, match=message):
+        chunks_of(text)
+
+
+def test_where_neighbours_are_alike_nothing_false_is_said(tmp_path: Path) -> None:
+    """Number words in order: a line and the next are nearly as long, whichever is missing."""
+    source = [english(number).encode() for number in range(1334)]
+    target = [german(number).encode() for number in range(1334)]
+    del target[700]
+    text = two_files(tmp_path, b"\n".join(source) + b"\n", b"\n".join(target) + b"\n")
+    with pytest.raises(DataError) as caught:
+        chunks_of(text)
+    told = str(caught.value)
+    assert "seems to be missing" not in told
+    assert "cannot be told" in told or 680 < int(told.split("about line ")[1].split(":")[0]) < 720
 
 
 def test_long_files_are_counted_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,3 +309,4 @@ def test_unrelated_or_few_lines_cannot_be_told(tmp_path: Path) -> None:
         chunks_of(text)
     random = np.random.default_rng(2)
     assert place_of_parting(random.uniform(5, 200, 4000), random.uniform(5, 200, 4000)) is None
+    assert place_of_gap(random.uniform(5, 200, 4000), random.uniform(5, 200, 3999)) is None

@@ -24,10 +24,10 @@ class Place:
     """How far a run has come; plain numbers only, so that it is saved as JSON without loss.
 
     `position` is the next batch of `epoch`; `sums` are what the next report will divide; `ranks` maps the step of each
-    validation to what it is judged by, the least being the best; `stale` counts validations since the best. `corpus` is the digest of the data that the
-    place is a place in, `longest` the tokens of its longest source. `threads` are those of the CPU, on which the last
-    bits of sums depend; 0 before any step, and on a GPU. `tokens` and `shapes` are those of the batches it is a place
-    in, as they were settled at the start; 0 tokens in checkpoints that are older than this.
+    validation to what it is judged by, the least being the best; `stale` counts validations since the best. `corpus` is
+    the digest of the data that the place is a place in, `longest` the tokens of its longest source. `threads` are those
+    of the CPU, on which the last bits of sums depend; 0 before any step, and on a GPU. `tokens` and `shapes` are those
+    of the batches it is a place in, as they were settled at the start; 0 tokens in checkpoints older than this.
     """
 
     step: int = 0

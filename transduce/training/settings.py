@@ -72,7 +72,8 @@ class Validation:
     """Measuring on held-out text: every `every` steps, by loss and by the quality of real translations.
 
     Training stops after `patience` validations without a better `metric` (0 = never), and the best, among equals that
-    of the lowest loss, is what the run folder offers. `sentences` > 0 translates only that many, evenly spread; `samples` of them are shown.
+    of the lowest loss, is what the run folder offers. `sentences` > 0 translates only that many, evenly spread;
+    `samples` of them are shown.
     """
 
     every: int = 1000
