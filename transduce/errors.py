@@ -5,6 +5,10 @@ The command line prints them without a traceback and exits with code 2. Anything
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """Something the user can put right; its text is all they need to do so."""
@@ -28,3 +32,14 @@ class EngineRefusal(UserError):
     An engine raises it before it does any work, naming itself and what was asked: "native engine: it has no ...".
     With engine="auto" the torch engine then takes over, where the folder holds weights for it.
     """
+
+
+@contextmanager
+def explaining_shortage(advice: Callable[[], str]) -> Iterator[None]:
+    """Where memory runs out inside, say so, followed by where that was and what to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError; on a CPU it is no more than that
+        if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
+            raise
+        raise RunError(f"out of memory {advice()}") from error

@@ -9,7 +9,7 @@ import torch
 
 from transduce.data.symbols import Symbols
 from transduce.engines.torch_engine import TorchEngine, pick_device, with_precision
-from transduce.errors import ConfigError
+from transduce.errors import ConfigError, RunError
 from transduce.model.attention import Attention
 from transduce.model.contract import evaluating
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
@@ -47,6 +47,30 @@ def test_a_sentence_is_searched_alike_alone_and_in_a_batch(engine: TorchEngine, 
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
         assert alone[0].tokens[: len(wishes[i].prefix)] == wishes[i].prefix
         assert alone[0].log_prob == pytest.approx(together[i][0].log_prob, abs=1e-4)
+
+
+def test_out_of_memory_says_what_to_lower(engine: TorchEngine) -> None:
+    with pytest.raises(RunError) as caught:
+        engine.search(SOURCES, Beam(size=10**9), [NOTHING] * 4, [0] * 4)
+    assert str(caught.value) == (
+        "out of memory with 4 texts at once, the longest of 6 tokens, 1,000,000,000 hypotheses for each: lower the beam"
+        " or the number of samples, or give the translator fewer batch_tokens, or shorter texts"
+    )
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")])
+def test_so_it_does_where_pairs_are_scored(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def encode(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(engine.model, "encode", encode)
+    with pytest.raises(RunError, match="at once, the longest of 6 tokens: give the translator fewer batch_tokens"):
+        engine.score(SOURCES, [(4,)] * 4)
+    monkeypatch.setattr(engine.model, "encode", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.score(SOURCES, [(4,)] * 4)
 
 
 def test_a_real_decoder_is_covered_by_its_last_layer(engine: TorchEngine) -> None:

@@ -196,6 +196,7 @@ def test_tensorboard_that_is_not_installed(corpus: Path, tmp_path: Path, monkeyp
         "training.tensorboard: TensorBoard is not installed; pip install 'transduce[tensorboard]', or leave"
         " training.tensorboard=false"
     )
+    assert not (tmp_path / "run").exists()  # nothing was begun
 
 
 # -- reports --------------------------------------------------------------------------------------------------------

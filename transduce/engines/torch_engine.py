@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from transduce.data.batch import collate, pad_any
 from transduce.data.grouping import group_by_length
 from transduce.data.symbols import Symbols
 from transduce.engines.rooms import Rooms
-from transduce.errors import ConfigError, UserError
+from transduce.errors import ConfigError, UserError, explaining_shortage
 from transduce.model.contract import evaluating
 from transduce.model.whole import EncoderDecoder
 from transduce.search.ensemble import Ensemble
@@ -57,7 +58,7 @@ class TorchEngine:
     def search(
         self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        with evaluating(self.model), torch.inference_mode():
+        with self._working(sources, search):
             if self.rooms is None:
                 return self._search(sources, search, wishes, keys)
             found = self.rooms.search(sources, search, wishes, keys)
@@ -71,6 +72,21 @@ class TorchEngine:
                 for i, hypotheses in zip(batch, own, strict=True):
                     found[i] = hypotheses
             return found
+
+    @contextmanager
+    def _working(self, sources: Sequence[Source], search: Any = None) -> Iterator[None]:
+        """The model, used and not trained; says what to lower where memory runs out."""
+
+        def advice() -> str:
+            size = getattr(search, "size", getattr(search, "samples", 1))
+            kept = f", {size:,} hypotheses for each: lower the beam or the number of samples, or" if size > 1 else ":"
+            return (
+                f"with {len(sources):,} texts at once, the longest of {max(map(len, sources)):,} tokens{kept} give the"
+                " translator fewer batch_tokens, or shorter texts"
+            )
+
+        with explaining_shortage(advice), evaluating(self.model), torch.inference_mode():
+            yield
 
     @property
     def search_tokens(self) -> int:
@@ -88,7 +104,7 @@ class TorchEngine:
 
     def score(self, sources: Sequence[Source], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
-        with evaluating(self.model), torch.inference_mode():
+        with self._working(sources):
             memory = self.model.encode(batch.source, batch.source_mask)
             log_probs = self.model.token_log_probs(memory, batch.target, batch.target_mask)
         return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
@@ -98,7 +114,7 @@ class TorchEngine:
     ) -> list[NDArray[np.float32]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
         trace: dict[str, Tensor] = {}
-        with evaluating(self.model), torch.inference_mode():
+        with self._working(sources):
             memory = self.model.encode(batch.source, batch.source_mask)
             self.model.token_log_probs(memory, batch.target, batch.target_mask, trace)
             weights = cross_attention(trace, layer).cpu().numpy()

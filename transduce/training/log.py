@@ -42,7 +42,7 @@ class RunLog:
         ends = [line for line in map(json.loads, kept) if line.get("kind") == "finished" and line["step"] == step]
         self.finished = bool(ends)
         write_text(self.path, "".join(f"{line}\n" for line in kept))
-        self._board = _board(folder, step) if tensorboard else None
+        self._board = board_writer()(str(folder / "tensorboard"), purge_step=step + 1) if tensorboard else None
         self._live: Progress | None = None
         if self.console.is_terminal:
             columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -141,7 +141,8 @@ def _lines_until(path: Path, step: int) -> list[str]:
     return kept
 
 
-def _board(folder: Path, step: int) -> Any:
+def board_writer() -> Any:
+    """TensorBoard's own; who lacks it is told so, if asked before anything is written."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -149,4 +150,4 @@ def _board(folder: Path, step: int) -> Any:
             "training.tensorboard: TensorBoard is not installed; pip install 'transduce[tensorboard]',"
             " or leave training.tensorboard=false"
         ) from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    return SummaryWriter

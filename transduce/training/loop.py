@@ -38,7 +38,7 @@ from transduce.training.cpu import own_threads, settle
 from transduce.training.distributed import Group
 from transduce.training.halving import Halving
 from transduce.training.lock import RunLock
-from transduce.training.log import RunLog, Unheard
+from transduce.training.log import RunLog, Unheard, board_writer
 from transduce.training.memory import explained_shortage, peak_memory
 from transduce.training.optimizer import Schedule, update
 from transduce.training.passes import choose
@@ -67,6 +67,8 @@ class Outcome:
 def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     """Train in a run folder, or go on with the run that is there. Processes started by torchrun do it together."""
     folder = Path(folder)
+    if config.training.tensorboard:
+        board_writer()
     with Group(config.training.device) as group:
         corpus = Corpus.open(corpus_folder(config))
         if group.first:
@@ -150,11 +152,12 @@ class _Run:
                 )
                 return Outcome(self.folder, place.step, reason, place.validation)
             self._make_ready(log)
-            with prefetched(self._stream(), ahead=4 * self.group.size) as ready, explained_shortage(self.config, place):
-                while not reason:
-                    reason = self._step(ready, log, stop)
-            if reason in _ENDS:
-                self._finish(log, reason)
+            with explained_shortage(self.config, place):
+                with prefetched(self._stream(), ahead=4 * self.group.size) as ready:
+                    while not reason:
+                        reason = self._step(ready, log, stop)
+                if reason in _ENDS:
+                    self._finish(log, reason)
         return Outcome(self.folder, place.step, reason, place.validation)
 
     def _make_ready(self, log: RunLog) -> None:

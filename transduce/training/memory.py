@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from transduce.errors import RunError
+from transduce.errors import explaining_shortage
 from transduce.experiment import Config
 from transduce.training.session import Place
 
@@ -26,15 +25,13 @@ def peak_memory(device: torch.device) -> int:
 @contextmanager
 def explained_shortage(config: Config, place: Place) -> Iterator[None]:
     """Say which setting to lower when memory runs out."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and not re.search("out of memory|allocate memory", str(error)):
-            raise
+
+    def advice() -> str:
         tokens = config.data.tokens
-        raise RunError(
-            f"out of memory at step {place.step + 1}: lower data.tokens (now {tokens}), for example"
-            f" data.tokens={tokens // 2} training.accumulate={2 * config.training.accumulate}, which keeps the size"
-            " of an update"
-        ) from error
+        return (
+            f"at step {place.step + 1}: lower data.tokens (now {tokens}), for example data.tokens={tokens // 2}"
+            f" training.accumulate={2 * config.training.accumulate}, which keeps the size of an update"
+        )
+
+    with explaining_shortage(advice):
+        yield
