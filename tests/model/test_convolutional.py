@@ -61,7 +61,7 @@ def test_the_encoder_sentence_by_sentence(kernel: int) -> None:
     memory = encoder(vectors(), MASK)
     assert len(memory.layers) == 3
     for row, length in enumerate(LENGTHS):
-        x, edge = vectors()[row, :length], torch.zeros(kernel // 2, D, dtype=torch.float64)
+        x, edge = 0.1 * vectors()[row, :length], torch.zeros(kernel // 2, D, dtype=torch.float64)
         for number, layer in enumerate(encoder.layers):
             x = (gated(layer, torch.cat((edge, x, edge))) + x) * math.sqrt(0.5)
             close(memory.layers[number][row, :length], x)
@@ -75,11 +75,11 @@ def test_the_decoder_sentence_by_sentence(kernel: int) -> None:
     source, words, trace = vectors(3), vectors(4, 6), Trace()
     out, _ = decoder(words, decoder.start(Memory((source,), MASK)), trace)
     for row, length in enumerate(LENGTHS):
-        x, z = words[row], source[row, :length]
+        x, z = 0.1 * words[row], source[row, :length]
         for number, layer in enumerate(decoder.layers):
             attention = layer.attention
             h = gated(layer.convolution, torch.cat((torch.zeros(kernel - 1, D, dtype=torch.float64), x)))
-            query = attention.query((h + words[row]) * math.sqrt(0.5))
+            query = attention.query((h + 0.1 * words[row]) * math.sqrt(0.5))
             weights = (query @ attention.key(z).T / math.sqrt(D)).softmax(-1)
             close(trace[f"decoder.{number}.cross"][row, 0, :, :length], weights)
             c = attention.output(weights @ attention.value(z)) * math.sqrt(length)
@@ -117,6 +117,21 @@ def test_a_fresh_layer_keeps_the_variance() -> None:
 
 
 @torch.no_grad()
+@torch.no_grad()
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_fresh_model_keeps_it_through_all_its_layers(dropout: float) -> None:
+    """Vectors that grow from layer to layer end in gradients without bound; logits begin small."""
+    torch.manual_seed(1)
+    stacks = ConvolutionalEncoder(6), ConvolutionalDecoder(6)
+    model = Model(256, dropout, "all", *stacks).build(1000, 1000, True).train()
+    tokens, trace = torch.randint(4, 1000, (16, 15)), Trace()
+    memory = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool), trace)
+    logits, _ = model.advance(tokens.flip(1), model.start(memory), trace)
+    spreads = [trace[f"{side}.{layer}.out"].std().item() for side in ("encoder", "decoder") for layer in range(6)]
+    assert max(spreads) / min(spreads) < 1.25
+    assert 0.05 < logits.std() < 0.5
+
+
 def test_a_separable_layer_reads_each_number_apart_and_then_each_place() -> None:
     layer = randomised(GatedConvolution(D, 3, 0.0, separable=True))
     x = vectors()

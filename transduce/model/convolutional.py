@@ -26,6 +26,7 @@ from transduce.model.whole import StepwiseDecoder
 
 AddedPositions = Learned | Sinusoidal | Unordered  # the others are matters of self-attention
 HALF = math.sqrt(0.5)  # a sum of two keeps the variance of one
+SMALL = 0.1  # what their vectors of words are drawn with; a gate and a dot product start right for small numbers only
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class ConvolutionalEncoderStack(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens; padding is as what lies beyond the ends, 0."""
-        x = self.dropout(self.positions.add(x, 0))
+        x = self.dropout(SMALL * self.positions.add(x, 0))
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             read = self.dropout(x).masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -194,7 +195,7 @@ class ConvolutionalDecoderStack(nn.Module):
         self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
-        x = word = self.dropout(self.positions.add(x, state.length))
+        x = word = self.dropout(SMALL * self.positions.add(x, state.length))
         grown: list[Tensor] = []
         for number, layer in enumerate(self.blocks()):
             name = f"decoder.{number}"
