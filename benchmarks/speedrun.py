@@ -57,7 +57,7 @@ class Result:
 
 
 def transduce(*words: str, output: int | None = None) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     return subprocess.Popen([sys.executable, "-m", "transduce", *words], env=environment, stdout=output)
 
 
