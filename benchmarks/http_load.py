@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,59 +82,91 @@ class Answers:
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: dict[int, list[float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)  # how late an open loop sent each request
     begun: float = field(default_factory=time.perf_counter)
 
     def add(self, status: int, seconds: float) -> None:
         self.statuses[status] += 1
         self.seconds.setdefault(status, []).append(seconds)
 
+    def add_lost(self, count: int) -> None:
+        """Requests that nobody waited for any longer."""
+        self.statuses.update({0: count} if count else {})
+
     def quantile(self, part: float, statuses: Sequence[int] = (200,)) -> float:
         """In milliseconds."""
-        every = sorted(one for status in statuses for one in self.seconds.get(status, ()))
-        return 1000 * every[min(len(every) - 1, int(part * len(every)))] if every else math.nan
+        return _quantile(part, (one for status in statuses for one in self.seconds.get(status, ())))
 
     def told(self) -> str:
         passed = time.perf_counter() - self.begun
         good = self.statuses[200]
         middle, most = self.quantile(0.5), self.quantile(0.99)
         times = f"p50 {middle:.1f} ms, p99 {most:.1f} ms"
-        return f"{dict(self.statuses)} in {passed:.1f} s: {good / passed:.1f} answers/s, {times}"
+        late = [_quantile(part, self.late) for part in (0.5, 0.99, 1.0)]
+        own = f"; sent late by p50 {late[0]:.1f} ms, p99 {late[1]:.1f} ms, max {late[2]:.1f} ms" if self.late else ""
+        return f"{dict(self.statuses)} in {passed:.1f} s: {good / passed:.1f} answers/s, {times}{own}"
 
 
-class Client:
-    """One connection that is kept; status 0 is an answer that never came."""
+def _quantile(part: float, seconds: Iterable[float]) -> float:
+    every = sorted(seconds)
+    return 1000 * every[min(len(every) - 1, int(part * len(every)))] if every else math.nan
+
+
+class Client(asyncio.Protocol):
+    """One connection that is kept; status 0 is an answer that never came. Bare, lest it take the server's time."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._came, self._start, self._size = bytearray(), 0, 0
 
-    async def post(self, path: str, tree: Any) -> tuple[int, Any]:
+    async def post(self, path: str, tree: Any) -> tuple[int, bytes]:
         body = json.dumps(tree).encode()
         return await self.ask(b"POST", path, body, b"content-type: application/json\r\n")
 
-    async def ask(self, method: bytes, path: str, body: bytes = b"", headers: bytes = b"") -> tuple[int, Any]:
-        try:
-            if self._writer is None:
-                self._reader, self._writer = await asyncio.open_connection(self.host, self.port)
-            assert self._reader is not None
-            head = b"%s %s HTTP/1.1\r\nhost: localhost\r\n%scontent-length: %d\r\n\r\n"
-            self._writer.write(head % (method, path.encode(), headers, len(body)) + body)
-            start = await self._reader.readuntil(b"\r\n\r\n")
-            status = int(start[9:12])
-            length = re.search(rb"content-length: (\d+)", start, re.IGNORECASE)
-            content = await self._reader.readexactly(int(length[1])) if length else b""
-            if b"connection: close" in start.lower():
+    async def ask(self, method: bytes, path: str, body: bytes = b"", headers: bytes = b"") -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+        if self._transport is None or self._transport.is_closing():  # the server may have closed what was kept
+            try:
+                await loop.create_connection(lambda: self, self.host, self.port)
+            except OSError:
+                return 0, b""
+        assert self._transport is not None
+        self._answer, self._size = loop.create_future(), 0
+        self._came.clear()
+        head = b"%s %s HTTP/1.1\r\nhost: localhost\r\n%scontent-length: %d\r\n\r\n"
+        self._transport.write(head % (method, path.encode(), headers, len(body)) + body)
+        return await self._answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        if not self._size:
+            self._start = self._came.find(b"\r\n\r\n") + 4
+            if self._start < 4:
+                return
+            length = re.search(rb"content-length: (\d+)", self._came[: self._start], re.IGNORECASE)
+            self._size = self._start + (int(length[1]) if length else 0)
+        if len(self._came) >= self._size:
+            if b"connection: close" in self._came[: self._start].lower():
                 self.close()
-            return status, content
-        except (OSError, asyncio.IncompleteReadError):
-            self.close()
-            return 0, b""
+            self._end(int(self._came[9:12]), bytes(self._came[self._start : self._size]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end(0, b"")
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._reader = self._writer = None
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self, status: int, content: bytes) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((status, content))
 
 
 async def closed_loop(
@@ -159,29 +191,33 @@ async def closed_loop(
 async def open_loop(
     server: Server, rate: float, seconds: float, make: Callable[[int], tuple[str, Any]], delays: Callable[[], float]
 ) -> Answers:
-    """Requests at a rate, whether or not those before are answered; connections are kept and made as needed."""
-    answers, idle, tasks = Answers(), [], set()
+    """Requests at a rate, whether or not those before are answered; connections are kept and made as needed.
+
+    Times are from when a request was due: where the maker itself was late, as `answers.late` tells, that is in them.
+    """
+    answers = Answers()
+    idle: list[Client] = []
+    tasks: set[asyncio.Future[None]] = set()
     begun = time.perf_counter()
     due, number = begun, 0
 
-    async def one(number: int) -> None:
+    async def one(number: int, due: float) -> None:
         client = idle.pop() if idle else Client(server.host, server.port)
         path, tree = make(number)
-        start = time.perf_counter()
+        answers.late.append(time.perf_counter() - due)
         status, _ = await client.post(path, tree)
-        answers.add(status, time.perf_counter() - start)
+        answers.add(status, time.perf_counter() - due)
         idle.append(client)
 
     while due < begun + seconds:
-        wait = due - time.perf_counter()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        task = asyncio.ensure_future(one(number))
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        task = asyncio.ensure_future(one(number, due))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         due, number = due + delays() / rate, number + 1
     if tasks:
         await asyncio.wait(tasks, timeout=60)
+    answers.add_lost(len(tasks))
     for client in idle:
         client.close()
     return answers

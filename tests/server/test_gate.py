@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from transduce.errors import ConfigError
 from transduce.server.failures import Refused
-from transduce.server.gate import CROWD, CROWD_TOKENS, Gate
+from transduce.server.gate import CROWD, CROWD_TOKENS, FEW, SEVERAL, Gate
 from transduce.server.keys import MOST_ASKERS, Keys
 from transduce.server.settings import Settings
 from transduce.server.translating import Window, together
@@ -61,6 +61,59 @@ def test_the_gate_knows_how_fast_the_model_is() -> None:
         with gate.admit(20):
             pass
     assert gate.capacity == pytest.approx(20 * CROWD, rel=0.05)
+
+
+def turned_away(gate: Gate, times: int) -> int:
+    """How many of so many requests are refused."""
+    before = gate.refused
+    for _ in range(times):
+        with suppress(Refused):
+            gate.check()
+    return gate.refused - before
+
+
+def test_few_are_in_at_a_time_while_many_are_turned_away() -> None:
+    clock = Clock()
+    gate = Gate(64 * 60, 0.001, clock)
+    inside = [ExitStack() for _ in range(60)]
+    for one in inside:
+        one.enter_context(gate.admit(64))
+    assert turned_away(gate, SEVERAL - 1) == SEVERAL - 1  # a few are no storm:
+    inside.pop().close()
+    inside.append(ExitStack())
+    inside[-1].enter_context(gate.admit(64))  # whoever leaves makes room
+    assert turned_away(gate, 50) == 50
+    while len(inside) > FEW:
+        inside.pop().close()
+        assert turned_away(gate, 1) == (len(inside) >= FEW)
+    inside.pop().close()
+    assert turned_away(gate, 1) == 0
+    for _ in range(100):  # the storm is over
+        clock.now += 0.1
+        with gate.admit(64):
+            pass
+    for _ in range(60 - len(inside)):
+        inside.append(ExitStack())
+        inside[-1].enter_context(gate.admit(64))
+    assert gate.requests == 60
+    for one in inside:
+        one.close()
+
+
+def test_a_fast_model_lets_more_in_while_many_are_turned_away() -> None:
+    clock = Clock()
+    gate = Gate(64_000, 1.0, clock)
+    with gate.admit(64):
+        for _ in range(100):
+            clock.now += 0.1
+            gate.done(6400)
+    with ExitStack() as inside:
+        with suppress(Refused):
+            while True:
+                inside.enter_context(gate.admit(64))
+        assert gate.requests == 1000
+        turned_away(gate, 200)
+        assert gate.places == pytest.approx(200, rel=0.05)  # a fifth of a second's
 
 
 def test_a_closed_gate_says_why() -> None:

@@ -169,6 +169,26 @@ def test_requests_that_mean_no_good(server: Server, data: bytes, expected: bytes
     assert server.ask("/health")[0] == 200
 
 
+def test_a_connection_too_many_is_told_so(native_toy: Path) -> None:
+    server = Server(native_toy, "connections=2")
+    kept = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+    for one in kept:
+        one.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert one.recv(65536).startswith(b"HTTP/1.1 200")
+    begun = time.monotonic()
+    for _ in range(5):
+        answer = server.send(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503"), answer
+        assert b"retry-after: 1" in answer
+        assert b"too many connections" in answer
+    assert time.monotonic() - begun < 4
+    assert server.send(b"") == b""  # who says nothing is let go
+    for one in kept:
+        one.close()
+    until(lambda: server.send(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").startswith(b"HTTP/1.1 200"), 5)
+    server.stop()
+
+
 def test_a_signal_drains(native_toy: Path, served_translator: transduce.Translator) -> None:
     server = Server(native_toy)
     long = {"text": ["seven, eleven, " * 40] * 10, "source": "en", "target": "de", "beam": 8}

@@ -2,7 +2,8 @@
 
 That number is a setting, and less where the model is slow: what is admitted should be done within `patience` seconds.
 A request of more tokens than a quarter of it holds that quarter and feeds its sentences through it, so that a long
-document neither waits for an empty server nor keeps everybody else out.
+document neither waits for an empty server nor keeps everybody else out. While many are turned away, few requests are in
+at a time: a longer queue would help nobody, and those who are in have their answers soon.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from transduce.server.failures import Refused
 CROWD = 96  # requests of the usual size that are let in however slow the model is,
 CROWD_TOKENS = 4096  # but no more tokens than these
 MEMORY = 5.0  # seconds of work that the estimate of its speed remembers
+FEW = 24  # requests that are in at a time while many are turned away,
+HASTE = 5  # or more where the model does them in this part of its patience
+MANY = 0.1  # of all that came in the last second or so, if they were
+SEVERAL = 8  # at least
+RECENT = 1.0  # seconds
 
 
 class Gate:
@@ -28,7 +34,8 @@ class Gate:
         self.closed = False
         self._done = self._busy = 0.0  # tokens and seconds, both fading
         self._usual = 64.0  # tokens of a request, as they were lately
-        self._since = clock()
+        self._came = self._turned = 0.0  # requests, and those turned away for want of room, both fading
+        self._since = self._counted = clock()
 
     @property
     def rate(self) -> float:
@@ -43,13 +50,21 @@ class Gate:
         crowd = min(CROWD_TOKENS, CROWD * self._usual)
         return min(self.most, int(max(crowd, self.rate * self.patience)))
 
+    @property
+    def places(self) -> float:
+        """Requests that may be in now, however few their tokens: any number where hardly any are turned away."""
+        if self._turned < max(SEVERAL, MANY * self._came):
+            return math.inf
+        return max(FEW, self.rate * self.patience / HASTE / self._usual)
+
     def check(self, tokens: float = 0) -> None:
         """Refuse work for which there is no room now; without a number, work as it usually comes."""
         if self.closed:
             self.refused += 1
             raise Refused(503, "this server is shutting down; ask another, or again later", "draining", 1, close=True)
-        if self.held and self.held + (tokens or self._usual) > self.capacity:
+        if self.held and (self.requests >= self.places or self.held + (tokens or self._usual) > self.capacity):
             self.refused += 1
+            self._count(1)
             wait = math.ceil(self.held / self.rate) if self.rate else 1
             raise Refused(503, "this server is busy; try again later", "busy", min(max(1, wait), 60))
 
@@ -59,6 +74,7 @@ class Gate:
         share = min(tokens, max(1, self.capacity // 4))
         self.check(share)
         self._usual += 0.005 * (share - self._usual)
+        self._count(0)
         self._pass(0)
         self.held += share
         self.requests += 1
@@ -73,6 +89,13 @@ class Gate:
     def done(self, tokens: int) -> None:
         """So many tokens were worked off."""
         self._pass(tokens)
+
+    def _count(self, turned: int) -> None:
+        """One more came, and was let in or turned away."""
+        now = self._clock()
+        fade = math.exp((self._counted - now) / RECENT)
+        self._counted = now
+        self._came, self._turned = self._came * fade + 1, self._turned * fade + turned
 
     def _pass(self, tokens: int) -> None:
         """Time goes by, busy if anything is held."""

@@ -7,6 +7,7 @@ answered, and then the process ends with code 0. A second signal ends it without
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import socket
@@ -22,7 +23,7 @@ from transduce.server.state import State
 
 MOST_HEADER_BYTES = 32 << 10
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
-
+REFUSED_SECONDS = 1.0  # for a connection too many to say something, and be told so
 
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\n"
@@ -42,13 +43,14 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._header_bytes = 0
-        if len(self.connections) > self.most_connections:
-            transport.write(FULL)
-            transport.close()
         self._timer: asyncio.TimerHandle | None = None
+        self._refused = len(self.connections) > self.most_connections
         self._wait_for_headers()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:  # what was sent is read first: a connection closed before that takes the answer with it
+            self._refuse()
+            return
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._wait_for_headers()  # the next request of a connection that was kept
         super().data_received(data)
@@ -78,8 +80,13 @@ class Protocol(HttpToolsProtocol):
         if self._header_bytes > MOST_HEADER_BYTES:
             raise Overlong
 
+    def _refuse(self) -> None:
+        self.transport.write(FULL)
+        self.transport.close()
+
     def _wait_for_headers(self) -> None:
-        self._timer = self.loop.call_later(self.header_seconds, self._give_up)
+        seconds = REFUSED_SECONDS if self._refused else self.header_seconds
+        self._timer = self.loop.call_later(seconds, self._give_up)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -129,6 +136,8 @@ def serve(app: Starlette, host: str, port: int) -> None:
     print(f"listening on http://{name}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
     logging.getLogger("transduce.server").addHandler(logging.StreamHandler())
     sys.setswitchinterval(0.0005)  # the loop waits for the threads of the models no longer than this
+    gc.collect()
+    gc.freeze()  # nor for a search of all that stays anyway
     Server(config, state).run([listener])
     gate = state.gate
     print(f"stopped: {gate.admitted} requests admitted, {gate.requests} left unanswered", file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ class Settings:
     queue_tokens: int = 16384
     patience: float = 0.25
     batch_tokens: int = 2048
-    workers: int = 2
+    workers: int = 3
     gather: float = 0.002
     pivot: str = ""
     keys: tuple[str, ...] = ()

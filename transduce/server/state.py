@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from transduce.server.batcher import Batcher
@@ -14,6 +15,7 @@ from transduce.server.keys import Keys
 from transduce.server.meter import Meter
 from transduce.server.models import Models, Served
 from transduce.server.settings import Settings
+from transduce.server.tokens import direct
 
 T = TypeVar("T")
 
@@ -23,6 +25,7 @@ class State:
 
     def __init__(self, served: Sequence[Served], settings: Settings) -> None:
         self.settings = settings
+        served = [replace(one, translator=direct(one.translator)) for one in served]
         self.models = Models(served, settings.pivot)
         self.gate = Gate(settings.queue_tokens, settings.patience)
         self.meter = Meter(self)
