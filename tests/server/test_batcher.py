@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest
 
 from transduce.errors import DataError
 from transduce.search.wishes import Stop
-from transduce.server.batcher import Batcher
+from transduce.server.batcher import POLITENESS, Batcher
 from transduce.server.settings import Settings
 from transduce.server.work import Sentence
 
@@ -120,6 +121,17 @@ def test_who_goes_away_is_not_begun_or_asked_to_stop() -> None:
     asyncio.run(run())
     batcher.close()
     assert recorder.batches == [["wait"], ["ab"]]
+
+
+@pytest.mark.skipif(not hasattr(os, "setpriority"), reason="threads have no priorities of their own here")
+def test_the_model_stands_back_behind_the_loop() -> None:
+    _, batcher, _ = made()
+    asyncio.run(batcher.run(Fake(), Sentence("ab"), 1))  # type: ignore[arg-type]
+    (thread,) = batcher._threads
+    assert thread.native_id is not None
+    own, loop = os.getpriority(os.PRIO_PROCESS, thread.native_id), os.getpriority(os.PRIO_PROCESS, 0)
+    assert own == min(19, loop + POLITENESS)
+    batcher.close()
 
 
 def test_a_thread_waits_for_company_only_where_there_was_some() -> None:

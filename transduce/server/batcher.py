@@ -24,7 +24,7 @@ from transduce.server.work import Sentence, Work
 from transduce.translator import Translator
 
 log = logging.getLogger("transduce.server")
-POLITENESS = 10  # of the model's threads, as `nice` counts
+POLITENESS = 10  # by which the model's threads stand back behind the loop, as `nice` counts
 
 
 @dataclass(eq=False)
@@ -166,4 +166,5 @@ class Batcher:
 def _step_back() -> None:
     """Let this thread, and those the engine starts from it, yield to the loop: it must answer, if only to refuse."""
     with suppress(OSError, AttributeError):  # where threads have no priorities of their own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITENESS)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + POLITENESS)
