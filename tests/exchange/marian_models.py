@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from random_runs import lines
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from transduce.data.tokenizer import Tokenizers
@@ -47,15 +48,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def lines(letters: str, seed: int, count: int = 1000) -> list[str]:
-    chooser = random.Random(seed)
-    return [
-        " ".join("".join(chooser.choices(letters, k=chooser.randint(1, 7))) for _ in range(chooser.randint(1, 9)))
-        for _ in range(count)
-    ]
-
-
-SOURCE, TARGET = lines("abcdefghij", 1), lines("hijklmnopqß", 2)
+SOURCE, TARGET = lines("abcdefghij", 1, 1000), lines("hijklmnopqß", 2, 1000)
 
 
 @cache

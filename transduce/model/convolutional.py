@@ -22,7 +22,7 @@ from transduce.model.attention import Attention, Sight, Trace
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.positions import Learned, Sinusoidal, Unordered
-from transduce.model.whole import StepwiseDecoder
+from transduce.model.whole import TopDecoder
 
 AddedPositions = Learned | Sinusoidal | Unordered  # the others are matters of self-attention
 HALF = math.sqrt(0.5)  # a sum of two keeps the variance of one
@@ -70,20 +70,11 @@ class ConvolutionalEncoder(Convolutions):
 
 
 @dataclass(frozen=True)
-class ConvolutionalDecoder(StepwiseDecoder, Convolutions):
+class ConvolutionalDecoder(TopDecoder, Convolutions):
     """Layers of gated convolution over the words so far, each with its own attention to the encoder's top."""
 
     kind: ClassVar[str] = "convolutional"
     attention: OneHead = OneHead()
-
-    def check_width(self, d_model: int) -> None:
-        try:
-            self.attention.check_width(d_model)
-        except ConfigError as error:
-            raise ConfigError(f"attention.{error}") from None
-
-    def check_depth(self, encoder_layers: int) -> None:
-        """The top is all it looks at."""
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> ConvolutionalDecoderStack:
         return ConvolutionalDecoderStack(self, d_model, dropout)

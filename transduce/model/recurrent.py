@@ -19,7 +19,7 @@ from transduce.model.attention import Attention, Sight, Trace
 from transduce.model.contract import Memory, State
 from transduce.model.dropout import Dropout
 from transduce.model.scores import Additive, Bilinear, Score
-from transduce.model.whole import StepwiseDecoder
+from transduce.model.whole import TopDecoder
 
 Cell = Literal["lstm", "gru", "elman"]
 CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
@@ -162,7 +162,7 @@ Look = Luong | Bahdanau | FixedVector
 
 
 @dataclass(frozen=True)
-class RecurrentDecoder(StepwiseDecoder):
+class RecurrentDecoder(TopDecoder):
     """Layers of cells over the target, on the top of any encoder.
 
     `summary` is the vector that the first state is made of: the first and the last real place of the source (so a
@@ -178,15 +178,6 @@ class RecurrentDecoder(StepwiseDecoder):
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise ConfigError(f"layers: expected at least 1, got {self.layers}")
-
-    def check_width(self, d_model: int) -> None:
-        try:
-            self.attention.check_width(d_model)
-        except ConfigError as error:
-            raise ConfigError(f"attention.{error}") from None
-
-    def check_depth(self, encoder_layers: int) -> None:
-        """The top is all it looks at."""
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> RecurrentStack:
         return self.attention.decoder(self, d_model, dropout)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import Holding, Memory, State, stepwise_log_probs
 from transduce.model.packing import LONGEST, Lying, Packed, on_gpu
@@ -214,3 +215,27 @@ class StepwiseDecoder:
 
     def assemble(self, parts: Parts) -> Seq2Seq:
         return Seq2Seq(parts)
+
+
+class Looking(Protocol):
+    """The config of how a decoder looks at the source."""
+
+    def check_width(self, d_model: int) -> None: ...
+
+
+class TopDecoder(StepwiseDecoder):
+    """Those of them that look at the encoder's top alone."""
+
+    @property
+    def attention(self) -> Looking:
+        """A field of each config."""
+        raise NotImplementedError
+
+    def check_width(self, d_model: int) -> None:
+        try:
+            self.attention.check_width(d_model)
+        except ConfigError as error:
+            raise ConfigError(f"attention.{error}") from None
+
+    def check_depth(self, encoder_layers: int) -> None:
+        """Any depth will do."""
