@@ -17,7 +17,7 @@ from transduce.objectives.r_drop import RDrop
 from transduce.objectives.reinforce import Reinforce
 from transduce.objectives.sequence import SequenceLevel
 from transduce.search.choice import SearchChoice
-from transduce.search.fit import check_fit
+from transduce.search.fit import check_fit, check_reads, check_search
 from transduce.search.settings import Beam
 from transduce.training.settings import Training, Validation
 
@@ -74,8 +74,9 @@ class Config:
             raise ConfigError(f"seed: expected 0 or more, got {self.seed}")
         decoder = self.model.decoder
         check_fit(self.objective, decoder, "objective", typing.get_args(ObjectiveChoice))
-        check_fit(self.search, decoder)
-        check_fit(self.validation.search, decoder, "validation.search")
+        for where, search in (("search", self.search), ("validation.search", self.validation.search)):
+            check_search(search, decoder, where)
+            check_reads(search, self.model, where)
         if self.data.shapes and not isinstance(self.model.source, Tokens):
             raise ConfigError(
                 f"data.shapes: {self.data.shapes} shapes are for batches as wide as long, and recordings and pictures"

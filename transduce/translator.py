@@ -19,7 +19,7 @@ from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import ConfigError, DataError
 from transduce.per_text import Words, check_all_used, for_all, groups, one_a_text, part_of, words_of
-from transduce.search.fit import check_fit
+from transduce.search.fit import check_search
 from transduce.search.hypothesis import Choice, Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
@@ -236,7 +236,7 @@ class Translator:
         """The search given, else the model's own, else a beam search of the size asked for; it must fit the model."""
         chosen = self._asked_for(beam, n_best, search)
         if self.decoder is not None:
-            check_fit(chosen, self.decoder)
+            check_search(chosen, self.decoder)
         return chosen
 
     def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:

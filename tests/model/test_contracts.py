@@ -264,6 +264,8 @@ def test_tracing_changes_nothing_and_shows_attention(model: Seq2Seq, request: py
 
     config = VARIANTS[name]
     (size, target), source = batch.inputs.shape, batch.source.size(1)
+    looking = [trace.get(f"decoder.{number}.cross") for number in range(config.decoder.layers)]
+    assert config.decoder.cross_heads == tuple(0 if weights is None else weights.size(1) for weights in looking)
     hidden = ~batch.source_mask[:, None, None]  # (B, 1, 1, S)
     ahead = torch.ones(target, target, dtype=torch.bool).triu(1)
     seen: set[str] = set()

@@ -175,6 +175,7 @@ def test_scoring_traces_where_each_token_looks(scene: Scene) -> None:
     torch.testing.assert_close(scored[possible], untraced[possible], atol=1e-5, rtol=1e-5)
     for layer in range(scene.config.decoder.layers):
         weights = trace[f"decoder.{layer}.cross"]
+        assert weights.size(1) == scene.config.decoder.cross_heads[layer]
         assert weights.size(2) >= batch.gold.size(1)
         assert not weights.masked_select(~batch.source_mask[:, None, None]).any()
         if isinstance(scene.config.decoder.attention.weights, Softmax):

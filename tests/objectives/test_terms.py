@@ -6,6 +6,8 @@ import itertools
 import math
 import tomllib
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -276,6 +278,47 @@ def test_what_is_refused_when_the_config_is_read(terms: str, expected: str) -> N
     with pytest.raises(ConfigError) as caught:
         configs.load(Config, None, [f"objective.terms={terms}"])
     assert expected in str(caught.value)
+
+
+RECURRENT = ["model.decoder.kind=recurrent", "model.decoder.layers=3"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            [*RECURRENT, "model.decoder.attention=fixed_vector", "objective.terms=guided_attention"],
+            "objective.terms[0].layer: guided attention needs a layer that attends to the source, and layer -1 of"
+            " model.decoder does not; choose a decoder that does, or leave the term out",
+        ),
+        (
+            [*RECURRENT, "objective.terms=guided_alignment"],
+            "objective.terms[0].layer: guided attention needs a layer that attends to the source, and layer -2 of"
+            " model.decoder does not; choose layer 2, or leave the term out",
+        ),
+        (
+            [*RECURRENT, "objective.terms=[{kind='guided_attention', heads=[1]}]"],
+            "objective.terms[0].heads: expected numbers from 0 to 0 in this layer, got [1]",
+        ),
+        (
+            ["objective={kind='r_drop', terms=[{kind='guided_alignment', heads=[0, 8]}]}"],
+            "objective.terms[0].heads: expected numbers from 0 to 7 in this layer, got [0, 8]",
+        ),
+        (
+            ["objective={kind='minimum_risk', cross_entropy={terms=[{kind='guided_attention', heads=[9]}]}}"],
+            "objective.cross_entropy.terms[0].heads: expected numbers from 0 to 7 in this layer, got [9]",
+        ),
+    ],
+)
+def test_attention_that_is_not_there_is_refused_when_the_config_is_read(overrides: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.load(Config, None, overrides)
+    assert expected in str(caught.value)
+
+
+def test_of_a_decoder_that_does_not_say_where_it_looks_the_run_will_tell() -> None:
+    model: Any = SimpleNamespace(decoder=SimpleNamespace(layers=2))  # a class of the user's own
+    GuidedAttention(heads=(99,)).check(model)
 
 
 def test_a_negative_weight_of_the_cross_entropy_is_refused() -> None:

@@ -13,10 +13,11 @@ from transduce.experiment import Config
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder
+from transduce.model.upsampled import Upsampled
 from transduce.objectives.masked_prediction import MaskedPrediction
-from transduce.search.fit import check_fit
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk
-from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
+from transduce.search.fit import check_search
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
+from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.training.settings import Validation
 from transduce.translator import Translator
 
@@ -36,23 +37,33 @@ class Silent:
     """A user's own class that says nothing."""
 
 
+CTC_DECODER = ParallelDecoder(length=Upsampled())
+CANDIDATES: list[tuple[Any, Any]] = [
+    (Samples(), TransformerDecoder()),
+    (Beam(4, n_best=4), TransformerDecoder()),
+    (Joint(4, n_best=4), TransformerDecoder()),
+    (MaskPredict(n_best=5), ParallelDecoder()),
+    (CTCCollapse(4, 4), CTC_DECODER),
+]
+
+
 @pytest.mark.parametrize("search", [Beam(), Greedy(), Sample(), MinimumBayesRisk(), Silent()])
 def test_what_writes_token_by_token_fits_today_s_searches(search: Any) -> None:
-    check_fit(search, TransformerDecoder())
-    check_fit(search, Silent())
+    check_search(search, TransformerDecoder())
+    check_search(search, Silent())
     with pytest.raises(ConfigError, match=r"needs a decoder that writes token by token; model.decoder is 'parallel'"):
-        check_fit(search, ParallelDecoder())
+        check_search(search, ParallelDecoder())
 
 
 def test_the_text_says_what_fits() -> None:
     with pytest.raises(ConfigError) as caught:
-        check_fit(MaskPredict(), TransformerDecoder(), "validation.search")
+        check_search(MaskPredict(), TransformerDecoder(), "validation.search")
     assert str(caught.value) == (
         "validation.search.kind: 'mask_predict' needs a decoder that writes all tokens at once;"
         " model.decoder is 'transformer', which fits beam or greedy or sample or mbr or joint"
     )
     with pytest.raises(ConfigError) as caught:
-        check_fit(Beam(), ParallelDecoder())
+        check_search(Beam(), ParallelDecoder())
     assert str(caught.value) == (
         "search.kind: 'beam' needs a decoder that writes token by token; model.decoder is 'parallel',"
         " which fits mask_predict"
@@ -69,6 +80,64 @@ def test_a_config_refuses_a_misfit_when_it_is_made() -> None:
     with pytest.raises(ConfigError, match=r"^validation.search.kind: 'greedy' needs a decoder"):
         Config(model=model, objective=objective, search=MaskPredict())
     Config(model=model, objective=objective, search=MaskPredict(), validation=Validation(search=MaskPredict()))
+
+
+def test_what_finds_candidates_has_to_fit_and_is_named() -> None:
+    for candidates, decoder in CANDIDATES:
+        check_search(MinimumBayesRisk(candidates), decoder)
+    with pytest.raises(ConfigError) as caught:
+        check_search(MinimumBayesRisk(), ParallelDecoder())
+    assert str(caught.value) == (
+        "search.candidates.kind: 'sample' needs a decoder that writes token by token; model.decoder is 'parallel',"
+        " which fits mask_predict"
+    )
+    with pytest.raises(ConfigError, match=r"'ctc' needs .*; model.decoder is 'transformer', which fits sample or beam"):
+        check_search(MinimumBayesRisk(CTCCollapse(4, 4)), TransformerDecoder())
+
+
+NO_HEAD = (
+    "search.kind: 'joint' needs a model with a head 'ctc', and model.heads is ['length']; set model.heads=['length',"
+    " 'ctc'] with a term that trains it, or choose beam or greedy or sample or mbr"
+)
+NO_ATTENTION = (
+    "search.coverage: expected 0, for model.decoder 'recurrent' does not look at the source by attention, so that there"
+    " is nothing to cover with; or choose a decoder that does"
+)
+FIXED = ["model.decoder.kind=recurrent", "model.decoder.attention=fixed_vector"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["model.heads=length", "search.kind=joint"], NO_HEAD),
+        (["model.heads=length", "validation.search=joint"], f"validation.{NO_HEAD}"),
+        (
+            ["search={kind='mbr',candidates={kind='joint',n_best=3}}"],
+            "search.candidates.kind: 'joint' needs a model with a head 'ctc', and model.heads is []; set"
+            " model.heads=['ctc'] with a term that trains it, or choose sample or beam",
+        ),
+        ([*FIXED, "search.coverage=0.2"], NO_ATTENTION),
+        ([*FIXED, "validation.search={kind='beam',coverage=0.2}"], f"validation.{NO_ATTENTION}"),
+        (
+            [*FIXED, "search={kind='mbr',candidates={kind='beam',n_best=4,coverage=0.2}}"],
+            NO_ATTENTION.replace("search.", "search.candidates."),
+        ),
+    ],
+)
+def test_what_a_search_reads_besides_must_be_there_when_the_config_is_read(overrides: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.load(Config, None, overrides)
+    assert str(caught.value).endswith(f": {expected}")
+
+
+def test_and_where_it_is_there_nothing_is_refused() -> None:
+    searches = [f"{where}={{kind='{kind}'}}" for where in ("search", "validation.search") for kind in ("joint", "beam")]
+    for search in searches:
+        configs.load(Config, None, ["model.heads=ctc", search])
+    covered = ["model.decoder.kind=recurrent", "search.coverage=0.2"]
+    for decoder in (covered, ["model.decoder.kind=convolutional", "search.coverage=0.2"], ["search.coverage=0.2"]):
+        configs.load(Config, None, decoder)
+    configs.load(Config, None, FIXED)
 
 
 def test_and_when_it_is_read() -> None:

@@ -76,6 +76,11 @@ class ConvolutionalDecoder(TopDecoder, Convolutions):
     kind: ClassVar[str] = "convolutional"
     attention: OneHead = OneHead()
 
+    @property
+    def cross_heads(self) -> tuple[int, ...]:
+        """How many heads of each layer look at the source."""
+        return (self.attention.heads,) * self.layers
+
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> ConvolutionalDecoderStack:
         return ConvolutionalDecoderStack(self, d_model, dropout)
 

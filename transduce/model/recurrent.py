@@ -149,6 +149,7 @@ class Bahdanau(Attention):
 class FixedVector:
     """No attention: the whole sentence in the first state (Sutskever), or also beside every word (Cho)."""
 
+    heads: ClassVar[int] = 0
     every_step: bool = False
 
     def check_width(self, d_model: int) -> None:
@@ -178,6 +179,11 @@ class RecurrentDecoder(TopDecoder):
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise ConfigError(f"layers: expected at least 1, got {self.layers}")
+
+    @property
+    def cross_heads(self) -> tuple[int, ...]:
+        """How many heads of each layer look at the source: of the last alone, if any."""
+        return (0,) * (self.layers - 1) + (self.attention.heads,)
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> RecurrentStack:
         return self.attention.decoder(self, d_model, dropout)

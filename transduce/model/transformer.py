@@ -78,6 +78,11 @@ class WiredStack(Stack):
 
     wiring: Wiring = Top()
 
+    @property
+    def cross_heads(self) -> tuple[int, ...]:
+        """How many heads of each layer look at the source."""
+        return (self.attention.heads,) * self.layers
+
     def check_depth(self, encoder_layers: int) -> None:
         self.wiring.check_depth(encoder_layers, self.layers)
 

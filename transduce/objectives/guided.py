@@ -38,6 +38,21 @@ class Guided(Weighted):
                 f"layer: expected a decoder layer from 0 to {layers - 1}, or from {-layers} to -1 counted from the top,"
                 f" got {self.layer}"
             )
+        heads = getattr(model.decoder, "cross_heads", None)  # of a user's own class nothing is known before it runs
+        if heads is not None:
+            self._check_heads(heads)
+
+    def _check_heads(self, heads: tuple[int, ...]) -> None:
+        """Of a decoder that looks at the source by so many heads in each layer."""
+        own, looking = heads[self.layer], [layer for layer, count in enumerate(heads) if count]
+        if not own:
+            fit = f"choose layer {' or '.join(map(str, looking))}" if looking else "choose a decoder that does"
+            raise ConfigError(
+                f"layer: guided attention needs a layer that attends to the source, and layer {self.layer} of"
+                f" model.decoder does not; {fit}, or leave the term out"
+            )
+        if max(self.heads, default=0) >= own:
+            raise ConfigError(f"heads: expected numbers from 0 to {own - 1} in this layer, got {list(self.heads)}")
 
     def attention(self, passed: Pass) -> Tensor:
         """Cross-attention of the chosen layer and heads, (B, heads, T, S), in single precision."""

@@ -1,7 +1,9 @@
-"""Which search and objective go with which decoder: these say what they need, a decoder what it offers.
+"""Which search and objective go with which model: these say what they need, a decoder what it offers.
 
 Both are one word, `needs` and `offers`, of the config class (or of its instances, where a setting decides). Classes of
-the user's own that say nothing are taken for stepwise ones. Imports no torch, so that a translator can check too.
+the user's own that say nothing are taken for stepwise ones. What a search reads besides, a head of the model
+(`needs_head`) or attention to the source (`needs_attention`, of a decoder's `cross_heads`), is known where the whole
+config is. Imports no torch, so that a translator can check too.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 
 from transduce.config import kind_of
 from transduce.errors import ConfigError
+from transduce.search.choice import SearchChoice
+from transduce.search.minimum_bayes_risk import Candidates, MinimumBayesRisk
 
 STEPWISE = "stepwise"
 MEANING = {
@@ -21,21 +25,47 @@ MEANING = {
 }
 
 
-def check_fit(chosen: Any, decoder: Any, where: str = "search", choices: Iterable[type[Any]] = ()) -> None:
-    """Refuse a config that the decoder's cannot serve; `where` is its dotted key, `choices` all kinds it could be.
-
-    Without choices it is a search.
-    """
-    needs, offers = getattr(chosen, "needs", STEPWISE), getattr(decoder, "offers", STEPWISE)
+def check_fit(chosen: Any, decoder: Any, where: str, choices: Iterable[type[Any]]) -> None:
+    """Refuse a config that the decoder's cannot serve; `where` is its dotted key, `choices` all kinds it could be."""
+    needs, offers = _needs(chosen), getattr(decoder, "offers", STEPWISE)
     if needs != offers:
-        fitting = [kind_of(cls) for cls in choices or _searches() if getattr(cls(), "needs", STEPWISE) == offers]
+        fitting = [kind_of(cls) for cls in choices if _needs(cls()) == offers]
         raise ConfigError(
             f"{where}.kind: '{kind_of(type(chosen))}' needs a decoder that {MEANING.get(needs, needs)};"
             f" model.decoder is '{kind_of(type(decoder))}', which fits {' or '.join(fitting) or 'nothing here'}"
         )
 
 
-def _searches() -> tuple[type[Any], ...]:
-    from transduce.search.choice import SearchChoice
+def check_search(search: Any, decoder: Any, where: str = "search") -> None:
+    """The same for a search, or for that which finds its candidates."""
+    finder, where, choices = _finder(search, where)
+    check_fit(finder, decoder, where, choices)
 
-    return typing.get_args(SearchChoice)
+
+def check_reads(search: Any, model: Any, where: str = "search") -> None:
+    """Refuse a search that reads what this model, by its config, does not have."""
+    finder, where, choices = _finder(search, where)
+    decoder, heads = model.decoder, [head.kind for head in model.heads]
+    head = getattr(finder, "needs_head", "")
+    if head and head not in heads:
+        others = [kind_of(cls) for cls in choices if _needs(cls()) == _needs(finder) and not hasattr(cls, "needs_head")]
+        raise ConfigError(
+            f"{where}.kind: '{kind_of(type(finder))}' needs a model with a head '{head}', and model.heads is {heads};"
+            f" set model.heads={[*heads, head]} with a term that trains it, or choose {' or '.join(others)}"
+        )
+    if getattr(finder, "needs_attention", False) and not any(getattr(decoder, "cross_heads", (1,))):
+        raise ConfigError(
+            f"{where}.coverage: expected 0, for model.decoder '{kind_of(type(decoder))}' does not look at the source by"
+            " attention, so that there is nothing to cover with; or choose a decoder that does"
+        )
+
+
+def _needs(chosen: Any) -> str:
+    return str(getattr(chosen, "needs", STEPWISE))
+
+
+def _finder(search: Any, where: str) -> tuple[Any, str, tuple[type[Any], ...]]:
+    """What runs the model, its dotted key, and all that it could be."""
+    if isinstance(search, MinimumBayesRisk):
+        return search.candidates, f"{where}.candidates", typing.get_args(Candidates)
+    return search, where, typing.get_args(SearchChoice)

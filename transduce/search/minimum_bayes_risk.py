@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from transduce.config import kind_of
+from transduce.errors import ConfigError
 from transduce.search.hypothesis import Search
 from transduce.search.limits import require
-from transduce.search.settings import Beam, Sample
+from transduce.search.settings import Beam, CTCCollapse, Joint, MaskPredict, Sample
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class Samples(Sample):
     kind: ClassVar[str] = "sample"
 
     samples: int = 32
+
+
+Candidates = Samples | Beam | MaskPredict | CTCCollapse | Joint
 
 
 @dataclass(frozen=True)
@@ -34,17 +39,18 @@ class MinimumBayesRisk:
 
     kind: ClassVar[str] = "mbr"
 
-    candidates: Samples | Beam = Samples()
+    candidates: Candidates = Samples()
     utility: Literal["chrf", "bleu"] = "chrf"
     n_best: int = 1
     tokenize: str = "13a"
 
     def __post_init__(self) -> None:
-        expected = (
-            "a search with several hypotheses, such as {kind='sample',samples=32} or {kind='beam',size=8,n_best=8}"
-        )
-        require(self.hypotheses > 1, "candidates", self.candidates, expected)
         most = self.hypotheses
+        if most < 2:
+            raise ConfigError(
+                "candidates: expected a search with several hypotheses, such as {kind='sample',samples=32} or"
+                f" {{kind='beam',size=8,n_best=8}}, got '{kind_of(type(self.candidates))}', which gives {most}"
+            )
         require(1 <= self.n_best <= most, "n_best", self.n_best, f"a whole number from 1 to the {most} candidates")
 
     @property

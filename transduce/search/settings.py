@@ -190,6 +190,7 @@ class Joint:
     """
 
     needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+    needs_head: ClassVar[str] = "ctc"  # of the model
 
     size: int = 5
     weight: float = 0.5
