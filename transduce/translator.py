@@ -105,9 +105,9 @@ class Translator:
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
-        `beam` and `n_best` change the model's own search to a beam search of that size; `search` replaces it. `to`
-        puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags (one
-        language, or one a text).
+        `n_best` asks the model's own search for so many, `beam` for a beam search of that size; `search` replaces it.
+        `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags
+        (one language, or one a text).
         `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
         that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
         `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model.
@@ -233,24 +233,24 @@ class Translator:
         return (self.tokenizers.source.tag(language),) if language else ()
 
     def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
-        """The search given, else the model's own, else a beam search of the size asked for; it must fit the model."""
+        """The search given, else the model's own for `n_best`, or a beam search of that size; it must fit the model."""
         chosen = self._asked_for(beam, n_best, search)
         if self.decoder is not None:
             check_search(chosen, self.decoder)
         return chosen
 
     def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:
-        """A beam search has the limits of the model's own search."""
+        """One that finds a single translation has to be a beam search for several, with its own limits."""
         if not beam and n_best == 1:
             return self.search if search is None else search
         if beam < 0:
             raise ConfigError(f"beam: expected a size of at least 1, or 0 for the model's own search, got {beam}")
         if search is not None:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
-        if not beam and isinstance(self.search, Choice):
-            return replace(self.search, n_best=n_best)  # type: ignore[type-var]
+        if not beam and hasattr(self.search, "with_n_best"):
+            return self.search.with_n_best(n_best)
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
-        return replace(own, size=max(beam or own.size, n_best), n_best=n_best)
+        return replace(own, size=beam or own.size, n_best=1).with_n_best(n_best)
 
     def find(self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes] = ()) -> list[list[Hypothesis]]:
         """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""

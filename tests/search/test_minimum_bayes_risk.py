@@ -61,11 +61,16 @@ def test_a_text_drawn_twice_weighs_twice() -> None:
     [
         (
             "search={kind='mbr',candidates={kind='beam'}}",
-            "search.candidates: expected a search with several hypotheses",
+            "search.candidates: expected a search with several hypotheses, such as {kind='sample',samples=32} or"
+            " {kind='beam',size=8,n_best=8}, got 'beam', which gives 1",
         ),
+        ("search={kind='mbr',candidates={samples=1}}", "got 'sample', which gives 1"),
         ("search={kind='mbr',n_best=33}", "search.n_best: expected a whole number from 1 to the 32 candidates, got 33"),
         ("search={kind='mbr',utility='ter'}", "search.utility: 'ter' is not one of chrf, bleu"),
-        ("search={kind='mbr',candidates='greedy'}", "search.candidates.kind: 'greedy' is not one of sample, beam"),
+        (
+            "search={kind='mbr',candidates='greedy'}",
+            "search.candidates.kind: 'greedy' is not one of sample, beam, mask_predict",
+        ),
     ],
 )
 def test_what_is_refused(override: str, expected: str) -> None:

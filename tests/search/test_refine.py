@@ -23,7 +23,7 @@ from transduce.model.upsampled import Upsampled
 from transduce.search.ctc import collapse
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import CTCCollapse, MaskPredict
-from transduce.search.wishes import NOTHING, Wishes
+from transduce.search.wishes import NOTHING, Stop, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 9
@@ -190,6 +190,13 @@ def test_ctc_cannot_be_told_what_to_say(wish: Wishes) -> None:
         "prefixes, include, exclude: a decoder with CTC spreads its tokens over frames as it likes and cannot be told"
         " what to say; use a model that writes token by token"
     )
+
+
+def test_a_wish_that_it_might_stop_is_none_of_these() -> None:
+    """A server has it for every text."""
+    model = build(Upsampled())
+    stops = [Wishes(stop=Stop()) for _ in SOURCES]
+    assert find(CTCCollapse(), model, SOURCES, stops) == find(CTCCollapse(), model, SOURCES)
 
 
 @pytest.mark.parametrize("wish", [Wishes(include=(((4,),),)), Wishes(exclude=((4,),))], ids=str)

@@ -19,7 +19,7 @@ from transduce.model.contract import UNDECIDED, Memory, Parallel, rows
 from transduce.search.constraints import checked
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import CTCCollapse
-from transduce.search.wishes import NOTHING, Wishes
+from transduce.search.wishes import Wishes
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CTCSearch:
         wishes: Sequence[Wishes] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        if any(wish != NOTHING for wish in checked(wishes, len(memory.mask))):
+        if any(wish.prefix or wish.include or wish.exclude for wish in checked(wishes, len(memory.mask))):
             raise ConfigError(
                 "prefixes, include, exclude: a decoder with CTC spreads its tokens over frames as it likes and cannot"
                 " be told what to say; use a model that writes token by token"

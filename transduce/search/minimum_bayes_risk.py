@@ -7,7 +7,7 @@ metric of texts, which a search does not see: the translator has the candidates 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from transduce.config import kind_of
@@ -61,6 +61,11 @@ class MinimumBayesRisk:
     def hypotheses(self) -> int:
         """How many candidates a sentence has."""
         return self.candidates.hypotheses
+
+    def with_n_best(self, count: int) -> MinimumBayesRisk:
+        """The same for so many, of at least as many candidates."""
+        candidates = self.candidates if self.hypotheses >= count else self.candidates.with_n_best(count)
+        return replace(self, candidates=candidates, n_best=count)
 
     def build(self) -> Search:
         """The search for all candidates."""

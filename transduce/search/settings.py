@@ -6,8 +6,8 @@ So a translator with another engine reads and checks the same settings on a mach
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from transduce.search.hypothesis import Search
 from transduce.search.limits import Limits, require
@@ -57,6 +57,11 @@ class Beam:
     def hypotheses(self) -> int:
         """How many a sentence gets."""
         return self.n_best
+
+    def with_n_best(self, count: int) -> Beam:
+        """The same for so many hypotheses, and as wide as that takes."""
+        wide = -(-count // self.groups) * self.groups
+        return replace(self, size=max(self.size, wide), n_best=count)
 
     def build(self) -> Search:
         from transduce.search.beam import BeamSearch
@@ -111,6 +116,10 @@ class Sample:
         """How many a sentence gets."""
         return self.samples
 
+    def with_n_best(self, count: int) -> Self:
+        """So many draws."""
+        return replace(self, samples=count)
+
     def build(self) -> Search:
         from transduce.search.stepwise import StepwiseSearch, drawing
 
@@ -144,6 +153,10 @@ class MaskPredict:
         """How many a sentence gets at most."""
         return self.n_best
 
+    def with_n_best(self, count: int) -> MaskPredict:
+        """The same for so many hypotheses, and as many lengths tried as that takes."""
+        return replace(self, length_candidates=max(self.length_candidates, count), n_best=count)
+
     def build(self) -> Search:
         from transduce.search.refine import MaskPredictSearch
 
@@ -174,6 +187,10 @@ class CTCCollapse:
     def hypotheses(self) -> int:
         """How many a sentence gets at most."""
         return self.n_best
+
+    def with_n_best(self, count: int) -> CTCCollapse:
+        """The same for so many hypotheses, of as many beginnings as that takes."""
+        return replace(self, size=max(self.size, count), n_best=count)
 
     def build(self) -> Search:
         from transduce.search.ctc import CTCSearch
@@ -212,6 +229,10 @@ class Joint:
     def hypotheses(self) -> int:
         """How many a sentence gets at most."""
         return self.n_best
+
+    def with_n_best(self, count: int) -> Joint:
+        """The same for so many hypotheses, of as many candidates as that takes."""
+        return replace(self, size=max(self.size, count), n_best=count)
 
     def build(self) -> Search:
         from transduce.search.joint import JointSearch
