@@ -148,3 +148,14 @@ def test_a_base_lies_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_what_is_refused(tmp_path: Path, text: str, overrides: list[str], expected: str) -> None:
     assert expected in refusal(tmp_path, text, *overrides)
+
+
+@pytest.mark.parametrize("name", ["missing.toml", "tiny"])
+def test_a_file_that_is_not_there(name: str) -> None:
+    """A preset is no comparison, and is not offered as one."""
+    with pytest.raises(ConfigError) as caught:
+        read_plan(name)
+    assert str(caught.value) == (
+        f"{name}: no such file; give a comparison file, a .toml file with a [[variant]] for each thing to compare"
+        " (a preset is the base of one, not one itself)"
+    )

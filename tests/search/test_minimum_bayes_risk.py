@@ -69,7 +69,7 @@ def test_a_text_drawn_twice_weighs_twice() -> None:
         ("search={kind='mbr',utility='ter'}", "search.utility: 'ter' is not one of chrf, bleu"),
         (
             "search={kind='mbr',candidates='greedy'}",
-            "search.candidates.kind: 'greedy' is not one of sample, beam, mask_predict",
+            "search.candidates.kind: 'greedy' is not one of sample, beam, mask_predict, ctc, joint",
         ),
     ],
 )

@@ -100,6 +100,11 @@ class Plan:
 
 def read_plan(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
     """The plan in a comparison file; a ConfigError names the file, the variant and the dotted key."""
+    if not Path(file).is_file():
+        raise ConfigError(
+            f"{file}: no such file; give a comparison file, a .toml file with a [[variant]] for each thing to compare"
+            " (a preset is the base of one, not one itself)"
+        )
     own = [text for text in overrides if text.partition("=")[0].strip() in _OWN]
     common = [text for text in overrides if text not in own]
     written = configs.layers(Comparison, file, own)
