@@ -166,6 +166,45 @@ def test_a_short_run_is_told_why_it_is_not_compiled(
     )
 
 
+def test_where_memory_ends_before_the_first_step_it_is_told_and_not_compiled(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def short(*_: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(start, "warm_up", short)
+    with pytest.raises(RunError, match=r"^out of memory at step 1: lower data\.tokens \(now 160\)"):
+        toys.run(corpus, tmp_path / "asked", "training.compile=true", "data.shapes=1")
+    monkeypatch.setattr(start, "hindrance", lambda *_: "")
+    monkeypatch.setattr(compiled, "SECONDS", 0.0)
+    toys.run(corpus, tmp_path / "auto", "training.steps=2", "data.shapes=1")
+    assert "compiled, batches do not fit in the GPU's memory; going on as it is written" in capsys.readouterr().err
+    monkeypatch.setattr(compiled, "_timed", short)
+    toys.run(corpus, tmp_path / "large", "training.steps=2", "data.shapes=1")
+    assert "not compiled: a batch does not fit in the GPU's memory as it is written" in capsys.readouterr().err
+    assert len(losses(tmp_path / "auto")) == len(losses(tmp_path / "large")) == 2
+
+
+def test_who_asks_for_it_in_vain_is_told(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(start, "hindrance", lambda *_: "several processes train as it is written")
+    toys.run(corpus, tmp_path / "asked", "training.steps=2", "training.compile=true")
+    assert "training.compile: not compiled: several processes train as it is written" in capsys.readouterr().err
+    toys.run(corpus, tmp_path / "auto", "training.steps=2")  # on a CPU nobody expects it
+    assert "training.compile" not in capsys.readouterr().err
+
+
+def test_tokens_that_were_found_leave_memory_for_compiled_code(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(start, "_fitted", lambda *_: 200)
+    monkeypatch.setattr(start, "_compiled", lambda *_: None)
+    toys.run(corpus, tmp_path / "run", "training.steps=2", "training.compile=true", "data.tokens=0", "data.shapes=2")
+    assert "data.tokens: 150 of them, for compiled code takes more memory" in capsys.readouterr().err
+    assert toys.final(tmp_path / "run").state["tokens"] == 150
+
+
 @pytest.mark.parametrize(
     ("overrides", "device", "processes", "reason"),
     [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -22,6 +25,7 @@ from transduce.objectives.r_drop import RDrop
 from transduce.objectives.terms import ZLoss
 from transduce.training.optimizer import Adam, update
 from transduce.training.passes import Eager, Graphed
+from transduce.training.settings import Training
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 19
@@ -67,6 +71,33 @@ def test_in_half_precision_the_weights_stay_whole() -> None:
     assert not torch.equal(half.total, whole.total)
     torch.testing.assert_close(half.total, whole.total, rtol=0.02, atol=0)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("precision", "on_gpu", "on_cpu"), [("auto", True, False), ("bf16", True, True), ("fp32", False, False)]
+)
+def test_where_products_are_narrow(precision: Literal["auto", "bf16", "fp32"], on_gpu: bool, on_cpu: bool) -> None:
+    training = Training(precision=precision)
+    assert (training.narrow("cuda"), training.narrow("cpu")) == (on_gpu, on_cpu)
+
+
+def test_memory_that_ends_while_recording_is_no_reason_to_record_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def full(*_: object, **__: object) -> Iterator[None]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", full)
+    said: list[str] = []
+    run = Graphed(Step(build(), CrossEntropy().build()), torch.device("cpu"), False, said.append)
+    (batch,) = batches(1)
+    run(batch, 0)
+    with pytest.raises(torch.OutOfMemoryError):  # for Halving, which makes such batches smaller
+        run(batch, 1)
+    assert not run.failed
+    assert not said
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,12 @@ def pays(config: Config, session: Session, passes: Eager, batch: Batch, say: Cal
     if config.training.compile is True:
         return True
     place, training = session.place, config.training
-    with trial(session, passes.module):
-        seconds = min(_timed(passes, batch, place.step, session.device) for _ in range(3))
+    try:
+        with trial(session, passes.module):
+            seconds = min(_timed(passes, batch, place.step, session.device) for _ in range(3))
+    except torch.OutOfMemoryError:
+        say("training.compile: not compiled: a batch does not fit in the GPU's memory as it is written")
+        return False
     left = (training.steps - place.step) * training.accumulate * seconds
     if SAVED * left > SECONDS:
         return True

@@ -151,8 +151,8 @@ class _Run:
                     " training.minutes or validation.patience to go on"
                 )
                 return Outcome(self.folder, place.step, reason, place.validation)
-            self._make_ready(log)
             with explained_shortage(self.config, place):
+                self._make_ready(log)
                 with prefetched(self._stream(), ahead=4 * self.group.size) as ready:
                     while not reason:
                         reason = self._step(ready, log, stop)

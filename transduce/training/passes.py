@@ -108,6 +108,8 @@ class Graphed(Eager):
             # thread_local: the thread that makes batches may meanwhile use the device
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 loss = self.run(held, step)
+        except torch.OutOfMemoryError:
+            raise  # a matter of this batch's size
         except RuntimeError as error:
             self.failed = True
             reason = str(error).split("\n")[0]
@@ -121,7 +123,7 @@ def choose(module: Step, model: EncoderDecoder, config: Config, group: Group, sa
 
     What several processes exchange within a pass is not recorded.
     """
-    device, bf16 = group.device, config.training.precision == "bf16"
+    device, bf16 = group.device, config.training.narrow(group.device.type)
     if group.size > 1:
         from transduce.training.parallel import Copies, Pieces  # slow to import, and of no use to one process
 

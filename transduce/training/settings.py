@@ -28,7 +28,7 @@ class Training:
     optimizer: Optimizer = Adam()
     learning_rate: LearningRate = Paper()
     clip: float = 0.0  # largest gradient norm; 0 = off, as in the paper
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto = bf16 on a GPU, fp32, which is exact, on a CPU
     ema: float = 0.0  # decay of the moving average of weights; 0 = off
     report_every: int = 100
     save_every: int = 1000
@@ -44,6 +44,10 @@ class Training:
     parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: whole, or in pieces
     threads: int = 0  # CPU threads; 0 = what is fastest, found by trying at the start
     tensorboard: bool = False
+
+    def narrow(self, device: str) -> bool:
+        """Whether products are made in bf16 on a kind of device."""
+        return self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
 
     def __post_init__(self) -> None:
         for name in ("steps", "accumulate", "report_every", "save_every", "keep_last"):
