@@ -140,14 +140,17 @@ def test_devices(folder: Path) -> None:
     assert engine.device == torch.device("cpu")
 
 
-def test_precision_and_graphs_in_words(toy: Toy) -> None:
+def test_precision_and_graphs_in_words(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     rounded = transduce.load(toy.model, "cpu", precision="bf16", graphs="compiled")
     assert {parameter.dtype for parameter in rounded.engine.model.parameters()} == {torch.bfloat16}  # type: ignore[attr-defined]
     assert rounded.engine.rooms is None  # type: ignore[attr-defined]
     assert rounded("five", to="de")
+    assert capsys.readouterr().err == "graphs: a CPU has none; searching without\n"
+    transduce.load(toy.model, "cpu")  # nobody asked for any
+    assert not capsys.readouterr().err
     with pytest.raises(ConfigError, match="precision: expected fp32 or bf16, got 'fp16'"):
         transduce.load(toy.model, "cpu", precision="fp16")
-    with pytest.raises(ConfigError, match="graphs: expected on, off or compiled, got 'yes'"):
+    with pytest.raises(ConfigError, match="graphs: expected auto, on, off or compiled, got 'yes'"):
         transduce.load(toy.model, "cpu", graphs="yes")
 
 
@@ -156,7 +159,14 @@ def test_on_a_gpu_searches_are_done_in_rooms(toy: Toy, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, place: module)
     monkeypatch.setattr("transduce.engines.torch_engine.pick_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr("transduce.engines.torch_engine.Rooms", lambda *parts, compiled: ("rooms", compiled))
-    for graphs, rooms in (("on", ("rooms", False)), ("compiled", ("rooms", True)), ("off", None)):
+    settings: dict[str, Any] = {
+        "auto": ("rooms", False),
+        "on": ("rooms", False),
+        "compiled": ("rooms", True),
+        "off": None,
+    }
+    assert transduce.load(toy.model, "cuda").engine.rooms == settings["auto"]  # type: ignore[attr-defined]
+    for graphs, wanted in settings.items():
         translator = transduce.load(toy.model, "cuda", graphs=graphs)
-        assert translator.engine.rooms == rooms  # type: ignore[attr-defined]
-        assert bool(translator.search_tokens) == bool(rooms)
+        assert translator.engine.rooms == wanted  # type: ignore[attr-defined]
+        assert bool(translator.search_tokens) == bool(wanted)

@@ -6,6 +6,7 @@ A run folder is opened with torch, a converted one by the native engine, and the
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ def load(
     weights: Sequence[float] = (),
     engine: str = "auto",
     precision: str = "fp32",
-    graphs: str = "off",  # until it has been run on a GPU
+    graphs: str = "auto",
 ) -> Translator:
     """The translator in a folder, or an ensemble of those in several folders.
 
@@ -52,7 +53,8 @@ def load(
     `engine`: "torch", "native" (for what `transduce convert` wrote: on CPUs, one model), or "auto": native where it
     can be, with torch for what it refuses if the folder has weights for both. With torch, `precision` "bf16" rounds
     the weights to 16 bits, which a GPU runs faster, and `graphs` says whether a GPU's steps are recorded and replayed
-    ("on", "off", or "compiled": torch compiles them first, which takes minutes; for servers).
+    ("on", which is what "auto" means, "off", or "compiled": torch compiles them first, which takes minutes; for
+    servers).
     """
     folders = [Path(folder)] if isinstance(folder, (str, Path)) else [Path(one) for one in folder]
     if not folders:
@@ -61,16 +63,24 @@ def load(
         raise ConfigError(f"engine: expected auto, torch or native, got {engine!r}")
     if precision not in ("fp32", "bf16"):
         raise ConfigError(f"precision: expected fp32 or bf16, got {precision!r}")
-    if graphs not in ("on", "off", "compiled"):
-        raise ConfigError(f"graphs: expected on, off or compiled, got {graphs!r}")
+    if graphs not in ("auto", "on", "off", "compiled"):
+        raise ConfigError(f"graphs: expected auto, on, off or compiled, got {graphs!r}")
     for one in folders:
         check_is_model(one)
     reason = _not_native(folders, device, weights, precision)
     if engine == "torch" or (engine == "auto" and reason):
+        if engine == "auto" and (folders[0] / NATIVE).is_file():
+            tell(EngineRefusal(str(reason)))
         return _open_torch(folders, device, trust, weights, precision, graphs)
     if reason:
         raise reason
+    if graphs in ("on", "compiled"):
+        _say_no_graphs("the native engine, which runs on the CPU,")
     return _open_native(folders[0], trust) if engine == "native" else _open_either(folders[0], trust)
+
+
+def _say_no_graphs(who: str) -> None:
+    print(f"graphs: {who} has none; searching without", file=sys.stderr, flush=True)
 
 
 def _not_native(
@@ -106,7 +116,7 @@ def _open_either(folder: Path, trust: bool) -> Translator:
             raise EngineRefusal(
                 f"{refusal} (here torch cannot do it instead: it is not installed; pip install 'transduce[train]')"
             )
-        return _open_torch([folder], "auto", trust, (), "fp32", "on")
+        return _open_torch([folder], "auto", trust, (), "fp32", "auto")
 
     def second(refusal: EngineRefusal) -> Engine:
         return open_torch(refusal).engine
@@ -165,6 +175,8 @@ def _open_torch(
     whole = Ensemble(members, weights) if len(members) > 1 or weights else members[0]
     reading = _open_reading(folders, config.model.source.places)
     if place.type == "cpu" or reading is not None:
+        if graphs in ("on", "compiled"):
+            _say_no_graphs("a CPU" if place.type == "cpu" else "a model of recordings or pictures")
         graphs = "off"  # a CPU has none, and the plain searches let finished sentences go at once; frames have no rooms
     symbols = tokenizers.source.symbols, tokenizers.target.symbols
     engine = TorchEngine(with_precision(whole, precision), *symbols, place, graphs)

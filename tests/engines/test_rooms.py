@@ -14,7 +14,7 @@ import torch
 from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
 from transduce.engines.rooms import MOST_PLACES, MOST_ROOMS, most_places
-from transduce.engines.slots import Shape, Slots, crowd, jobs_of, reached, rounded
+from transduce.engines.slots import UNFINISHED, Shape, Slots, crowd, jobs_of, reached, rounded
 from transduce.engines.torch_engine import TorchEngine, with_precision
 from transduce.model import stepping
 from transduce.model.attention import Attention
@@ -31,7 +31,7 @@ from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import NOTHING, Wishes
+from transduce.search.wishes import NOTHING, Stop, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 CPU = torch.device("cpu")
@@ -250,6 +250,41 @@ def test_without_memory_for_a_room_the_search_is_done_without(monkeypatch: pytes
     monkeypatch.setattr(Slots, "of", full)
     found = engine.search(sources, Greedy(SHORT), [NOTHING] * 5, [0] * 5)
     assert_alike(found, plainly(engine, sources, Greedy(SHORT)))
+
+
+@pytest.mark.parametrize("search", [Greedy(VARIED), Beam(3, n_best=2, limits=SHORT)], ids=str)
+def test_sentences_that_nobody_waits_for_leave_and_the_others_stay(
+    search: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, sources, stop = engine_of(), sentences(30), Stop()
+    wishes = [Wishes(stop=stop) if i % 3 == 0 else NOTHING for i in range(30)]
+    expected, steps, advance = plainly(engine, sources, search), 0, Slots.advance
+
+    def advanced(slots: Slots, written: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:  # some are inside by now, others wait
+            stop.ask()
+        advance(slots, written)
+
+    monkeypatch.setattr(Slots, "advance", advanced)
+    found = in_room(engine, sources, search, wishes)
+    assert_alike([found[i] for i in range(30) if i % 3], [expected[i] for i in range(30) if i % 3])
+    left = [own for i, own in enumerate(found) if i % 3 == 0 and not own[0].finished]
+    assert len(left) > 5  # but for those that ended before
+    everyone = [Wishes(stop=stop)] * 30
+    steps = 2
+    assert all(own == [UNFINISHED] for own in in_room(engine, sources, search, everyone))
+    assert steps == 2
+
+
+def test_what_no_room_can_do_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    engine, sources = engine_of(), sentences(3)
+    for _ in range(2):
+        found = engine.search(sources, Beam(4, groups=2, limits=SHORT), [NOTHING] * 3, [0] * 3)
+        assert len(found) == 3
+    told = "graphs: there are none for this search, or what is wished of it; searching as it is written\n"
+    assert capsys.readouterr().err == told
 
 
 def test_many_threads_get_their_own_answers() -> None:

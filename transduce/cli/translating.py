@@ -54,7 +54,7 @@ def translate(
     ensemble: Ensemble = None,
     engine: Engine = "auto",
     precision: Precision = "fp32",
-    graphs: Graphs = "off",
+    graphs: Graphs = "auto",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:

@@ -6,6 +6,7 @@ What cannot be done so is left to the caller, who does it as search/ is written.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -42,12 +43,15 @@ class Rooms:
         self.places, self.compiled = most_places(model, device), compiled
         self.lock = threading.Lock()
         self.rooms: OrderedDict[Shape, Slots] = OrderedDict()
+        self.told: set[str] = set()
 
     def search(
         self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
     ) -> list[list[Hypothesis]] | None:
         """Hypotheses of each source, best first; None for what cannot be done in a room."""
         plan = Plan.of(search, wishes, self.target, self.model.vocabulary)
+        if plan is None:
+            self._refused("this search, or what is wished of it")
         if plan is None or not sources:
             return None
         jobs = jobs_of(sources, plan, wishes, plan.streams(search, keys))
@@ -56,6 +60,7 @@ class Rooms:
             try:
                 slots = self.rooms.get(shape) or Slots.of(self.model, self.source, shape, self.device, self.compiled)
                 if slots is None:
+                    self._refused("this model")
                     return None
                 self.rooms[shape] = slots
                 self.rooms.move_to_end(shape)
@@ -64,7 +69,14 @@ class Rooms:
                 return slots.run(jobs)
             except torch.OutOfMemoryError:
                 self.rooms.clear()
+                self._refused("so many sentences in the GPU's memory")
                 return None
+
+    def _refused(self, what: str) -> None:
+        """Say, once for each reason, that the plain searches take over."""
+        if what not in self.told:
+            self.told.add(what)
+            print(f"graphs: there are none for {what}; searching as it is written", file=sys.stderr, flush=True)
 
 
 def most_places(model: Holding, device: torch.device) -> int:

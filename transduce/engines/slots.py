@@ -28,6 +28,7 @@ from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
 
 PATIENCE = 64  # steps run as they are written in a new room before any is recorded, if nobody comes to it again
+UNFINISHED = Hypothesis((), 0.0, 0.0, False, ())  # of a sentence left before its end
 SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -57,6 +58,10 @@ class Job:
     shortest: int
     wishes: Wishes
     streams: Sequence[int]
+
+    @property
+    def wanted(self) -> bool:
+        return self.wishes.stop is None or not self.wishes.stop.asked
 
 
 def jobs_of(
@@ -208,8 +213,11 @@ class Run:
 
     def step(self) -> None:
         """Let in who waits, if it is worth it, go one token further, and let go who was done before."""
+        self._forget()
         if self.waiting and (not self.inside or len(self.free) * 8 >= len(self.since)):
             self._let_in()
+        if not self.inside:
+            return
         written = [self.now - self.since[slot] for slot in self.inside]
         if any(count < job.longest for count, job in zip(written, self.inside.values(), strict=True)):
             self.slots.advance(max(written))
@@ -218,6 +226,13 @@ class Run:
             if self.slots.device.type == "cuda" and len(self.reports) < 2:
                 return
         self._let_go(self.reports.popleft())
+
+    def _forget(self) -> None:
+        """Sentences that nobody waits for leave at once; their slots go on idly until others come."""
+        self.waiting = deque(job for job in self.waiting if job.wanted)
+        for slot in [slot for slot, job in self.inside.items() if not job.wanted]:
+            del self.inside[slot]
+            self.free.append(slot)
 
     def _let_in(self) -> None:
         count = min(len(self.waiting), len(self.free))
@@ -236,8 +251,10 @@ class Run:
         self.free += done
 
     def found(self, count: int) -> list[list[Hypothesis]]:
-        """Read only now, so that nothing waited for the device in between."""
-        results: list[list[Hypothesis]] = [[] for _ in range(count)]
+        """Read only now, so that nothing waited for the device in between; nothing for who was not waited for."""
+        results: list[list[Hypothesis]] = [[UNFINISHED] for _ in range(count)]
+        if not self.left:
+            return results
         jobs = [job for own, _ in self.left for job in own]
         read = self.slots.shape.plan.read(Finding.joined([finding for _, finding in self.left]))
         for job, hypotheses in zip(jobs, read, strict=True):
