@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 SLURM, KUBERNETES = (ROOT / "examples" / "cluster" / name for name in ("slurm.sh", "kubernetes.yaml"))
 SRUN = """#!/bin/bash
 # Two machines, both of them this one.
+[[ " $* " == *" --cpus-per-task=$SLURM_CPUS_PER_TASK "* ]] || { echo "a step on one core" >&2; exit 1; }
 while [[ "$1" == --* ]]; do shift; done
 SLURM_NODEID=0 "$@" &
 SLURM_NODEID=1 "$@"
@@ -44,6 +45,7 @@ def machines(tmp_path: Path, warm: str) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "SLURM_JOB_NODELIST": "localhost,localhost",
         "SLURM_NNODES": "2",
+        "SLURM_CPUS_PER_TASK": "4",
     }
 
 

@@ -76,6 +76,22 @@ def test_torch_takes_over_what_is_refused_and_says_so_once(
     assert translator("five", to="de") == own
 
 
+def test_what_auto_gives_to_torch_from_the_start_is_told_too(
+    both: Path, toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transduce.load([both, toy.model], "cpu")
+    transduce.load(both, "cpu", precision="bf16")
+    ensemble, precision = capsys.readouterr().err.splitlines()
+    assert ensemble.startswith("engine: native runs one model, and an ensemble was asked for")
+    assert precision.startswith("engine: native has the precision it was converted with, and bf16 was asked for")
+    assert ensemble.endswith("(torch does it this time)")
+    transduce.load(both, "cpu", graphs="on")
+    assert capsys.readouterr().err == "graphs: the native engine, which runs on the CPU, has none; searching without\n"
+    transduce.load(toy.model, "cpu")  # which was never converted
+    transduce.load(both, "cpu", engine="torch", precision="bf16")  # nobody expects another engine
+    assert not capsys.readouterr().err
+
+
 def test_an_engine_that_was_not_built(both: Path, toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     (both / "model.native").write_bytes(b"not built")
     translator = transduce.load(both, "cpu")

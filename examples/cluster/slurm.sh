@@ -22,7 +22,8 @@ processes=${PROCESSES:-${SLURM_GPUS_ON_NODE:-1}}
 read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port=$((20000 + SLURM_JOB_ID % 20000)) # jobs that share a machine must not share a port
 
-exec srun --kill-on-bad-exit=1 torchrun \
+# Since Slurm 22.05 a step has the cores of its job only if it asks for them.
+exec srun --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" torchrun \
     --nnodes "$SLURM_NNODES" \
     --nproc-per-node "$processes" \
     --max-restarts "${RESTARTS:-3}" \
