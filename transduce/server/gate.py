@@ -18,7 +18,7 @@ from transduce.server.failures import Refused
 CROWD = 96  # requests of the usual size that are let in however slow the model is,
 CROWD_TOKENS = 4096  # but no more tokens than these
 MEMORY = 5.0  # seconds of work that the estimate of its speed remembers
-FEW = 24  # requests that are in at a time while many are turned away,
+FEW = 16  # requests that are in at a time while many are turned away,
 HASTE = 5  # or more where the model does them in this part of its patience
 MANY = 0.1  # of all that came in the last second or so, if they were
 SEVERAL = 8  # at least
