@@ -1,7 +1,7 @@
 """Texts of requests tokenized in the thread that asks for it.
 
-For a list of texts sentencepiece starts a thread, even for one text, and holds the interpreter's lock until that thread
-has had its turn on a busy core. A server has one text at a time, and for that no thread is needed.
+For a list of texts sentencepiece starts a thread, even for one text, and waits until that thread has had its turn on a
+busy core, and the event loop with it. A server has one text at a time, and for that no thread is needed.
 """
 
 from __future__ import annotations
