@@ -74,8 +74,12 @@ class Server:
 
     def stop(self) -> str:
         """What it says at the end."""
-        assert self.process.stderr is not None
         self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> str:
+        """The same, after a signal."""
+        assert self.process.stderr is not None
         rest = self.process.stderr.read()
         assert self.process.wait(40) == 0, rest
         return rest
@@ -199,7 +203,16 @@ def test_a_signal_drains(native_toy: Path, served_translator: transduce.Translat
     kept.request("GET", "/readyz")
     assert kept.getresponse().read()
     until(lambda: server.gauge("transduce_gate_requests") > 0, 10)
-    rest = server.stop()
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: server.ask("/readyz")[0] == 503, 5)  # each over a connection of its own
+    assert server.ask("/health") == (503, '{"status":"draining"}')
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("POST", "/translate", "q=five&source=en&target=de")
+    refused = connection.getresponse()
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+    assert "shutting down" in refused.read().decode()
+    assert not found  # what was admitted is still being done
+    rest = server.ended()
     asking.join()
     assert found[0][0] == 200, found
     assert len(json.loads(found[0][1])["translations"]) == 10

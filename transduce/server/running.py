@@ -1,7 +1,7 @@
 """An application run by uvicorn: headers that come slowly or without end are cut off, signals drain before they end.
 
-SIGTERM and SIGINT close the gate at once, so that readiness says so and new work is refused; what was admitted is
-answered, and then the process ends with code 0. A second signal ends it without waiting.
+SIGTERM and SIGINT close the gate at once: readiness says so, and new work is refused with words, for the server goes on
+listening; what was admitted is answered, and then the process ends with code 0. A second signal does not wait.
 """
 
 from __future__ import annotations
@@ -110,6 +110,16 @@ class Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self._state.drain()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and refuse, until all that was admitted is answered; only then close what we listen on."""
+        clock, seconds = asyncio.get_running_loop().time, self.config.timeout_graceful_shutdown or 0
+        begun = clock()
+        while self._state.gate.requests and not self.force_exit and clock() - begun < seconds:
+            await asyncio.sleep(0.05)
+        # Answers that are still being written have what is left of the time.
+        self.config.timeout_graceful_shutdown = max(1, seconds - int(clock() - begun))
+        await super().shutdown(sockets)
 
 
 def serve(app: Starlette, host: str, port: int) -> None:
