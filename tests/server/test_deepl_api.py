@@ -51,6 +51,7 @@ def test_languages(served_translator: transduce.Translator) -> None:
         ({"target_lang": "XX"}, 400, "Value for 'target_lang' not supported."),
         ({"source_lang": "XX"}, 400, "Value for 'source_lang' not supported."),
         ({"formality": ["x"], "tag_handling": []}, 400, "Value for 'tag_handling' not supported."),
+        ({"tag_handling": "markdown"}, 400, "Value for 'tag_handling' not supported."),
         ({"glossary_id": "g"}, 404, "Glossaries are not offered by this server"),
     ],
 )
@@ -60,10 +61,19 @@ def test_refusals(changed: dict[str, Any], status: int, text: str, client: TestC
 
 
 def test_what_is_not_offered(client: TestClient) -> None:
-    answer = client.post("/v2/document")
-    assert (answer.status_code, answer.json()) == (404, {"message": "/v2/document: there is nothing here"})
-    wrong = client.get("/v2/languages", params={"type": "both"})
-    assert (wrong.status_code, wrong.json()) == (400, {"message": "Value for 'type' not supported."})
+    for path in ("/v2/document", "/v3/glossaries"):
+        answer = client.post(path)
+        assert (answer.status_code, answer.json()) == (404, {"message": f"{path}: there is nothing here"})
+    for kind in ("both", ""):
+        wrong = client.get("/v2/languages", params={"type": kind})
+        assert (wrong.status_code, wrong.json()) == (400, {"message": "Value for 'type' not supported."})
+
+
+def test_tags(client: TestClient, served_translator: transduce.Translator) -> None:
+    for handling in ("html", "XML"):
+        asked = {"text": "<p>five</p>", "target_lang": "DE", "tag_handling": handling}
+        (found,) = client.post("/v2/translate", json=asked).json()["translations"]
+        assert found["text"] == f"<p>{served_translator('five', to='de')}</p>"
 
 
 def test_keys(served_translator: transduce.Translator) -> None:

@@ -55,7 +55,10 @@ def test_what_else_there_is(client: TestClient) -> None:
     assert client.request("GET", "/languages", data={"api_key": ""}).status_code == 200
     refused = client.post("/languages")
     assert (refused.status_code, {*refused.headers["allow"].split(", ")}) == (405, {"GET", "HEAD"})
-    assert client.post("/detect", data={"q": "five"}).json() == [{"confidence": 100.0, "language": "en"}]
+    found = client.post("/detect", data={"q": "These are five English words"}).json()
+    assert found[0]["language"] == "en"
+    assert 99 < found[0]["confidence"] <= 100
+    assert {one["language"] for one in found} == {"de", "en", "zh"}
     settings = client.get("/frontend/settings").json()
     assert settings["charLimit"] == 5000
     assert settings["language"]["source"] == {"code": "en", "name": "English"}
@@ -63,12 +66,30 @@ def test_what_else_there_is(client: TestClient) -> None:
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/spec").json()["swagger"] == "2.0"
     assert client.post("/translate_file").status_code == 404
+    suggested = client.post("/suggest", data={**ASKED, "s": "fünf"})
+    assert (suggested.status_code, suggested.json()) == (403, {"error": "Suggestions are disabled on this server."})
+    assert client.post("/translate", json={**ASKED, "alternatives": -3}).json().keys() == {"translatedText"}
 
 
 def test_a_text_already_in_the_language_comes_back(client: TestClient) -> None:
     for language in ("en", "de"):
         asked = {"q": " as it  is\n", "source": language, "target": language}
         assert client.post("/translate", json=asked).json() == {"translatedText": " as it  is\n"}
+    for text, language in ((" Ein Mann  schläft.\n", "de"), ("一个男人在睡觉。", "zh")):
+        found = client.post("/translate", json={"q": text, "source": "auto", "target": language}).json()
+        assert found["translatedText"] == text
+        assert found["detectedLanguage"]["language"] == language
+        assert 99 < found["detectedLanguage"]["confidence"] <= 100
+
+
+def test_who_is_not_sure_translates(client: TestClient, served_translator: transduce.Translator) -> None:
+    """What may be of the target language, or of any other, is taken for what a model reads."""
+    french = "Et maintenant une phrase un peu plus longue"
+    for text in ("Handball", french):
+        found = client.post("/translate", json={"q": text, "source": "auto", "target": "de"}).json()
+        assert found["translatedText"] == served_translator(text, to="de")
+        assert found["detectedLanguage"]["language"] == "en"
+    assert all(one["confidence"] < 1 for one in client.post("/detect", data={"q": french}).json())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +107,7 @@ def test_a_text_already_in_the_language_comes_back(client: TestClient) -> None:
         ({"source": "zh"}, 400, "German (de) is not available as a target language from Chinese (zh)"),
         ({"format": "pdf"}, 400, "pdf format is not supported"),
         ({"alternatives": "abc"}, 400, "Invalid request: alternatives parameter is not a number"),
-        ({"alternatives": 10000}, 400, "Invalid request: alternatives parameter must be from 0 to 5"),
+        ({"alternatives": 6}, 400, "Invalid request: alternatives parameter must be <= 5"),
         ({"q": "x" * 5001}, 400, "Invalid request: request (5001) exceeds text limit (5000)"),
         ({"q": ["x"] * 51}, 400, "Invalid request: request (51) exceeds text limit (50)"),
     ],

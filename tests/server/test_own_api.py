@@ -69,11 +69,50 @@ def test_streaming(client: TestClient) -> None:
         (1, 0, "three"),
     ]
     assert "".join(line["text"] + line["space"] for line in lines if not line["number"]) == plain[0]["text"]
-    refused = client.post("/v1/translate", json={**asked, "stream": True, "format": "html"})
-    assert refused.json()["error"].startswith("stream: expected format text, got html")
     failing = client.post("/v1/translate", json={**asked, "stream": True, "include": ["neun"]})
     assert "words that must appear need a beam search" in json.loads(failing.text.split("\n")[0])["error"]
     assert client.app.state.transduce.gate.held == 0  # type: ignore[attr-defined]
+
+
+def test_no_space_and_no_text_is_lost(client: TestClient) -> None:
+    """Whatever the languages are: what stands before the first sentence, and the rest, is the whole text."""
+    texts = ["  one! two\n", " \n ", "\tthree"]
+    for target in ("de", "en"):
+        asked = {**ASKED, "text": texts, "target": target}
+        plain = client.post("/v1/translate", json=asked).json()["translations"]
+        answer = client.post("/v1/translate", json={**asked, "stream": True}).text
+        lines = [json.loads(line) for line in answer.split("\n")[:-2]]
+        for number, (text, one) in enumerate(zip(texts, plain, strict=True)):
+            own = [line for line in lines if line["number"] == number]
+            joined = "".join(line["before"] + line["text"] + line["space"] for line in own)
+            assert joined == one["text"] == text if target == "en" else joined == one["text"] != ""
+            told = one["before"] + "".join(part["text"] + part["space"] for part in one["sentences"])
+            assert told == one["text"]
+            assert one["before"] == own[0]["before"] == text[: len(text) - len(text.lstrip())]
+
+
+def test_html_has_the_scores_of_its_passages(client: TestClient, served_translator: transduce.Translator) -> None:
+    asked = {**ASKED, "format": "html", "text": "<p> five</p> <ul><li>sixty-two, eleven</li></ul>"}
+    (found,) = client.post("/v1/translate", json=asked).json()["translations"]
+    parts = served_translator.translate(["five", "sixty-two, eleven"], to="de")
+    assert found["score"] == pytest.approx(sum(one.score for one in parts))
+    assert found["log_prob"] == pytest.approx(sum(one.log_prob for one in parts))
+    assert found["log_prob"] < 0
+
+
+def test_what_goes_wrong_is_an_answer_too(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(text: str) -> None:
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(client.app.state.transduce.detector, "detect", fail)  # type: ignore[attr-defined]
+    answer = client.post("/v1/detect", json={"text": "five"})
+    said = {"error": "something went wrong here; the server's log says what", "code": "fault"}
+    assert (answer.status_code, answer.json()) == (500, said)
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert 'transduce_requests_total{endpoint="/v1/detect",status="500"} 1.0' in client.get("/metrics").text
+    assert "ZeroDivisionError: unforeseen" in caplog.text
 
 
 def test_scores_alignments_and_attention(client: TestClient, served_translator: transduce.Translator) -> None:
@@ -97,12 +136,19 @@ def test_scores_alignments_and_attention(client: TestClient, served_translator: 
 def test_what_is_served(client: TestClient) -> None:
     assert client.get("/v1/models").json() == [{"name": "toy", "pairs": [["en", "de"], ["en", "zh"]]}]
     assert client.get("/v1/languages").json() == [{"code": "en", "name": "English", "targets": ["de", "zh"]}]
-    assert client.post("/v1/detect", json={"text": "five"}).json() == [{"language": "en", "confidence": 100.0}]
-    assert client.post("/v1/detect", json={"text": "12"}).json() == [{"language": "en", "confidence": 0.0}]
+    for text, first in (("Das sind deutsche Wörter", {"language": "de", "confidence": 100.0}),
+                        ("12", {"language": "en", "confidence": 0.0})):  # fmt: skip
+        found = client.post("/v1/detect", json={"text": text}).json()
+        assert found[0] == first
+        assert {one["language"] for one in found} == {"en", "de", "zh"}
     described = client.get("/v1/openapi.json").json()
     assert described["openapi"] == "3.1.0"
     limits = described["components"]["schemas"]["TranslateRequest"]["properties"]
     assert limits["n_best"]["maximum"] == 6
+    paths = {"/translate", "/detect", "/languages", "/frontend/settings", "/health", "/spec"}
+    assert described["paths"].keys() >= paths | {"/v2/translate", "/v2/languages", "/v2/usage"}
+    asked = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert asked["properties"]["alternatives"]["anyOf"][0] == {"type": "integer", "maximum": 5}
     page = client.get("/docs")
     assert all(path in page.text for path in described["paths"])
     assert "<script" not in page.text
@@ -114,6 +160,11 @@ def test_what_is_served(client: TestClient) -> None:
         ("translate", {"target": None}, 422, "target: Field required"),
         ("translate", {"beem": 2}, 422, "beem: Extra inputs are not permitted"),
         ("translate", {"n_best": 7}, 422, "n_best: expected at most 6, got 7"),
+        ("translate", {"stream": True, "format": "html"}, 422, "stream: expected format text, got html"),
+        ("translate", {"stream": True, "n_best": 2}, 422, "n_best: expected 1 with stream, got 2"),
+        ("translate", {"stream": True, "alignment": "words"}, 422, "alignment: expected none with stream, got words"),
+        ("translate", {"format": "html", "n_best": 3}, 422, "n_best: expected 1 with format=html, got 3"),
+        ("translate", {"format": "html", "alignment": "pieces"}, 422, "alignment: expected none with format=html"),
         ("translate", {"n_best": "2"}, 422, "n_best: Input should be a valid integer"),
         ("translate", {"text": []}, 422, "text"),
         ("translate", {"model": "none"}, 404, "no model is named 'none'; there are toy"),

@@ -64,6 +64,8 @@ def test_what_is_no_set_of_models(served_translator: transduce.Translator) -> No
         Served("a b", served_translator, (EN_DE,))
     with pytest.raises(ConfigError, match="a: no languages are named; say which it translates"):
         Served("a", served_translator, ())
+    with pytest.raises(ConfigError, match="a: expected pairs of two languages, got en-en; a text that is in"):
+        Served("a", served_translator, (EN_DE, ("en", "en")))
 
 
 def test_folders_and_their_languages(native_toy: Path, served_translator: transduce.Translator, tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_pivot_and_detection_over_http(served_translator: transduce.Translator) 
     found = client.post("/translate", json={"q": "fünf", "source": "auto", "target": "zh"}).json()
     assert found["translatedText"] == served_translator(english, to="zh")
     assert found["detectedLanguage"]["language"] == "de"
-    (german, _) = client.post("/detect", data={"q": "das ist ein deutscher Satz"}).json()
+    (german, *_) = client.post("/detect", data={"q": "das ist ein deutscher Satz"}).json()
     assert german["language"] == "de"
     assert german["confidence"] > 50
     same = client.post("/translate", json={"q": " as it  is\n", "source": "en", "target": "EN"})

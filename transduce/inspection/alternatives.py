@@ -12,7 +12,7 @@ from typing import Any
 from transduce.search.fit import STEPWISE
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
-from transduce.search.wishes import Wishes
+from transduce.search.wishes import Stop, Wishes
 from transduce.translator import Translator
 
 WORST = 12.0  # how much less likely, in nats, than the first of them an alternative may be
@@ -28,11 +28,13 @@ class Alternative:
     log_prob: float
 
 
-def alternatives(translator: Translator, text: str, before: str, to: str = "", count: int = 5) -> list[Alternative]:
+def alternatives(
+    translator: Translator, text: str, before: str, to: str = "", count: int = 5, stop: Stop | None = None
+) -> list[Alternative]:
     """Translations of a text that begin with `before` and go on in different ways, the likeliest first.
 
     A space at the end of `before` says that a word must begin there. None for models that read files, or write all
-    words at once.
+    words at once, and none where another thread asks through `stop` to leave it.
     """
     reads_files = translator.reading is not None
     if reads_files or not text.strip() or getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
@@ -43,10 +45,12 @@ def alternatives(translator: Translator, text: str, before: str, to: str = "", c
     source = (*tag, *translator.tokenizers.source.encode([rest])[0])[: translator.longest - 1]
     begin = tuple(target.encode([before.strip()])[0]) if before.strip() else ()
     one_more = Beam(size=count * TRIES, n_best=count * TRIES, length_penalty=0.0, limits=Limits(longest=1))
-    (found,) = translator.find([source], one_more, [Wishes(prefix=begin)])
+    (found,) = translator.find([source], one_more, [Wishes(prefix=begin, stop=stop)])
     nexts = [one.tokens for one in found if len(one.tokens) == len(begin) + 1 and _fits(translator, one.tokens, before)]
     own = _one_best(translator)
-    whole = translator.find([source] * len(nexts), own, [Wishes(prefix=tokens) for tokens in nexts])
+    whole = translator.find([source] * len(nexts), own, [Wishes(prefix=tokens, stop=stop) for tokens in nexts])
+    if stop is not None and stop.asked:
+        return []
     kept: dict[str, Alternative] = {}
     for hypotheses in whole:
         full = target.decode(hypotheses[0].tokens)

@@ -36,6 +36,7 @@ from transduce.model.positions import SinusoidalPositions
 from transduce.model.sublayers import FeedForward, PostNormResidual
 from transduce.model.transformer import DecoderBlock, EncoderBlock
 from transduce.model.whole import Embedding, EncoderDecoder
+from transduce.search.wishes import Stop
 from transduce.translator import Translator
 
 WIDEST = 128  # columns of a tensor that are shown
@@ -117,12 +118,12 @@ def depth(engine: Opened) -> tuple[int, int]:
     return len(_blocks(engine.model, EncoderBlock)), len(_blocks(engine.model, DecoderBlock))
 
 
-def alive(translator: Translator, text: str, to: str = "", layer: int = 0) -> dict[str, Any]:
+def alive(translator: Translator, text: str, to: str = "", layer: int = 0, stop: Stop | None = None) -> dict[str, Any]:
     """Everything the learner's page shows of one sentence, as JSON: what was said, and every block's code and tensors.
 
     Without tensors where the engine or the model has none that belong to the diagram.
     """
-    seen = inspect_text(translator, text, to=to, looking=Looking(top=1, branches=0, tree=False))
+    seen = inspect_text(translator, text, to=to, looking=Looking(top=1, branches=0, tree=False), stop=stop)
     engine = opened(translator.engine)
     found = (
         {} if engine is None or not seen.source_tokens else tensors(engine, seen, translator.tokenizers.target, layer)

@@ -15,14 +15,14 @@ import numpy as np
 from transduce.alignment import Alignment, Grouped, Unit, group_text, group_tokens, merge
 from transduce.config import kind_of
 from transduce.engines.fallback import Fallback
-from transduce.errors import ConfigError, DataError, EngineRefusal
+from transduce.errors import ConfigError, DataError, EngineRefusal, RunError
 from transduce.inspection.heads import heads_of
 from transduce.inspection.record import Branch, Glimpse, Inspection, Map, Sight, Step, Tree
 from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Greedy
-from transduce.search.wishes import Wishes
+from transduce.search.wishes import Stop, Wishes
 from transduce.translation import Source
 from transduce.translator import Translator, draw_key
 
@@ -59,20 +59,24 @@ def inspect(
     search: Any = None,
     looking: Looking = DEFAULT,
     model: str = "",
+    stop: Stop | None = None,
 ) -> Inspection:
     """Look at one sentence being translated, or at a given `target` being read.
 
     `to`, `beam` and `search` are those of `Translator.translate`; `prefix` is how the translation must begin, as text
     or as tokens: "what if it had said this instead". `model` is a name to show. A text is read whole: one longer than
     the model reads at once is refused. Of a model that reads recordings or pictures `text` is the path of a file.
+    Another thread may end its searches through `stop`.
     """
     case = _Case.of(translator, text, to, prefix, translator.choose_search(beam, 1, search))
     if target is None:
-        hypotheses = translator.find([case.source], case.search, [Wishes(prefix=case.prefix)])[0]
+        hypotheses = translator.find([case.source], case.search, [Wishes(prefix=case.prefix, stop=stop)])[0]
+        if stop is not None and stop.asked:
+            raise RunError("inspect: somebody asked to stop before the translation was found; ask again")
     else:
         hypotheses = [_given(translator, case, target)]
     best = hypotheses[0]
-    seen = _look(case, best, looking, grow=target is None and looking.tree)
+    seen = _look(case, best, looking, target is None and looking.tree, stop)
     written = (*best.tokens, translator.tokenizers.target.symbols.eos)
     return Inspection(
         model=model,
@@ -197,7 +201,7 @@ class _Looked:
     inside: bool = True
 
 
-def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> _Looked:
+def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool, stop: Stop | None) -> _Looked:
     """One pass with a trace, and the search again with the model watched if its tree is to grow."""
     engine = opened(case.translator.engine)
     if engine is None:
@@ -221,7 +225,7 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool) -> _Looke
         from transduce.inspection.tree import grow as grow_tree
 
         path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
-        key, wishes = draw_key(case.source), Wishes(prefix=case.prefix)
+        key, wishes = draw_key(case.source), Wishes(prefix=case.prefix, stop=stop)
         tree = grow_tree(engine.model, traced.memory, case.search, wishes, key, target, path)
     return _Looked(traced.maps, traced.steps, traced.lens, tree, tuple(notes))
 

@@ -74,8 +74,7 @@ async def refused(request: Request, error: Exception) -> Response:
         return Response(status_code=GONE)
     if isinstance(error, HTTPException):
         error = Refused(error.status_code, _words(request, error), "http")
-    if not isinstance(error, Refused):
-        error = Refused(500, "something went wrong here; the server's log says what", "fault")
+    assert isinstance(error, Refused)
     answer = failed(request.url.path, error)
     if isinstance(allow := getattr(request.state, "allow", None), str):
         answer.headers["Allow"] = allow
@@ -91,9 +90,10 @@ def failed(path: str, error: Refused) -> Response:
 
 
 def _told(path: str, error: Refused) -> dict[str, str]:
-    if path.startswith("/v2"):  # DeepL
+    first = path[1:].partition("/")[0]
+    if first in ("v2", "v3"):  # DeepL
         return {"message": error.message}
-    code = {"code": error.code} if path.startswith("/v1") else {}  # LibreTranslate has none
+    code = {"code": error.code} if first == "v1" else {}  # LibreTranslate has none
     return {"error": error.message, **code}
 
 

@@ -36,7 +36,7 @@ def application(models: Sequence[Served], settings: Settings | None = None) -> S
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, state=state, endpoints=endpoints)],
-        exception_handlers={Refused: refused, Gone: refused, HTTPException: refused, Exception: refused},
+        exception_handlers={Refused: refused, Gone: refused, HTTPException: refused},
         lifespan=lifespan,
     )
     app.state.transduce = state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -52,7 +52,7 @@ async def _translate(request: Request) -> Response:
         texts,
         _source(state, fields),
         _target(state, fields),
-        "html" if _word(fields, "tag_handling").lower() in ("html", "xml") else "text",
+        _format(fields),
         whole=_word(fields, "split_sentences") == "0",
     )
     answers = await unless_gone(request, translate(state, asked))
@@ -68,6 +68,13 @@ async def _translate(request: Request) -> Response:
             ]
         }
     )
+
+
+def _format(fields: Fields) -> Literal["text", "html"]:
+    handling = _word(fields, "tag_handling").lower()
+    if handling not in ("", "html", "xml"):
+        raise Refused(400, "Value for 'tag_handling' not supported.", "format")
+    return "html" if handling else "text"
 
 
 def _texts(fields: Fields, settings: Settings) -> tuple[str, ...]:
@@ -117,7 +124,7 @@ def _word(fields: Fields, name: str) -> str:
 
 async def _languages(request: Request) -> Response:
     state, fields = await _fields(request)
-    kind = _word(fields, "type") or "source"
+    kind = _word(fields, "type") if "type" in fields else "source"
     if kind not in ("source", "target"):
         raise Refused(400, "Value for 'type' not supported.", "type")
     found: list[dict[str, Any]] = []

@@ -24,6 +24,7 @@ def routes() -> list[BaseRoute]:
     return [
         Route("/translate", _translate, methods=["POST"]),
         Route("/detect", _detect, methods=["POST"]),
+        Route("/suggest", _suggest, methods=["POST"]),
         Route("/languages", _languages, methods=["GET"]),
         Route("/frontend/settings", _settings, methods=["GET"]),
         Route("/health", _health, methods=["GET"]),
@@ -59,6 +60,10 @@ async def _detect(request: Request) -> Response:
     state.keys.check(key_of(request, fields), address_of(request))
     texts, _ = _texts(fields, state.settings)
     return Json([_as_json(one) for one in state.detector.detect(" ".join(texts)) if one.confidence or len(texts)])
+
+
+async def _suggest(request: Request) -> Response:
+    raise Refused(403, "Suggestions are disabled on this server.", "suggest")
 
 
 async def _languages(request: Request) -> Response:
@@ -141,10 +146,10 @@ def _alternatives(fields: Fields, settings: Settings) -> int:
         wanted = int(given or 0)
     except ValueError:
         raise Refused(400, "Invalid request: alternatives parameter is not a number", "type") from None
-    if not 0 <= wanted <= settings.alternatives:
-        text = f"Invalid request: alternatives parameter must be from 0 to {settings.alternatives}"
+    if wanted > settings.alternatives:
+        text = f"Invalid request: alternatives parameter must be <= {settings.alternatives}"
         raise Refused(400, text, "limit")
-    return wanted
+    return max(0, wanted)
 
 
 def _one_or_all(values: list[Any], batch: bool) -> Any:

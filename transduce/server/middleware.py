@@ -1,11 +1,12 @@
 """What happens to every request, as plain ASGI: nothing here stands between a handler and a client that goes away.
 
 Only names that this server answers to are let in, every answer has headers that keep a browser from anything but this
-server, and every request is counted.
+server, every request is counted, and what goes wrong unforeseen is logged and answered too.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -16,10 +17,12 @@ from transduce.server.answering import GONE, Json, failed
 from transduce.server.failures import Refused
 from transduce.server.state import State
 
+log = logging.getLogger("transduce.server")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+FAULT = "something went wrong here; the server's log says what"
 HEADERS = [
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -27,6 +30,7 @@ HEADERS = [
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+CLOSE = (b"connection", b"close")
 
 
 class Guard:
@@ -40,20 +44,25 @@ class Guard:
             await self.app(scope, receive, send)
             return
         begun, status = time.perf_counter(), GONE
+        endpoint = scope["path"] if scope["path"] in self._endpoints else "other"
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), *HEADERS]
-                if self.state.gate.closed:
-                    message["headers"].append((b"connection", b"close"))
+                if self.state.gate.closed and CLOSE not in message["headers"]:
+                    message["headers"].append(CLOSE)
             await send(message)
 
         try:
             await self._chosen(scope)(scope, receive, sending)
+        except Exception:
+            if status != GONE:  # an answer that has begun can only break off
+                raise
+            log.exception("a request to %s failed", endpoint)
+            await failed(scope["path"], Refused(500, FAULT, "fault"))(scope, receive, sending)
         finally:
-            endpoint = scope["path"] if scope["path"] in self._endpoints else "other"
             self.state.meter.answered(endpoint, status, time.perf_counter() - begun)
 
     def _chosen(self, scope: Scope) -> ASGIApp:

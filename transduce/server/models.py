@@ -33,6 +33,12 @@ class Served:
             raise ConfigError(f"name: expected letters, digits, dots and hyphens, got {self.name!r}; rename the folder")
         if not self.pairs:
             raise ConfigError(f"{self.name}: no languages are named; say which it translates, as en-de=FOLDER")
+        for source, target in self.pairs:
+            if source == target:
+                raise ConfigError(
+                    f"{self.name}: expected pairs of two languages, got {source}-{target}; a text that is in the target"
+                    " language already is given back without a model"
+                )
 
     @cached_property
     def tagged(self) -> frozenset[str]:
@@ -76,6 +82,11 @@ class Models:
     def languages(self) -> tuple[str, ...]:
         """Of either side."""
         return tuple(sorted({language for pair in self._hops for language in pair}))
+
+    @cached_property
+    def known(self) -> tuple[str, ...]:
+        """Of either side, those that can be translated first."""
+        return (*self.sources, *(one for one in self.languages if one not in self.sources))
 
     @cached_property
     def sources(self) -> tuple[str, ...]:

@@ -129,7 +129,12 @@ def _others(state: State) -> dict[str, Any]:
     source = {"type": "string", "enum": ["auto", *code["enum"]]}
     any_answer = {"type": "object"}
     told = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    translated = {"type": "object", "properties": {"translatedText": told}, "required": ["translatedText"]}
+    others = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}}
+    translated = {
+        "type": "object",
+        "properties": {"translatedText": told, "alternatives": others},
+        "required": ["translatedText"],
+    }
     found = {"type": "array", "items": _object(confidence="number", language="string")}
     known = {"type": "array", "items": _object(code="string", name="string", targets="array")}
     translate = {
@@ -139,6 +144,10 @@ def _others(state: State) -> dict[str, Any]:
             "source": source,
             "target": code,
             "format": {"enum": ["text", "html"]},
+            # As text too, for that is how forms say it; a negative number is none.
+            "alternatives": {
+                "anyOf": [{"type": "integer", "maximum": state.settings.alternatives}, {"type": "string"}]
+            },
         },
         "required": ["q", "source", "target"],
     }
@@ -154,8 +163,29 @@ def _others(state: State) -> dict[str, Any]:
         "/detect": {"post": _foreign("Detect, as LibreTranslate does.", detect, found, "Error")},
         "/languages": {"get": _foreign("Languages, as LibreTranslate has them.", None, known, "Error")},
         "/frontend/settings": {"get": _foreign("Settings for a page.", None, any_answer, "Error")},
+        "/health": {"get": _operation("/readyz", "Whether requests are taken.", None, shapes.StatusShape)},
+        "/spec": {"get": _foreign("This document, as LibreTranslate has it.", None, any_answer, "Error")},
         "/v2/translate": {"post": _foreign("Translate, as DeepL does.", deepl, answer, "Message")},
+        **_deepl_tables(),
     }
+
+
+def _deepl_tables() -> dict[str, Any]:
+    """What DeepL's clients ask by GET or POST, with fields in the query or a body."""
+    kind = {"enum": ["source", "target"]}
+    body = {"type": "object", "properties": {"type": kind}}
+    languages = {"type": "array", "items": _object(language="string", name="string")}
+    usage = _object(character_count="integer", character_limit="integer")
+    found: dict[str, Any] = {}
+    for path, summary, told, asked in (
+        ("/v2/languages", "Languages, as DeepL has them.", languages, body),
+        ("/v2/usage", "Characters translated since the start, as DeepL counts.", usage, {"type": "object"}),
+    ):
+        post = _foreign(summary, asked, told, "Message")
+        get = {name: value for name, value in post.items() if name != "requestBody"}
+        found[path] = {"get": get, "post": post}
+    found["/v2/languages"]["get"]["parameters"] = [{"name": "type", "in": "query", "schema": kind}]
+    return found
 
 
 def _foreign(summary: str, given: dict[str, Any] | None, told: dict[str, Any], failure: str) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from transduce.server.translating import (
     translate,
 )
 from transduce.server.work import Align, Score, Sentence, Work
+from transduce.translation import Translation
 
 S = TypeVar("S", bound=Strict)
 MOST_LAYERS = 64
@@ -70,6 +71,7 @@ async def _translate(request: Request) -> Response:
     if given.n_best > state.settings.alternatives + 1:
         raise Refused(422, f"n_best: expected at most {state.settings.alternatives + 1}, got {given.n_best}", "limit")
     check_texts([given.prefix], state.settings)
+    _check_combination(given)
     asked = Asked(
         tuple(texts),
         given.source,
@@ -84,11 +86,21 @@ async def _translate(request: Request) -> Response:
         model=given.model,
     )
     if given.stream:
-        if given.format == "html":
-            raise Refused(422, "stream: expected format text, got html, whose sentences are no text alone", "invalid")
         return await _stream(state, asked)
     answers = await unless_gone(request, translate(state, asked))
     return Json({"translations": [_as_json(answer) for answer in answers]})
+
+
+def _check_combination(given: TranslateRequest) -> None:
+    """Refuse what does not go together, rather than leave part of it out unsaid."""
+    if given.stream and given.format == "html":
+        raise Refused(422, "stream: expected format text, got html, whose sentences are no text alone", "invalid")
+    for name, wanted in (("format=html", given.format == "html"), ("stream", given.stream)):
+        if wanted and given.n_best > 1:
+            raise Refused(422, f"n_best: expected 1 with {name}, got {given.n_best}", "invalid")
+        if wanted and given.alignment is not None:
+            text = f"alignment: expected none with {name}, got {given.alignment}"
+            raise Refused(422, text, "invalid")
 
 
 class Lines(StreamingResponse):
@@ -129,21 +141,25 @@ async def _sentences(flow: Flow, plans: Sequence[Plan]) -> AsyncIterator[dict[st
     """Of every text every sentence, in order, each as soon as it and those before it are done."""
     work = []
     for number, plan in enumerate(plans):
-        if not plan.hops:
-            continue
-        spaces = plan.layout.spaces(plan.hops[-1].target)
-        for place, text in enumerate(plan.layout.texts):
-            task = asyncio.ensure_future(flow.sentence(text, plan.hops, None, not place))
-            work.append((number, place, text, spaces[place + 1], task))
+        before, *spaces = plan.layout.spaces(flow.asked.target)
+        # Of a blank text too, for somebody puts the lines together.
+        for place, text in enumerate(plan.layout.texts or [""]):
+            task = asyncio.ensure_future(_one(flow, plan, text, not place))
+            work.append((number, place, "" if place else before, text, spaces[place] if spaces else "", task))
     try:
-        for number, place, text, space, task in work:
+        for number, place, start, text, space, task in work:
             found = await task
-            told = {"source": text, "text": found.text, "space": space, "score": found.score}
+            told = {"source": text, "before": start, "text": found.text, "space": space, "score": found.score}
             yield {"number": number, "sentence": place, **told}
     finally:
         for *_, task in work:
             task.cancel()
         await asyncio.gather(*(task for *_, task in work), return_exceptions=True)
+
+
+async def _one(flow: Flow, plan: Plan, text: str, first: bool) -> Translation:
+    """A sentence translated, or as it is where it is in the language already."""
+    return await flow.sentence(text, plan.hops, None, first) if plan.hops else Translation(text)
 
 
 async def _score(request: Request) -> Response:
@@ -268,6 +284,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "detected": {"language": detected.language, "confidence": detected.confidence} if detected else None,
         "alternatives": [{"text": text, "score": score, "log_prob": log} for text, score, log in answer.alternatives],
         "alignment": _alignment(answer.alignment) if answer.alignment is not None else None,
+        "before": answer.before,
         "sentences": [{"source": source, "text": text, "space": space} for source, text, space in answer.sentences],
     }
 

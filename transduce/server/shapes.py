@@ -103,6 +103,7 @@ class TranslationShape(BaseModel):
     detected: Detection | None
     alternatives: list[Alternative]
     alignment: AlignmentShape | None
+    before: str = Field(description="What stands before the first sentence: white space.")
     sentences: list[SentenceShape]
 
 

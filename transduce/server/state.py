@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TypeVar
 
+from transduce.search.wishes import Stop
 from transduce.server.batcher import Batcher
 from transduce.server.detection import Detector
 from transduce.server.gate import Gate
@@ -30,16 +32,28 @@ class State:
         self.gate = Gate(settings.queue_tokens, settings.patience)
         self.meter = Meter(self)
         self.keys = Keys(settings.keys, settings.requests_a_minute)
-        self.detector = Detector(self.models.sources)
+        self.detector = Detector(self.models.known)
         self.batchers = {one.name: Batcher(one.translator, settings, self._told) for one in served}
         self.characters = 0  # translated since the start
         self.layers: dict[str, int] = {}  # of each model's decoder, once somebody asked
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
-    async def run(self, work: Callable[[], T], tokens: int = 64) -> T:
-        """What a function gives, run in a thread of its own behind the gate, one at a time."""
-        with self.gate.admit(tokens):
-            return await asyncio.get_running_loop().run_in_executor(self._aside, work)
+    async def run(self, work: Callable[[Stop], T], tokens: int = 64) -> T:
+        """What a function gives, run in a thread of its own behind the gate, one at a time.
+
+        Cancelled, it asks the function to stop; the room at the gate is free when the thread is, and not before.
+        """
+        room, stop = ExitStack(), Stop()
+        room.enter_context(self.gate.admit(tokens))
+        job = self._aside.submit(work, stop)
+        ended = asyncio.wrap_future(job)
+        ended.add_done_callback(lambda _: room.close())
+        try:
+            return await asyncio.shield(ended)  # whose end is that of the thread, whoever waits
+        except asyncio.CancelledError:
+            stop.ask()
+            job.cancel()  # if it has not begun
+            raise
 
     def drain(self) -> None:
         """Let nobody in from now on; who is in is served."""

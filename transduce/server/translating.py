@@ -20,6 +20,7 @@ from transduce.translation import Translation
 
 T = TypeVar("T")
 LONG = 2000  # characters
+SURE = 50.0  # percent, from which on a text in the target language is taken for one
 Counts = dict[tuple[str, str], int]  # tokens, by model and sentence
 
 
@@ -43,7 +44,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a text; `alternatives` are (text, score, log-probability), `sentences` (source, text, space)."""
+    """What became of a text; `alternatives` are (text, score, log-probability), `sentences` (source, text, space).
+
+    But for HTML, `before` and the text and space of all sentences are the whole.
+    """
 
     text: str
     source: str
@@ -53,6 +57,7 @@ class Answer:
     detected: Detected | None = None
     alternatives: tuple[tuple[str, float, float], ...] = ()
     alignment: Alignment | None = None
+    before: str = ""
     sentences: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -118,7 +123,9 @@ class Flow:
     async def answer(self, plan: Plan) -> Answer:
         """One text translated."""
         if not plan.hops:
-            return Answer(plan.text, plan.source, detected=plan.detected)
+            before, *spaces = plan.layout.spaces(self.asked.target)
+            same = tuple((text, text, space) for text, space in zip(plan.layout.texts, spaces, strict=True))
+            return Answer(plan.text, plan.source, detected=plan.detected, before=before, sentences=same)
         if plan.pieces:
             return await self._markup(plan)
         texts = plan.layout.texts
@@ -151,7 +158,7 @@ class Flow:
 
     def _joined(self, plan: Plan, texts: Sequence[str], found: Sequence[Translation]) -> Answer:
         target = plan.hops[-1].target
-        spaces = plan.layout.spaces(target)[1:]
+        before, *spaces = plan.layout.spaces(target)
         aligned = [one.alignment for one in found if one.alignment is not None]
         return Answer(
             plan.layout.joined([one.text for one in found], target),
@@ -162,6 +169,7 @@ class Flow:
             plan.detected,
             tuple(self._alternatives(plan, found)),
             _side_by_side(aligned) if aligned and len(aligned) == len(found) else None,
+            before,
             tuple((text, one.text, space) for text, one, space in zip(texts, found, spaces, strict=True)),
         )
 
@@ -178,12 +186,12 @@ class Flow:
         return others
 
     async def _markup(self, plan: Plan) -> Answer:
-        parts = await together([self._passage(piece, plan.hops) for piece in plan.pieces])
-        return Answer("".join(parts), plan.source, detected=plan.detected)
+        one = _in_a_row(await together([self._passage(piece, plan.hops) for piece in plan.pieces]))
+        return Answer(one.text, plan.source, one.score, one.log_prob, one.finished, plan.detected)
 
-    async def _passage(self, piece: str | Passage, hops: Sequence[Hop]) -> str:
+    async def _passage(self, piece: str | Passage, hops: Sequence[Hop]) -> Translation:
         if isinstance(piece, str):
-            return piece
+            return Translation(piece)
         (before, *texts) = Layout.of(piece.text, whole=True).spaces(hops[-1].target)
         bare = replace(
             piece,
@@ -199,8 +207,19 @@ class Flow:
             parts = await together(
                 [Flow(self.state, flat, self.window, {})._passage(one, hops) for one in bare.stretches()]
             )
-            text = "".join(parts)
-        return before + text + "".join(texts)
+            found = _in_a_row(parts)
+            text = found.text
+        return replace(found, text=before + text + "".join(texts))
+
+
+def _in_a_row(parts: Sequence[Translation]) -> Translation:
+    """What stands one after the other, as one."""
+    return Translation(
+        "".join(one.text for one in parts),
+        sum(one.score for one in parts),
+        sum(one.log_prob for one in parts),
+        finished=all(one.finished for one in parts),
+    )
 
 
 async def prepared(state: State, asked: Asked) -> tuple[list[Plan], Counts]:
@@ -225,7 +244,7 @@ def planned(state: State, asked: Asked) -> list[Plan]:
         hops = models.route(source, asked.target)
         html = asked.format == "html"
         pieces = [one for piece in passages(text) for one in _apart(piece)] if html else ()
-        whole = asked.whole or bool(asked.include or asked.prefix)
+        whole = not hops or asked.whole or bool(asked.include or asked.prefix)
         layout = Layout(()) if html else Layout.of(text, whole)
         plans.append(Plan(text, hops, source, detected, layout, tuple(pieces)))
     return plans
@@ -236,14 +255,15 @@ def _apart(piece: str | Passage) -> Sequence[str | Passage]:
 
 
 def _recognised(state: State, models: Models, text: str, target: str) -> Detected:
-    """The likeliest language that can be translated to the target, or is the target."""
+    """The likeliest language that can be translated to the target, or surely is the target."""
     found = state.detector.detect(text)
     for one in found:
         try:
-            models.route(one.language, target)
+            hops = models.route(one.language, target)
         except Refused:
             continue
-        return one
+        if hops or one.confidence >= SURE:
+            return one
     return found[0]
 
 

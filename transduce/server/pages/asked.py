@@ -12,6 +12,7 @@ from starlette.responses import Response
 from transduce.inspection.alternatives import alternatives as find_alternatives
 from transduce.inspection.inspecting import Looking
 from transduce.inspection.inspecting import inspect as look
+from transduce.search.wishes import Stop
 from transduce.server.answering import Json, state_of, unless_gone
 from transduce.server.failures import Refused
 from transduce.server.models import Hop, Served
@@ -68,21 +69,21 @@ async def alternatives(request: Request) -> Response:
     if not hops:
         return Json({"alternatives": []})
 
-    def work() -> list[dict[str, Any]]:
-        text, last = _through(hops, given.text)
+    def work(stop: Stop) -> list[dict[str, Any]]:
+        text, last = _through(hops, given.text, stop)
         count = max(1, state.settings.alternatives)
-        found = find_alternatives(last.served.translator, text, given.before, last.to, count)
+        found = find_alternatives(last.served.translator, text, given.before, last.to, count, stop)
         return [asdict(one) for one in found]
 
     found = await unless_gone(request, state.run(work, TOKENS_A_LOOK))
     return Json({"alternatives": found})
 
 
-def _through(hops: tuple[Hop, ...], text: str) -> tuple[str, Hop]:
+def _through(hops: tuple[Hop, ...], text: str, stop: Stop) -> tuple[str, Hop]:
     """The text as the last model of a way reads it."""
     *before, last = hops
     for hop in before:
-        text = hop.served.translator(text, to=hop.to)
+        text = hop.served.translator(text, to=hop.to, stops=[stop])
     return text, last
 
 
@@ -91,12 +92,12 @@ async def inspect(request: Request) -> Response:
     state, given = await _read(request, LookAsked)
     served = _model(state, given.model, given.text, given.to)
 
-    def work() -> dict[str, Any]:
+    def work(stop: Stop) -> dict[str, Any]:
         translator = served.translator
         beam = given.beam if _writes_stepwise(served) else 0
         seen = look(
             translator, given.text, to=given.to, beam=beam, prefix=given.prefix, looking=Looking(branches=0),
-            model=served.name,
+            model=served.name, stop=stop,
         )  # fmt: skip
         return seen.as_json()
 
@@ -108,10 +109,10 @@ async def learn(request: Request) -> Response:
     state, given = await _read(request, LearnAsked)
     served = _model(state, given.model, given.text, given.to)
 
-    def work() -> dict[str, Any]:
+    def work(stop: Stop) -> dict[str, Any]:
         from transduce.inspection.figure_one import alive  # with torch, which a server of converted models may lack
 
-        return alive(served.translator, given.text, given.to, given.layer)
+        return alive(served.translator, given.text, given.to, given.layer, stop)
 
     try:
         return Json(await unless_gone(request, state.run(work, TOKENS_A_LOOK)))

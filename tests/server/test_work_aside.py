@@ -1,0 +1,109 @@
+"""Looks into a model and other words at a place: what nobody waits for is left, and holds its room till then."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="pip install transduce[serve]")
+from starlette.testclient import TestClient
+
+from transduce.errors import RunError
+from transduce.inspection.alternatives import alternatives
+from transduce.inspection.inspecting import inspect
+from transduce.search.wishes import Stop, Wishes
+from transduce.server import Served, Settings, application
+from transduce.server.state import State
+
+if TYPE_CHECKING:
+    from toy_model import Toy
+
+PAIRS = (("en", "de"),)
+
+
+def test_the_room_is_free_when_the_thread_is(toy: Toy) -> None:
+    state = State([Served("toy", toy.translator, PAIRS)], Settings())
+    begun, heard, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def stubborn(stop: Stop) -> None:
+        begun.set()
+        while not stop.asked:
+            time.sleep(0.001)
+        heard.set()
+        may_end.wait(10)
+
+    async def held(count: int) -> None:
+        async with asyncio.timeout(10):
+            while state.gate.requests != count:
+                await asyncio.sleep(0.001)
+
+    async def both() -> None:
+        first = asyncio.ensure_future(state.run(stubborn))
+        await asyncio.to_thread(begun.wait, 10)
+        second = asyncio.ensure_future(state.run(lambda stop: None))  # waits for the thread
+        await held(2)
+        for one in (first, second):
+            one.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await one
+        await held(1)  # what had not begun is forgotten at once
+        assert await asyncio.to_thread(heard.wait, 10)
+        assert state.gate.requests == 1
+        may_end.set()
+        await held(0)
+        assert await state.run(lambda stop: stop.asked) is False
+
+    asyncio.run(both())
+    state.close()
+
+
+def test_asked_to_stop_the_library_does(toy: Toy) -> None:
+    stop = Stop()
+    stop.ask()
+    assert alternatives(toy.translator, "sixty-two", "", to="de", stop=stop) == []
+    with pytest.raises(RunError, match="inspect: somebody asked to stop before the translation was found; ask again"):
+        inspect(toy.translator, "sixty-two", to="de", stop=stop)
+
+
+class Endless:
+    """An engine that searches until it is asked to stop."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.stopped = engine, 0
+
+    def search(
+        self, sources: Sequence[Any], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+    ) -> list[list[Any]]:
+        until = time.monotonic() + 10
+        while not all(wish.stop is not None and wish.stop.asked for wish in wishes):
+            assert time.monotonic() < until, "nobody asked to stop"
+            time.sleep(0.005)
+        self.stopped += 1
+        return [[] for _ in sources]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def test_the_deadline_stops_what_the_pages_ask(toy: Toy) -> None:
+    engine = Endless(toy.translator.engine)
+    endless = copy.copy(toy.translator)
+    endless.engine = engine
+    with TestClient(application([Served("toy", endless, PAIRS)], Settings(seconds=0.1)), "http://localhost") as client:
+        state: State = client.app.state.transduce  # type: ignore[attr-defined]
+        asked = {"text": "sixty-two", "source": "en", "target": "de"}
+        look = {"text": "sixty-two", "model": "toy", "to": "de"}
+        for count, (path, body) in enumerate([("alternatives", asked), ("inspect", look), ("learn", look)], 1):
+            answer = client.post(f"/page/{path}", json=body)
+            assert (answer.status_code, answer.json()["error"]) == (504, "the answer took longer than 0.1 s"), path
+            until = time.monotonic() + 10
+            while state.gate.requests:
+                assert time.monotonic() < until
+                time.sleep(0.005)
+            assert engine.stopped == count
