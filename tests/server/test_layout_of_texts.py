@@ -98,6 +98,16 @@ def texts(html: str) -> list[str]:
 def test_what_is_translated() -> None:
     html = '<p>A <b>big</b> dog</p><style>p {}</style><p translate="no">Name</p><td>x &lt; y</td><code>z</code>'
     assert texts(html) == ["A big dog", "x < y"]
+    assert texts("<img translate=\"no\"> five <br translate=no> six <p TRANSLATE = 'No'>seven</p> eight") == [
+        " five ",
+        " six ",
+        " eight",
+    ]
+    assert texts('<p data-translate="no">one</p><p title=" translate=no ">two</p><p translate=none>three</p>') == [
+        "one",
+        "two",
+        "three",
+    ]
     (passage,) = passages("One <b>two. Three</b> four.")
     assert isinstance(passage, Passage)
     assert [one.text for one in passage.sentences() if isinstance(one, Passage)] == ["One two.", "Three four."]

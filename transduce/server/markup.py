@@ -24,7 +24,8 @@ _INLINE = frozenset(
     "a abbr b bdi bdo cite data del dfn em font i ins label mark q s samp small span strong sub sup time u var".split()
 )
 _UNTOUCHED = frozenset("script style code pre kbd textarea svg math template noscript".split())
-_UNTRANSLATED = re.compile(r"""\btranslate\s*=\s*["']?no\b""", re.IGNORECASE)
+_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # hold no text
+_ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>=]+))?""")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def passages(text: str) -> list[Piece]:
         if match is None:
             break
         closing, name = match[1] == "/", (match[2] or "").lower()
-        if not inside and name in _INLINE and not _UNTRANSLATED.search(match[3]):
+        if not inside and name in _INLINE and not _kept(match[3]):
             open_tags.append(Tag(len(open_text), match[0], name, closing))
             continue
         if not inside:
@@ -112,7 +113,13 @@ def _tokens(text: str) -> Iterator[tuple[re.Match[str] | None, str]]:
 
 
 def _stays(name: str, attributes: str) -> bool:
-    return name in _UNTOUCHED or bool(_UNTRANSLATED.search(attributes))
+    return name in _UNTOUCHED or (name not in _VOID and _kept(attributes))
+
+
+def _kept(attributes: str) -> bool:
+    """Whether they say translate="no"."""
+    found = ((name.lower(), value.strip("\"'").strip().lower()) for name, value in _ATTRIBUTE.findall(attributes))
+    return ("translate", "no") in found
 
 
 def _closed(text: str, tags: list[Tag]) -> list[Piece]:
