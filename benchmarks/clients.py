@@ -21,6 +21,7 @@ import sys
 import venv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -195,9 +196,10 @@ def install(client: Client, folder: Path) -> None:
         subprocess.run([*pip, *client.packages], check=True)
 
 
-def run(client: Client, folder: Path, names: dict[str, str]) -> str | None:
-    """What went wrong; "" if nothing did, None where the client is not installed."""
-    place = folder / client.environment
+def run(client: Client, folder: Path | None, names: dict[str, str]) -> str | None:
+    """What went wrong; "" if nothing did, None where the client is not installed: in its environment below the folder,
+    or, without a folder, beside this Python."""
+    place = folder / client.environment if folder is not None else Path(sys.prefix)
     given = "".join(f"{'var ' if client.node else ''}{name} = {json.dumps(value)}\n" for name, value in names.items())
     if client.node:
         package = client.packages[0].rpartition("@")[0]
@@ -206,12 +208,20 @@ def run(client: Client, folder: Path, names: dict[str, str]) -> str | None:
         command = ["node", "--input-type=module", "-e", given + EQUAL + client.program]
     else:
         python = place / "bin" / "python"
-        if not python.exists():
+        if not python.exists() if folder is not None else not _beside(client):
             return None
         command = [str(python), "-c", given + client.program]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=120)
     return done.stdout + done.stderr if done.returncode else ""
+
+
+def _beside(client: Client) -> bool:
+    """Whether this Python has a client's packages in just those versions."""
+    try:
+        return all(version(name) == wanted for name, _, wanted in (one.partition("==") for one in client.packages))
+    except PackageNotFoundError:
+        return False
 
 
 def main() -> int:

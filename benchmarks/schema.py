@@ -10,6 +10,7 @@ One path after the other, on one server: each has its line as it ends, with what
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import subprocess
@@ -18,6 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 
 from clients import serving
 
@@ -33,14 +35,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="paths that match this")
     options = parser.parse_args()
     failed, cases = [], 0
-    with serving(options.models) as address, tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
-        config.write(f"[checks]\nnegative_data_rejection.expected-statuses = {REFUSALS}\n")
-        config.flush()
+    with serving(options.models) as address, settings() as config:
         paths = [
             path for path in json.loads(read(f"{address}/v1/openapi.json"))["paths"] if re.search(options.only, path)
         ]
         for path in paths:
-            tested, passed = examined(options, address, config.name, path)
+            tested, passed = examined(options, address, config, path)
             cases += tested
             failed += [] if passed else [path]
         counted = statuses(address)
@@ -51,20 +51,29 @@ def main() -> int:
     return 1 if failed or faults else 0
 
 
-def examined(options: argparse.Namespace, address: str, config: str, path: str) -> tuple[int, bool]:
-    """How many cases of a path were tried, and whether nothing was found."""
+@contextlib.contextmanager
+def settings() -> Iterator[str]:
+    """A file that tells schemathesis which refusals are right."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f"[checks]\nnegative_data_rejection.expected-statuses = {REFUSALS}\n")
+        config.flush()
+        yield config.name
+
+
+def examined(options: argparse.Namespace, address: str, config: str, path: str = "") -> tuple[int, bool]:
+    """How many cases of a path, or of all in one run, were tried, and whether nothing was found."""
     begun, before = time.perf_counter(), statuses(address)
     command = [options.schemathesis, "--config-file", config, "run", f"{address}/v1/openapi.json", "--checks", "all"]
     command += ["--exclude-checks", "positive_data_acceptance", "--phases", "examples,coverage,fuzzing"]
     command += ["-n", str(options.cases), "--seed", str(options.seed), "--suppress-health-check", "all"]
-    command += ["--include-path", path, "--continue-on-failure", "--warnings", "off"]
+    command += ["--continue-on-failure", "--warnings", "off", *(["--include-path", path] if path else [])]
     ran = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     told = re.search(r"(\d+) generated", ran.stdout)
     new = statuses(address) - before
     found = {status: sum(n for (_, own), n in new.items() if own == status) for status in sorted({s for _, s in new})}
     end = "nothing found" if ran.returncode == 0 else f"exit {ran.returncode}"
     seconds = time.perf_counter() - begun
-    print(f"{path}: {told[1] if told else 'no'} cases in {seconds:.0f} s, answers {found}: {end}", flush=True)
+    print(f"{path or 'all'}: {told[1] if told else 'no'} cases in {seconds:.0f} s, answers {found}: {end}", flush=True)
     if ran.returncode:
         print(ran.stdout, flush=True)
     return int(told[1]) if told else 0, ran.returncode == 0

@@ -183,6 +183,7 @@ def _deepl_tables() -> dict[str, Any]:
     ):
         post = _foreign(summary, asked, told, "Message")
         get = {name: value for name, value in post.items() if name != "requestBody"}
+        post["requestBody"]["required"] = False
         found[path] = {"get": get, "post": post}
     found["/v2/languages"]["get"]["parameters"] = [{"name": "type", "in": "query", "schema": kind}]
     return found
