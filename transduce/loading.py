@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.data.tokenizer import Tokenizers
-from transduce.engines.fallback import Fallback, tell
+from transduce.engines.fallback import Fallback, Inside, tell
 from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.extras import needed_by
 from transduce.model_folder import (
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS, BATCH_FRAMES = 4096, 32768  # of a batch; an encoder has fewer places than there are frames
 ENGINES = ("auto", "torch", "native")
+ROUNDED = "Inside are the converted weights: all numbers are of weights rounded to 8 bits, not of the trained ones."
+WHOLE = "Inside are the converted weights, which were not rounded."
 
 
 def load(
@@ -127,8 +129,26 @@ def _open_either(folder: Path, trust: bool) -> Translator:
         translator = open_torch(refusal)
         tell(refusal)
         return translator
-    translator.engine = Fallback(translator.engine, second)
+    inside = None if (folder / MODEL).is_file() else _inside(folder, trust)
+    translator.engine = Fallback(translator.engine, second, inside)
     return translator
+
+
+def _inside(folder: Path, trust: bool) -> Inside:
+    """Converted weights in torch, to be looked into; they translate no better than the native engine, and slower."""
+
+    def open_weights() -> Engine:
+        from transduce.engines.torch_engine import TorchEngine, pick_device
+        from transduce.native.raising import raised
+        from transduce.training.run_folder import read_config
+
+        config, tokenizers = read_config(folder, trust), Tokenizers.load(folder / TOKENIZER)
+        sizes = tokenizers.source.size, tokenizers.target.size
+        model = raised(config.model, folder / NATIVE, *sizes, tokenizers.shared)
+        symbols = tokenizers.source.symbols, tokenizers.target.symbols
+        return TorchEngine(model, *symbols, pick_device("cpu"))
+
+    return Inside(open_weights, WHOLE if Converted.read(folder).quantize == "none" else ROUNDED)
 
 
 def _open_native(folder: Path, trust: bool) -> Translator:

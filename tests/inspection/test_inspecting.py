@@ -16,9 +16,10 @@ import pytest
 import torch
 
 import transduce
+from transduce import conversion
 from transduce.data.reader import FileReader, Reading
 from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import ConfigError, DataError
+from transduce.errors import ConfigError, DataError, EngineRefusal
 from transduce.inspection.heads import heads_of
 from transduce.inspection.inspecting import Looking, inspect
 from transduce.inspection.record import Inspection, Map
@@ -124,18 +125,51 @@ def test_what_was_drawn_is_on_the_tree(toy: Toy) -> None:
 
 
 @pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
-def test_a_converted_model_is_looked_into_by_torch_where_its_weights_are_there(
-    toy: Toy, native_toy: Path, tmp_path: Path
-) -> None:
+def test_a_converted_model_is_looked_into_by_torch(toy: Toy, native_toy: Path, tmp_path: Path) -> None:
+    """By the weights of the folder, whichever it has; `engine="native"` alone is seen from outside."""
     both = Path(shutil.copytree(native_toy, tmp_path / "both"))
-    outside = inspect(transduce.load(both), TEXT, to="de")
+    outside = inspect(transduce.load(both, engine="native"), TEXT, to="de")
     assert [one.name for one in outside.maps] == ["decoder.mean.cross"]
+    converted = inspect(transduce.load(both), TEXT, to="de")
     shutil.copy(toy.model / "model.safetensors", both)
-    inside = inspect(transduce.load(both), TEXT, to="de")
-    assert [one.name for one in inside.maps] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
-    assert inside.translation == outside.translation
-    mean = inside.map("cross", 0).weights.mean(0)
-    assert outside.maps[0].weights[0, :-1, :-1] == pytest.approx(mean[:-1, :-1], abs=1e-3)
+    trained = inspect(transduce.load(both), TEXT, to="de")
+    for inside in (converted, trained):
+        assert [one.name for one in inside.maps] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
+        assert inside.translation == outside.translation
+        mean = inside.map("cross", 0).weights.mean(0)
+        assert outside.maps[0].weights[0, :-1, :-1] == pytest.approx(mean[:-1, :-1], abs=1e-3)
+    assert converted.notes == ("Inside are the converted weights, which were not rounded.",)
+    assert trained.notes == ()
+    assert converted.tree is not None
+    assert all((converted.lens, converted.heads, converted.branches))
+    for own, wanted in zip(converted.maps, trained.maps, strict=True):
+        assert own.weights == pytest.approx(wanted.weights, abs=1e-5)
+
+
+@pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
+def test_rounded_weights_are_looked_into_and_said_to_be_rounded(toy: Toy, tmp_path: Path) -> None:
+    translator = transduce.load(conversion.convert(toy.model, tmp_path / "rounded"))
+    tree = inspect(translator, TEXT, to="de", beam=3).tree
+    assert tree is not None
+    assert tree.best
+    given = "zweiundvierzig, sieben"
+    own, whole = (inspect(one, TEXT, to="de", target=given) for one in (translator, toy.translator))
+    assert "weights rounded to 8 bits, not of the trained ones" in own.notes[0]
+    assert (len(own.maps), len(own.heads), len(own.lens)) == (len(whole.maps), len(whole.heads), len(whole.lens))
+    for rounded, exact in zip(own.maps, whole.maps, strict=True):
+        assert rounded.weights == pytest.approx(exact.weights, abs=0.1)
+        assert (rounded.weights != exact.weights).any()
+    with pytest.raises(EngineRefusal, match="has no weights for it"):  # to translate, they are not taken
+        translator.translate([TEXT], to="de", search=Beam(size=4, groups=2))
+
+
+@pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
+def test_a_config_that_cannot_be_read_leaves_the_view_from_outside(native_toy: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(native_toy, tmp_path / "strange"))
+    with (folder / "config.toml").open("a", encoding="utf-8") as file:
+        file.write('\n[surprise]\nkind = "somebody:Own"\n')
+    own = inspect(transduce.load(folder), TEXT, to="de")
+    assert "Seen from outside" in own.notes[0]
 
 
 def test_what_if_it_had_said_this_instead(seen: Inspection, toy: Toy) -> None:
@@ -292,6 +326,18 @@ def test_an_engine_that_is_not_open_is_seen_from_outside(toy: Toy) -> None:
     assert own.maps[0].weights[0, :-1, :-1] == pytest.approx(mean[:-1, :-1], abs=1e-5)
     assert [step.log_prob for step in own.steps] == pytest.approx([step.log_prob for step in whole.steps], abs=1e-4)
     assert (own.tree, own.lens, own.heads) == (None, (), ())
+    never = {*toy.translator.tokenizers.target.symbols.never}
+    for step, wanted in zip(own.steps, whole.steps, strict=True):
+        expected = [one for one in wanted.candidates if one.token not in never]
+        found = step.candidates[: len(expected)]
+        assert [one.piece for one in found] == [one.piece for one in expected]
+        assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in expected], abs=1e-4)
+        assert step.rank == min(wanted.rank, len(step.candidates))
+        assert math.isnan(step.entropy)
+    assert [(one.step, one.token, one.text) for one in own.branches] == [
+        (one.step, one.token, one.text) for one in whole.branches
+    ]
+    assert json.loads(json.dumps(own.as_json(), allow_nan=False))["steps"][0]["entropy"] is None
 
 
 # -- heads -------------------------------------------------------------------------------------------------------------

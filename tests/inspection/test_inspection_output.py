@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import toys
 from cli_runner import Run, refused
 from rich.console import Console
 
@@ -24,6 +25,7 @@ from transduce.inspection.page import FIRST, FOLDER, bundle, page
 from transduce.inspection.record import Inspection, Map
 from transduce.inspection.terminal import matrix, show
 from transduce.inspection.views import View
+from transduce.numbers import english
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -147,6 +149,17 @@ def test_the_command_writes_what_it_is_asked_for(toy: Toy, run: Run, tmp_path: P
         assert (tmp_path / name).stat().st_size > 1000
     left, right = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert left["translation"] == right["translation"] == toy.translator("forty-two", to="de")
+
+
+def test_models_of_different_kinds_stand_side_by_side(toy: Toy, run: Run, tmp_path: Path) -> None:
+    """A model of one direction has no tag, and is told none; where no model has one, that is said."""
+    pairs = [(f"abc {word}", f"cba {word}") for word in map(english, range(60))]
+    toys.run(toys.corpus(tmp_path, pairs, pairs[:2]), tmp_path / "mono", "training.steps=2")
+    words = ["inspect", "abc", "-m", tmp_path / "mono", "--to", "de"]
+    assert run(*words, "-m", toy.model, "-o", tmp_path / "both.json").code == 0
+    mono, several = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
+    assert (mono["to"], several["to"], several["source"][0]) == ("", "de", "<2de>")
+    assert "no piece '<2de>'" in refused(run(*words))
 
 
 def test_the_command_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def inspect(
         transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
     """
     from transduce.inspection.inspecting import inspect as look
+    from transduce.inspection.inspecting import told_to
     from transduce.inspection.views import View
     from transduce.loading import load
 
@@ -53,10 +54,11 @@ def inspect(
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
         raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
     translators = [(str(one), load(one, device, trust, engine=engine)) for one in model]
+    told = told_to([translator for _, translator in translators], to)
     seen = [
-        look(translator, text, to=to, target=target, prefix=prefix, beam=beam, model=name)
+        look(translator, text, to=own, target=target, prefix=prefix, beam=beam, model=name)
         for text in texts
-        for name, translator in translators
+        for (name, translator), own in zip(translators, told, strict=True)
     ]
     _write(seen, view, output)
 

@@ -143,6 +143,14 @@ class Tokenizer:
         known = [name for name in names if self._processor.piece_to_id(name) != self._processor.unk_id()]
         return self.token((known or names)[0])
 
+    def has_tag(self, language: str) -> bool:
+        """Whether `tag` finds one."""
+        try:
+            self.tag(language)
+        except DataError:
+            return False
+        return True
+
     def cut_tag(self, text: str) -> tuple[tuple[int, ...], str]:
         """The token of the tag that a text begins with, if the numbers are a table's and it is there, and the rest."""
         tag = self.table.tag_of(text) if self.table is not None else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transduce.errors import EngineRefusal
@@ -19,16 +20,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Inside:
+    """Where the second engine has no weights of its own: how to open the first one's in it, and what to say of them."""
+
+    open: Callable[[], Engine]
+    note: str
+
+
 class Fallback:
     """Runs `first`; `open_second` gives the engine for what it refuses, and is called when that first happens.
 
-    Each refusal is told once, in a line on standard error.
+    Each refusal is told once, in a line on standard error. `inside` is for those who look into the model alone.
     """
 
-    def __init__(self, first: Engine, open_second: Callable[[EngineRefusal], Engine]) -> None:
+    def __init__(
+        self, first: Engine, open_second: Callable[[EngineRefusal], Engine], inside: Inside | None = None
+    ) -> None:
         self.first = first
+        self.inside = inside
         self._open_second = open_second
         self._second: Engine | None = None
+        self._looked_into: Engine | None = None
         self._told: set[str] = set()
         self._lock = threading.Lock()
 
@@ -46,8 +59,13 @@ class Fallback:
         return self._either(lambda engine: engine.attend(sources, targets, layer))
 
     def behind(self, refusal: EngineRefusal) -> Engine:
-        """The second engine, for what the first has no way to be asked; opened if it is not yet."""
-        return self._take_over(refusal)
+        """The engine that can be looked into, which the first has no way to be asked for; opened if it is not yet."""
+        if self.inside is None:
+            return self._take_over(refusal)
+        with self._lock:
+            if self._looked_into is None:
+                self._looked_into = self.inside.open()
+            return self._looked_into
 
     def _either(self, work: Callable[[Engine], T]) -> T:
         try:

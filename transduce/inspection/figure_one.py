@@ -137,7 +137,8 @@ def alive(translator: Translator, text: str, to: str = "", layer: int = 0, stop:
         }
         for name in FIGURE_1
     }
-    return {"text": text, "translation": seen.translation, "layers": layers, "layer": layer, "blocks": blocks}
+    said = {"text": text, "translation": seen.translation, "notes": seen.notes}
+    return {**said, "layers": layers, "layer": layer, "blocks": blocks}
 
 
 def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> dict[str, tuple[Shown, ...]]:

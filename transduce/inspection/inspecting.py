@@ -1,11 +1,13 @@
 """`inspect(translator, text)`: one sentence through one model, with all that can be seen of it.
 
-With the torch engine everything is seen; an engine that only searches, scores and attends (the native one) shows the
-mean cross-attention and the probability of each token. Imports no torch by itself.
+With the torch engine everything is seen, and so it is of a converted model where torch is installed; an engine that
+only searches, scores and attends (the native one) shows the mean cross-attention, and of each token the probability and
+what could have stood there. Imports no torch by itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +19,11 @@ from transduce.config import kind_of
 from transduce.engines.fallback import Fallback
 from transduce.errors import ConfigError, DataError, EngineRefusal, RunError
 from transduce.inspection.heads import heads_of
-from transduce.inspection.record import Branch, Glimpse, Inspection, Map, Sight, Step, Tree
+from transduce.inspection.record import Branch, Candidate, Glimpse, Inspection, Map, Sight, Step, Tree
 from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
-from transduce.search.settings import Greedy
+from transduce.search.settings import Beam, Greedy
 from transduce.search.wishes import Stop, Wishes
 from transduce.translation import Source
 from transduce.translator import Translator, draw_key
@@ -97,13 +99,19 @@ def inspect(
         heads=tuple(head for one in seen.maps for head in heads_of(one)) if seen.inside else (),
         alignment=_alignment(case, best, seen.maps),
         steps=seen.steps,
-        branches=_branches(case, best, seen.steps, looking.branches) if seen.inside and case.stepwise else (),
+        branches=_branches(case, best, seen.steps, looking.branches) if case.stepwise else (),
         tree=seen.tree,
         lens=seen.lens,
         alternatives=tuple(case.text_of(other.tokens) for other in hypotheses[1:]),
         notes=seen.notes,
         sight=case.sight,
     )
+
+
+def told_to(translators: Sequence[Translator], to: str) -> list[str]:
+    """The language that each of several models is told: one without a tag for it, beside one that has it, none."""
+    known = [one.reading is None and one.tokenizers.source.has_tag(to) for one in translators]
+    return [to if own or not any(known) else "" for own in known]
 
 
 @dataclass(frozen=True)
@@ -205,7 +213,7 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool, stop: Sto
     """One pass with a trace, and the search again with the model watched if its tree is to grow."""
     engine = opened(case.translator.engine)
     if engine is None:
-        return _from_outside(case, best)
+        return _from_outside(case, best, looking.top)
     from transduce.inspection import tracing
 
     target = case.translator.tokenizers.target
@@ -215,7 +223,7 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool, stop: Sto
             f"inspect: {len(case.source)} source and {len(best.tokens)} target tokens make more than {MOST_LINES:,}"
             " attention weights; give it a shorter sentence"
         )
-    notes = []
+    notes = [*notes_of(case.translator.engine)]
     if not any(one.part == "cross" for one in traced.maps):
         notes.append("This decoder does not look at the source by attention: no cross-attention, no alignment.")
     if not traced.lens:
@@ -239,25 +247,57 @@ def opened(engine: Any) -> Any:
     if isinstance(engine, Fallback):
         try:
             engine = engine.behind(EngineRefusal("native engine: it does not tell where each head looks"))
-        except EngineRefusal:
+        except (EngineRefusal, ConfigError):  # no weights for it; a config that needs classes of somebody's own
             return None
     return engine if isinstance(engine, Opened) else None
 
 
-def _from_outside(case: _Case, best: Hypothesis) -> _Looked:
-    """What any engine tells: the probability of each token, and the mean of all heads' cross-attention."""
+def notes_of(engine: Any) -> tuple[str, ...]:
+    """What is to be said of the weights that are looked into, where they are not those that were trained."""
+    return (engine.inside.note,) if isinstance(engine, Fallback) and engine.inside is not None else ()
+
+
+def _from_outside(case: _Case, best: Hypothesis, top: int) -> _Looked:
+    """What any engine tells: the probability of each token and others, and the mean of all heads' cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
     (said,) = case.translator.engine.score([case.source], [best.tokens])
     read = target.pieces([bos, *best.tokens])
     tokens = (*best.tokens, eos)
-    rows = zip(read, tokens, target.pieces(tokens), said, strict=True)
+    others = _candidates(case, best, top)
+    ranks = [
+        sum(other.log_prob > log_prob for other in own if other.token != token)
+        for token, log_prob, own in zip(tokens, said, others, strict=True)
+    ]
+    unknown = [math.nan] * len(tokens)
+    rows = zip(read, tokens, target.pieces(tokens), said, ranks, unknown, others, strict=True)
     (weights,) = case.translator.engine.attend([case.source], [best.tokens], None)
     whole = np.zeros((1, len(tokens), len(case.pieces)), dtype=np.float32)
     whole[0, : weights.shape[0], : weights.shape[1]] = weights  # the end symbols look and are looked at unseen
     mean = Map("decoder.mean.cross", "cross", 0, whole)
-    note = "Seen from outside: the native engine tells the mean cross-attention only. Give the run folder to see all."
+    note = (
+        "Seen from outside: the native engine tells the mean cross-attention only. Install torch (transduce[train]), or"
+        " give the run folder, to see all."
+    )
     return _Looked((mean,), tuple(Step(*row) for row in rows), notes=(note,), inside=False)
+
+
+def _candidates(case: _Case, best: Hypothesis, top: int) -> list[tuple[Candidate, ...]]:
+    """The likeliest tokens of each step, which any engine finds: a beam that may write one token only."""
+    eos = case.translator.tokenizers.target.symbols.eos
+    if not case.stepwise:
+        return [()] * (len(best.tokens) + 1)
+    one_more = Beam(size=top, n_best=top, length_penalty=0.0, limits=Limits(longest=1))
+    beginnings = [best.tokens[:place] for place in range(len(best.tokens) + 1)]
+    wishes = [Wishes(prefix=tokens) for tokens in beginnings]
+    made = []
+    for place, hypotheses in enumerate(case.translator.find([case.source] * len(wishes), one_more, wishes)):
+        found = {(*one.tokens, eos)[place]: one.token_log_probs[place] for one in hypotheses}
+        ordered = sorted(found, key=lambda token: -found[token])
+        pieces = case.translator.tokenizers.target.pieces(ordered)
+        rows = zip(ordered, pieces, (found[token] for token in ordered), strict=True)
+        made.append(tuple(Candidate(*row) for row in rows))
+    return made
 
 
 def _branches(case: _Case, best: Hypothesis, steps: Sequence[Step], most: int) -> tuple[Branch, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -87,8 +88,9 @@ class Candidate:
 class Step:
     """One place of the decoder: what it read last, what was written, and what it thought of.
 
-    `rank` is the place of the written token among all, from 0; `entropy` that of the distribution, in bits.
-    `candidates` are the most probable tokens, best first; none where the engine does not tell them.
+    `candidates` are the most probable tokens, best first; none where nothing tells them. `rank` is the place of the
+    written token among all, from 0; `entropy` that of the distribution, in bits. Of an engine that tells no more than
+    candidates the entropy is NaN, and a token that is not among them ranks right after them.
     """
 
     read: str
@@ -96,7 +98,7 @@ class Step:
     written: str
     log_prob: float
     rank: int = 0
-    entropy: float = 0.0
+    entropy: float = math.nan
     candidates: tuple[Candidate, ...] = ()
 
 

@@ -128,14 +128,12 @@ def _affine(name: str, gain: Floats, shift: Floats) -> Iterator[tuple[str, Packe
 
 
 @dataclass(frozen=True)
-class _Lowered:
-    """One stack of the model."""
+class Sizes:
+    """One stack of a model, with the sizes that its tensors have in the file."""
 
     name: str
     stack: Stack
     d_model: int
-    weights: _Weights
-    quantize: bool
 
     @property
     def attention(self) -> Attention:
@@ -159,6 +157,24 @@ class _Lowered:
         """Of all of them in the core, where heads have one width."""
         return -(-max(self.width, self.value_width) // _VECTOR) * _VECTOR
 
+    @property
+    def longest(self) -> int:
+        return self.stack.positions.longest if isinstance(self.stack.positions, Learned) else LONGEST
+
+    @property
+    def scale(self) -> np.float32:
+        """What queries are multiplied by before the dot product."""
+        unscaled = isinstance(self.attention.score, (Dot, Cosine))
+        return np.float32(1.0 if unscaled else self.width**-0.5)
+
+
+@dataclass(frozen=True)
+class _Lowered(Sizes):
+    """The stack with its weights."""
+
+    weights: _Weights
+    quantize: bool
+
     def tensors(self, scheme: PositionScheme) -> Iterator[tuple[str, Packed]]:
         stack, longest = self.stack, self.longest
         tables = dict(self._positions(scheme))
@@ -173,10 +189,6 @@ class _Lowered:
             yield from self._layer(f"{self.name}.layers.{layer}", f"{self.name}.{layer}")
         if isinstance(stack.residual, PreNorm):
             yield from self._norm(f"{self.name}.final", f"{self.name}.final")
-
-    @property
-    def longest(self) -> int:
-        return self.stack.positions.longest if isinstance(self.stack.positions, Learned) else LONGEST
 
     def _positions(self, scheme: PositionScheme) -> Iterator[tuple[str, Packed]]:
         """What the scheme does, read off what it does to zeros and ones."""
@@ -199,9 +211,9 @@ class _Lowered:
         """Bias (H, longest - 1) of keys ahead of the query, which a decoder does not see."""
         if self.name == "decoder":
             return torch.zeros(self.attention.heads, self.longest - 1)
-        whole = scheme.bias(self.longest, self.longest)
-        assert whole is not None
-        return whole[0, :, 0, 1:]
+        first = scheme.bias_at(torch.tensor([0]), self.longest)
+        assert first is not None
+        return first[0, :, 0, 1:]
 
     def _layer(self, own: str, name: str) -> Iterator[tuple[str, Packed]]:
         yield from self._attention(f"{own}.attention", f"{name}.self", with_keys=True)
@@ -233,16 +245,10 @@ class _Lowered:
         if self.attention.query_key_norm:
             room = (0, self.wide - self.width)
             query, key = (self.weights[f"{own}.{side}_norm.weight"] for side in ("query", "key"))
-            yield f"{name}.query_norm", floats(np.pad(query * self._scale, room))
+            yield f"{name}.query_norm", floats(np.pad(query * self.scale, room))
             yield f"{name}.key_norm", floats(np.pad(key, room))
         if isinstance(self.attention.score, Cosine):
             yield f"{name}.sharpness", floats(np.exp(self.weights[f"{own}.score.log_scale"]).reshape(1, -1))
-
-    @property
-    def _scale(self) -> np.float32:
-        """What queries are multiplied by before the dot product."""
-        unscaled = isinstance(self.attention.score, (Dot, Cosine))
-        return np.float32(1.0 if unscaled else self.width**-0.5)
 
     def _query(self, own: str) -> tuple[Floats, Floats]:
         weight, bias = self._linear(f"{own}.query")
@@ -252,7 +258,7 @@ class _Lowered:
             turned = self.weights[f"{own}.score.matrix"].transpose(0, 2, 1).astype(np.float64)
             weight, bias = (turned @ weight).astype(np.float32), (turned @ bias).astype(np.float32)
         if not self.attention.query_key_norm:  # a norm would undo it: then it is in the norm's weights
-            weight, bias = weight * self._scale, bias * self._scale
+            weight, bias = weight * self.scale, bias * self.scale
         return self._wider(weight), self._wider(bias).reshape(-1)
 
     def _keys_and_values(self, own: str) -> tuple[Floats, Floats]:

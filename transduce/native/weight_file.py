@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.durable import write_bytes
+from transduce.errors import RunError
 from transduce.native.seal import SEAL
 
 Floats = NDArray[np.float32]
@@ -78,6 +79,41 @@ def byte_panels(values: NDArray[np.int8]) -> NDArray[np.uint8]:
     """(N, K) as [panel][K / 4][64][4], each plus 128: what four products a lane and instruction want."""
     shifted = (values.astype(np.int16) + 128).astype(np.uint8)
     return np.ascontiguousarray(shifted.reshape(-1, PANEL, values.shape[1] // 4, 4).transpose(0, 2, 1, 3))
+
+
+def read(path: Path) -> dict[str, Packed]:
+    """What `write` wrote. Who has not opened the file before has its seal verified first (seal.py)."""
+    content = memoryview(path.read_bytes())
+    magic, version, count, size = struct.unpack_from("<8s2IQ", content)
+    if (magic, version, size) != (_MAGIC, _VERSION, len(content)):
+        raise RunError(f"{path}: is no weight file of this format; convert the model again")
+    found = {}
+    for place in range(64, 64 + 64 * count, 64):
+        name, kind, rows, columns, _, offset = struct.unpack_from("<40s4IQ", content, place)
+        width = 1 if kind == _BYTE_PANELS else 4
+        sizes = (padded(rows), padded(columns)) if kind in (_BYTE_PANELS, _FLOAT_PANELS) else (rows, columns)
+        data = bytes(content[offset : offset + width * sizes[0] * sizes[1]])
+        found[name.rstrip(b"\0").decode("ascii")] = Packed(kind, rows, columns, data)
+    return found
+
+
+def numbers(tensor: Packed) -> Floats:
+    """What `floats` packed."""
+    return np.frombuffer(tensor.data, dtype="<f4").reshape(tensor.rows, tensor.columns).astype(np.float32)
+
+
+def unpacked(tensors: Mapping[str, Packed], name: str) -> tuple[Floats, Floats]:
+    """The weight (N, K) and the bias (N,) that `matrix` packed, as far as they were not rounded."""
+    tensor = tensors[name]
+    rows, columns = padded(tensor.rows), padded(tensor.columns)
+    if tensor.kind == _BYTE_PANELS:
+        panels = np.frombuffer(tensor.data, dtype=np.uint8).reshape(-1, columns // 4, PANEL, 4)
+        whole = panels.transpose(0, 2, 1, 3).reshape(rows, columns).astype(np.float32) - np.float32(128)
+        whole *= numbers(tensors[f"{name}.scales"])[0, :, None]
+    else:
+        columns_of = np.frombuffer(tensor.data, dtype="<f4").reshape(-1, columns, PANEL)
+        whole = columns_of.transpose(0, 2, 1).reshape(rows, columns).astype(np.float32)
+    return whole[: tensor.rows, : tensor.columns], numbers(tensors[f"{name}.bias"])[0, : tensor.rows]
 
 
 def write(path: Path, tensors: Mapping[str, Packed]) -> None:

@@ -36,7 +36,7 @@ function stepRows(inspection, step, place, ask) {
     make("td", { text: shown(step.read) }),
     make("td", {}, make("strong", { text: shown(step.written) })),
     make("td", { class: "nowrap" }, meter, ` ${percent(probability)}`),
-    make("td", { class: "number", text: step.candidates.length ? `${fixed(step.entropy, 1)} bit` : "–" }),
+    make("td", { class: "number", text: step.entropy === null ? "–" : `${fixed(step.entropy, 1)} bit` }),
     make("td", { class: "faint small", text: seen.map(([column, weight]) => `${shown(inspection.source[column])} ${percent(weight)}`).join(", ") }),
     make("td", {}, make("div", { class: "chips" }, ...(chips.length ? chips : [make("span", { class: "faint small", text: say("noSteps") })]))));
   return [row, answer];

@@ -13,7 +13,7 @@ async function run() {
   try {
     const asked = { text: by("text").value, model: by("model").value, to: by("to").value, layer: Number(by("layer").value) };
     state.answer = await post("/page/learn", asked, state.running.signal);
-    by("status").textContent = `${state.answer.text} → ${state.answer.translation}`;
+    by("status").textContent = [`${state.answer.text} → ${state.answer.translation}`, ...state.answer.notes].join("  ·  ");
     layers(state.answer.layers);
   } catch (error) {
     if (error.name === "AbortError") return;

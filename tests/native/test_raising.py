@@ -1,0 +1,106 @@
+"""Weight files read back into torch: the same weights as far as they were not rounded, and always the same model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from both_engines import SMALL
+from made import PARTS, SYMBOLS, V, covering, randomised, transformer
+
+from transduce.engines.torch_engine import TorchEngine
+from transduce.errors import RunError
+from transduce.model.attention import Attention
+from transduce.model.seq2seq import Model
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.native.lowering import lower, reasons_against
+from transduce.native.raising import raised
+from transduce.native.weight_file import matrix, read, unpacked, write
+
+WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused
+CONFIGS = [config for pick in covering(WHOLE, 2) if not reasons_against(config := transformer({**pick, "window": 0}))]
+TEXTS, TARGETS = [[4, 5, 6, 7, 8, 9], [10], []], [[9, 4, 4, 5], [7, 6], [12]]
+
+
+def through_a_file(config: Model, folder: Path, quantize: bool) -> tuple[Any, Any]:
+    """A random model, and what came back of it."""
+    model = randomised(config).float()
+    write(folder / "model.native", lower(config, model, quantize))
+    return model, raised(config, folder / "model.native", V, V, shared=True)
+
+
+def scores(model: Any) -> list[list[float]]:
+    return TorchEngine(model.eval(), SYMBOLS, SYMBOLS, torch.device("cpu")).score(TEXTS, TARGETS)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_part_comes_back_and_says_the_same(config: Model, tmp_path: Path) -> None:
+    model, back = through_a_file(config, tmp_path, quantize=False)
+    for own, expected in zip(scores(back), scores(model), strict=True):
+        assert own == pytest.approx(expected, abs=2e-4)
+
+
+# Where these are in a name, the file has a product, a quotient or a logarithm of the weight; all else is as it was.
+FOLDED = ("query", "log_scale", "shares", "running", "norm", "final", "around", "matrix", "positions.table")
+
+
+@pytest.mark.parametrize("config", CONFIGS[::4])
+def test_weights_that_were_not_folded_are_exactly_those(config: Model, tmp_path: Path) -> None:
+    model, back = through_a_file(config, tmp_path, quantize=False)
+    found, plain = back.state_dict(), 0
+    for name, wanted in model.state_dict().items():
+        assert found[name].shape == wanted.shape, name
+        if not any(word in name for word in FOLDED):
+            assert torch.equal(found[name], wanted), name
+            plain += 1
+    assert plain > 20
+
+
+def test_the_paper_s_own_model_comes_back_bit_by_bit(tmp_path: Path) -> None:
+    attention = Attention(1)  # of width 16, whose root is a whole number
+    config = replace(SMALL, encoder=TransformerEncoder(2, attention, 24), decoder=TransformerDecoder(1, attention, 24))
+    model, back = through_a_file(config, tmp_path, quantize=False)
+    assert model.state_dict().keys() == back.state_dict().keys()
+    for name, wanted in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], wanted), name
+
+
+def test_rounded_weights_are_within_half_a_step(tmp_path: Path) -> None:
+    """A step is the greatest of an output's weights / 127, in the file's own scale."""
+    for quantize_heads in (1, 2):
+        attention = Attention(quantize_heads)
+        stacks = TransformerEncoder(2, attention, 100), TransformerDecoder(2, attention, 100)
+        model, back = through_a_file(Model(48, 0.0, "none", *stacks, output_bias=True), tmp_path, quantize=True)
+        found, rounded = back.state_dict(), 0
+        for name, wanted in model.state_dict().items():
+            if wanted.dim() < 2:
+                assert found[name] == pytest.approx(wanted, rel=1e-6), name  # biases and norms keep their places
+                continue
+            step = wanted.abs().amax(1, keepdim=True) / 127
+            assert ((found[name] - wanted).abs() <= 0.5001 * step).all(), name
+            rounded += not torch.equal(found[name], wanted)
+        assert rounded > 20
+        for own, expected in zip(scores(back), scores(model), strict=True):
+            assert own == pytest.approx(expected, abs=0.5)
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_a_matrix_of_any_size_is_unpacked(quantize: bool, tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    for shape in ((1, 1), (64, 64), (65, 3), (130, 200)):
+        weight, bias = draw.normal(size=shape).astype(np.float32), draw.normal(size=shape[0]).astype(np.float32)
+        write(tmp_path / "file", matrix("one", weight, bias, quantize))
+        found, shift = unpacked(read(tmp_path / "file"), "one")
+        step = np.abs(weight).max(1, keepdims=True) / 127 if quantize else 0
+        assert (np.abs(found - weight) <= 0.5001 * step).all()
+        assert (shift == bias).all()
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100))
+    with pytest.raises(RunError, match="is no weight file of this format; convert the model again"):
+        read(tmp_path / "file")
