@@ -52,13 +52,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site(toy: Toy) -> Iterator[Site]:
-    """The toy, served twice over so that two models can be compared."""
+    """The toy, served twice over so that two models can be compared, and as one that has no tag for its language."""
     pytest.importorskip("uvicorn", reason="pip install transduce[serve]")
     import uvicorn
 
     from transduce.server import Served, application
 
-    app = application([Served(name, toy.translator, PAIRS) for name in ("toy", "twin")])
+    pairs = {"toy": PAIRS, "twin": PAIRS, "mono": (("en", "fr"),)}
+    app = application([Served(name, toy.translator, own) for name, own in pairs.items()])
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

@@ -128,6 +128,45 @@ def test_two_sentences_and_two_models_side_by_side(open_page: OpenPage, toy: Toy
     assert right.inner_text().count("twin") == 1
 
 
+@pytest.mark.parametrize("first", ["toy", "mono"])
+def test_models_of_different_kinds_side_by_side(first: str, open_page: OpenPage, site: Site) -> None:
+    """A model without a tag for the language is told none, the other its own, whichever comes first."""
+    page = open_page(f"/explore?text={TEXT}&model={first}")
+    page.wait_for_selector(".thumb")
+    if first == "toy":
+        page.select_option("#to", "zh")
+    page.select_option("#second", "mono" if first == "toy" else "toy")
+    site.requests.clear()
+    page.click("#ask .main")
+    page.wait_for_selector(".panes.two")
+    assert page.locator("#status.error").count() == 0
+    asked = {ask["model"]: ask["to"] for ask in (one.post_data_json for one in site.requests) if ask}
+    assert asked == {"mono": "", "toy": "zh" if first == "toy" else ""}  # nobody has a tag for French
+
+
+@pytest.mark.parametrize("path", ["/explore", "/learn"])
+def test_on_a_narrow_screen_nothing_scrolls_sideways(path: str, open_page: OpenPage) -> None:
+    page = open_page(f"{path}?text={TEXT}&to=de", width=360, height=700, color_scheme="dark", locale="zh-CN")
+    page.wait_for_selector(".thumb, .tensor")
+    wide = "document.documentElement.scrollWidth"
+    assert page.evaluate(wide) <= 360
+    if path == "/learn":
+        for key in ("input", "decoder-cross", "linear"):
+            page.locator(f"[data-block={key}]").dispatch_event("click")
+            assert page.evaluate(wide) <= 360, key
+        return
+    for tab in TABS:
+        page.click(f"#tab-{tab}")
+        assert page.evaluate(wide) <= 360, tab
+    page.click("#tab-attention")
+    page.click("[data-value=matrix]")
+    assert page.evaluate(wide) <= 360
+    page.fill("#another", "seven")
+    page.click("#ask .main")
+    page.wait_for_selector(".panes.two")
+    assert page.evaluate(wide) <= 360
+
+
 def test_long_sentences_stay_usable(open_page: OpenPage, toy: Toy, tmp_path: Path) -> None:
     text = ", ".join(["sixty-two", "eleven"] * 20)
     patient = Translator(toy.engine, toy.translator.tokenizers, toy.translator.search, longest=512)

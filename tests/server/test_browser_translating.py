@@ -83,6 +83,38 @@ def test_languages_are_swapped_with_their_texts(open_page: OpenPage) -> None:
     assert page.input_value("#source") == "en"  # remembered
 
 
+def test_there_is_nothing_to_swap_where_no_way_leads_back(open_page: OpenPage) -> None:
+    page = open_page("/")
+    typed(page)
+    assert page.locator("#swap").is_enabled()
+    page.select_option("#target", "zh")  # which nobody here reads
+    assert page.locator("#swap").is_disabled()
+    page.keyboard.press("Control+Shift+S")
+    assert (page.input_value("#source"), page.input_value("#target")) == ("en", "zh")
+    page.select_option("#target", "de")
+    assert page.locator("#swap").is_enabled()
+    page.select_option("#source", "auto")  # nothing has been found out yet
+    assert page.locator("#swap").is_disabled()
+
+
+def test_space_before_the_first_word_is_kept(open_page: OpenPage) -> None:
+    """As the server tells it (`before`), in the pane, the clipboard and the way back."""
+    page = open_page("/")
+    answer = {
+        "before": " \n  ",
+        "sentences": [{"source": "five", "text": "fünf", "space": "\n"}],
+        "text": " \n  fünf\n",
+    }
+    page.route("**/v1/translate", lambda route: route.fulfill(json={"translations": [answer]}))
+    typed(page, " \n  five\n")
+    assert page.locator("#output").text_content() == answer["text"]
+    page.click("#copy")
+    until(page, "document.querySelector('#status').textContent === 'Copied'")
+    assert page.evaluate("navigator.clipboard.readText()") == answer["text"]
+    page.click("#swap")
+    assert page.input_value("#text") == answer["text"]
+
+
 def test_the_language_is_found_out(open_page: OpenPage) -> None:
     page = open_page("/")
     typed(page, "this is the number forty-two and nothing else", source="auto")

@@ -30,12 +30,13 @@ export class Inspection {
   }
 }
 
+/** Bytes that Python packed in base64. */
+export const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
 class AttentionMap {
   constructor(json) {
     Object.assign(this, json);
-    const text = atob(json.weights);
-    this.bytes = new Uint8Array(text.length);
-    for (let i = 0; i < text.length; i++) this.bytes[i] = text.charCodeAt(i);
+    this.bytes = bytesOf(json.weights);
   }
 
   head(number) {

@@ -34,11 +34,12 @@ export const fixed = (value, digits = 2) => (value === null || value === undefin
 const WORDS = {
   en: {
     attention: "Attention", words: "Words", beam: "Beam", steps: "Steps", lens: "Logit lens", heads: "Heads",
-    encoder: "Encoder", decoder: "Decoder", cross: "Cross", lines: "Lines", matrix: "Matrix",
+    encoder: "Encoder", decoder: "Decoder", cross: "Cross", lines: "Lines", matrix: "Matrix", sight: "Overlay", view: "View",
     mean: "mean of heads", layer: "Layer", head: "Head", all: "All heads", overview: "Overview of all heads",
     "part.encoder": "Source tokens look at source tokens.",
     "part.decoder": "What is written so far looks at itself; nobody looks ahead.",
     "part.cross": "Each word that is written looks at the source.",
+    "part.sight": "Each word that is written looks at the recording or picture.",
     none: "This model traces none.", looks: "looks at", looked: "is looked at by", pin: "Hover or focus a token; click to pin it.",
     zoom: "Size", strongest: "strongest", source: "Source", translation: "Translation", score: "score", logprob: "log-probability",
     showPruned: "Show what was pruned", kept: "kept", finished: "finished", pruned: "pruned", open: "open at the end", best: "chosen",
@@ -55,9 +56,9 @@ const WORDS = {
   },
   zh: {
     attention: "注意力", words: "词对齐", beam: "束搜索", steps: "逐步", lens: "逐层预测", heads: "注意力头",
-    encoder: "编码器", decoder: "解码器", cross: "交叉", lines: "连线", matrix: "矩阵",
+    encoder: "编码器", decoder: "解码器", cross: "交叉", lines: "连线", matrix: "矩阵", sight: "叠加图", view: "视图",
     mean: "各头平均", layer: "层", head: "头", all: "所有头", overview: "所有注意力头总览",
-    "part.encoder": "源端词元之间的注意力。", "part.decoder": "已写出的部分看自身；看不到后面。", "part.cross": "写出的每个词元看源句。",
+    "part.encoder": "源端词元之间的注意力。", "part.decoder": "已写出的部分看自身；看不到后面。", "part.cross": "写出的每个词元看源句。", "part.sight": "写出的每个词元看录音或图像。",
     none: "该模型没有这种注意力。", looks: "关注", looked: "被关注于", pin: "悬停或聚焦词元；点击固定。",
     zoom: "大小", strongest: "最强", source: "源文", translation: "译文", score: "得分", logprob: "对数概率",
     showPruned: "显示被剪掉的", kept: "保留", finished: "完成", pruned: "剪掉", open: "结束时未完成", best: "选中",

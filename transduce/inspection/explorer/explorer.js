@@ -3,6 +3,7 @@ import { Inspection, matrixGrid } from "./data.js";
 import { chooser, fixed, make, say, shown } from "./dom.js";
 import { drawThumbnail, matrixView } from "./drawing.js";
 import { linesView } from "./lines.js";
+import { sightView } from "./sight.js";
 import { headsView, lensView, stepsView } from "./tables.js";
 import { treeView } from "./tree.js";
 
@@ -13,7 +14,7 @@ export class Explorer {
   constructor(host, inspections, { ask = null } = {}) {
     this.host = host;
     this.ask = ask;
-    this.state = { tab: "attention", view: "lines", part: "cross", layer: 0, head: -1, shown: [0] };
+    this.state = { tab: "attention", view: "sight", part: "cross", layer: 0, head: -1, shown: [0] };
     this.memory = {};
     this.show(inspections);
   }
@@ -100,12 +101,15 @@ export class Explorer {
     if (!inspection.parts.includes(part)) return make("div", {}, chooser(say("part"), parts, part, (value) => this.set({ part: value })), make("p", { class: "faint", text: say("none") }));
     const grid = inspection.grid(part, layer, head);
     const labels = [inspection.rowLabels(part), inspection.columnLabels(part)];
-    const detail = view === "lines" ? linesView(grid, ...labels) : matrixView(grid, ...labels, (memory.matrix[part] ??= {}));
+    const over = part === "cross" && inspection.sight; // a recording or picture, which only the decoder looks at as such
+    const views = [...(over ? ["sight"] : []), "lines", "matrix"];
+    const shownAs = views.includes(view) ? view : "lines";
+    const detail = shownAs === "sight" ? sightView(grid, ...labels, over) : shownAs === "lines" ? linesView(grid, ...labels) : matrixView(grid, ...labels, (memory.matrix[part] ??= {}));
     const title = layer < 0 ? say("mean") : `${say("layer")} ${layer} · ${head < 0 ? say("mean") : `${say("head")} ${head}`}`;
     return make("div", {},
-      make("div", { class: "tools" }, chooser(say("part"), parts, part, (value) => this.set({ part: value, layer: 0, head: -1 })), make("span", { class: "small faint", text: say(`part.${part}`) })),
+      make("div", { class: "tools" }, chooser(say("part"), parts, part, (value) => this.set({ part: value, layer: 0, head: -1 })), make("span", { class: "small faint", text: say(over ? "part.sight" : `part.${part}`) })),
       make("div", { class: "split" }, this.overview(inspection, part),
-        make("div", { class: "detail" }, make("div", { class: "tools" }, make("h2", { text: title }), chooser(say("view"), [["lines", say("lines")], ["matrix", say("matrix")]], view, (value) => this.set({ view: value }))), detail)));
+        make("div", { class: "detail" }, make("div", { class: "tools" }, make("h2", { text: title }), chooser(say("view"), views.map((one) => [one, say(one)]), shownAs, (value) => this.set({ view: value }))), detail)));
   }
 
   /** Every layer a row, every head a small picture; drawn when they come into sight. */
@@ -135,8 +139,9 @@ export class Explorer {
     const { alignment } = inspection;
     if (!alignment?.weights.length) return make("p", { class: "faint", text: say("none") });
     const grid = matrixGrid(alignment.weights);
-    const view = this.state.view === "lines" ? linesView(grid, alignment.target, alignment.source) : matrixView(grid, alignment.target, alignment.source, memory.words);
+    const now = this.state.view === "matrix" ? "matrix" : "lines";
+    const view = now === "lines" ? linesView(grid, alignment.target, alignment.source) : matrixView(grid, alignment.target, alignment.source, memory.words);
     return make("div", {}, make("div", { class: "tools" }, make("span", { class: "small faint", text: say("wordsHelp") }),
-      chooser(say("view"), [["lines", say("lines")], ["matrix", say("matrix")]], this.state.view, (value) => this.set({ view: value }))), view);
+      chooser(say("view"), [["lines", say("lines")], ["matrix", say("matrix")]], now, (value) => this.set({ view: value }))), view);
   }
 }

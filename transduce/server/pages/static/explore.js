@@ -33,11 +33,18 @@ async function show(asks, side) {
 /** What was there on the left, what would have followed on the right. */
 const whatIf = (number, tokens) => show([asked[number], { ...asked[number], prefix: tokens }], true);
 
+/** The language that is asked for, if the model can be told it; a model of one language alone has no tag for it. */
+function tagFor(name, to) {
+  const [first, own] = [by("model").value, name].map((one) => told.models.find((model) => model.name === one));
+  const wanted = to || first.to[0]?.[0];
+  return own.tagged.includes(wanted) ? wanted : "";
+}
+
 by("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const [text, another, model, second, to] = ["text", "another", "model", "second", "to"].map((id) => by(id).value.trim());
   const beam = Number(by("beam").value);
-  const asks = [text, another].filter(Boolean).flatMap((one) => [model, second].filter(Boolean).map((name) => ({ text: one, model: name, to, beam })));
+  const asks = [text, another].filter(Boolean).flatMap((one) => [model, second].filter(Boolean).map((name) => ({ text: one, model: name, to: tagFor(name, to), beam })));
   history.replaceState(null, "", `?${new URLSearchParams({ lang: told.language, text, model, to })}`); // to be sent to others
   show(asks, asks.length > 1);
 });

@@ -3,7 +3,7 @@ import { by, post, told, words } from "./server.js";
 
 const [text, output, source, target] = ["text", "output", "source", "target"].map(by);
 const [status, count, copy, clear, look] = ["status", "count", "copy", "clear", "look"].map(by);
-const state = { sentences: [], running: null, timer: 0, detected: "", shown: "" };
+const state = { before: "", sentences: [], running: null, timer: 0, detected: "", shown: "" };
 const nameOf = (code) => [...source.options].find((one) => one.value === code)?.textContent ?? code;
 
 // -- translating ------------------------------------------------------------------------------------------------------
@@ -26,6 +26,7 @@ async function translate() {
     const answer = await post("/v1/translate", { text: asked, source: source.value, target: target.value }, running.signal);
     const [found] = answer.translations;
     state.detected = found.detected?.language ?? "";
+    state.before = found.sentences?.length ? found.before ?? "" : "";
     show(found.sentences?.length ? found.sentences : [{ source: asked, text: found.text, space: "" }]);
     say(state.detected ? `${words.detected}: ${nameOf(state.detected)}` : "");
     by("spoken").textContent = found.text;
@@ -44,7 +45,7 @@ function say(message, wrong = false) {
   status.classList.toggle("error", wrong);
 }
 
-const translation = () => state.sentences.map((one) => one.text + one.space).join("");
+const translation = () => state.before + state.sentences.map((one) => one.text + one.space).join("");
 
 // -- what is shown ----------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ function show(sentences) {
   closeMenu();
   state.sentences = sentences;
   output.lang = target.value; // for voices and fonts
-  output.replaceChildren(...sentences.flatMap((one, number) => [...wordsOf(one, number), document.createTextNode(one.space)]));
+  output.replaceChildren(...(sentences.length && state.before ? [document.createTextNode(state.before)] : []), ...sentences.flatMap((one, number) => [...wordsOf(one, number), document.createTextNode(one.space)]));
   const first = output.querySelector(".word");
   if (first) first.tabIndex = 0;
   for (const element of [copy, look]) element.hidden = !sentences.length;
@@ -193,12 +194,18 @@ function fit() {
   const ways = told.ways[source.value] ?? Object.values(told.ways).flat();
   for (const option of target.options) option.disabled = !ways.includes(option.value);
   if (target.selectedOptions[0]?.disabled) target.value = ways[0];
-  by("swap").disabled = source.value === "auto" && !state.detected;
+  by("swap").disabled = !wayBack();
+}
+
+/** The language that the translation can be translated back to, if there is a way. */
+function wayBack() {
+  const from = source.value === "auto" ? state.detected : source.value;
+  return told.ways[target.value]?.includes(from) ? from : "";
 }
 
 function swap() {
-  const from = source.value === "auto" ? state.detected : source.value;
-  if (!from || !told.ways[target.value]?.includes(from)) return;
+  const from = wayBack();
+  if (!from) return;
   const now = translation();
   source.value = target.value;
   fit();
@@ -226,7 +233,7 @@ function remember() {
 
 text.addEventListener("input", () => { counted(); schedule(250); });
 source.addEventListener("change", () => { fit(); schedule(0); });
-target.addEventListener("change", () => schedule(0));
+target.addEventListener("change", () => { fit(); schedule(0); });
 by("swap").addEventListener("click", swap);
 by("key")?.addEventListener("change", () => schedule(0));
 copy.addEventListener("click", copied);
