@@ -54,7 +54,7 @@ def test_commands_and_python_run_as_printed(tmp_path: Path, run: Run, monkeypatc
     monkeypatch.chdir(tmp_path)
     write_files()
     commands = [line for block in blocks("sh") for line in block.strip().split("\n") if not line.startswith("pip ")]
-    assert len(commands) == 9
+    assert len(commands) == 10
     for line in commands:
         words = shlex.split(line)[1:]
         words = [*words[:2], *SHORT, *words[2:]] if words[0] == "train" else words

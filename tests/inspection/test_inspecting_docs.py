@@ -44,6 +44,8 @@ def test_commands_and_python_run_as_printed(
 
 def test_its_pictures_are_there_and_small() -> None:
     pictures = re.findall(r"\]\((images/[^)]+)\)", TEXT)
-    assert len(pictures) == 4
+    assert len(pictures) == 6
+    pictures += re.findall(r"\]\((images/[^)]+)\)", (DOCS / "speech-and-images.md").read_text(encoding="utf-8"))
+    assert len(pictures) == 7
     for name in pictures:
         assert 10_000 < (DOCS / name).stat().st_size < 200_000, name

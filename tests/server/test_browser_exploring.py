@@ -206,8 +206,9 @@ def test_the_file_needs_no_server(open_page: OpenPage, site: Site, toy: Toy, tmp
 
 
 def test_every_block_of_the_figure_tells_formula_code_and_tensors(open_page: OpenPage) -> None:
-    page = open_page(f"/learn?text={TEXT}")
+    page = open_page(f"/learn?text={TEXT}&to=zh")
     page.wait_for_selector(".tensor")
+    assert page.input_value("#to") == "zh"
     for key, idea in FIGURE_1.items():
         page.locator(f"[data-block={key}]").dispatch_event("click")
         assert page.locator("#block h2").inner_text() == idea.title["en"], key

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from transduce.inspection.alternatives import alternatives
 from transduce.inspection.inspecting import inspect
 from transduce.inspection.paper import FIGURE_1
+from transduce.native import library
 from transduce.server import Served, Settings, application
 from transduce.server.pages.texts import WORDS
 
@@ -36,6 +37,17 @@ def pages(toy: Toy) -> Iterator[TestClient]:
 
 def told(text: str) -> Any:
     return json.loads(html.unescape(re.findall(r'data-page="([^"]*)"', text)[0]))
+
+
+@pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
+def test_a_converted_model_is_open_to_both_pages(client: TestClient) -> None:
+    """By its own weights in torch, and it says so."""
+    learned, seen = (client.post(f"/page/{page}", json=ASKED).json() for page in ("learn", "inspect"))
+    assert learned["layers"] == 1
+    assert all(block["tensors"] for block in learned["blocks"].values())
+    assert learned["notes"] == seen["notes"] == ["Inside are the converted weights, which were not rounded."]
+    assert [one["name"] for one in seen["maps"]] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
+    assert all((seen["heads"], seen["lens"], seen["tree"]["nodes"], seen["steps"][0]["candidates"]))
 
 
 @pytest.mark.parametrize("path", ["/", "/explore", "/learn"])

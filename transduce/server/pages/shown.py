@@ -156,7 +156,7 @@ async def learn(request: Request) -> Response:
 <form id="ask" class="card ask">
 <label class="wide">{w["sentence"]}<input class="field" id="text" required maxlength="500" value="{escape(request.query_params.get("text", ""))}"></label>
 <label>{w["model"]}<select class="select" id="model">{_options(names)}</select></label>
-<label>{w["to"]}<select class="select" id="to"></select></label>
+<label>{w["to"]}<select class="select" id="to" data-chosen="{escape(request.query_params.get("to", ""))}"></select></label>
 <label>{w["layer"]}<select class="select" id="layer"><option>0</option></select></label>
 <button class="button main">{w["run"]}</button>
 </form>
