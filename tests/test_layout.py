@@ -19,6 +19,8 @@ LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 # Each part and what it may import of the others: `search` may import all of `data`, but of `model` only its contract.
 MAY_IMPORT = {
     "errors": "",
+    "languages": "",
+    "detection": "languages",
     "numbers": "",
     "progress": "",
     "launch": "",
@@ -36,6 +38,7 @@ MAY_IMPORT = {
     "per_text": "errors",
     "extras": "errors",
     "model_folder": "errors durable config search.choice",
+    "directions": "errors extras languages detection data.tokenizer model_folder",
     "translation": "alignment search.hypothesis search.wishes",
     "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.limits"
     " search.settings",
@@ -55,12 +58,14 @@ MAY_IMPORT = {
     "inspection": "errors config data model alignment engines.fallback search translation translator",
     "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
     " model_folder training translation translator",
-    "server": "errors data alignment inspection search.wishes translation translator",
+    "server": "errors data alignment detection directions inspection languages search.wishes translation translator",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.loop translator",
-    "demo": "errors config data numbers experiment loading training.loop",
-    "cli": "errors extras config conversion data evaluation exchange experiment loading output plot comparison demo"
-    " distillation inspection training pipelines progress server lab",
+    "tour": "directions inspection languages translator",
+    "demo": "errors config data numbers experiment loading tour training.loop translator",
+    "cli": "errors extras config conversion data directions evaluation exchange experiment languages loading"
+    " model_folder output plot comparison demo distillation inspection tour training translator pipelines progress"
+    " server lab",
     "__main__": "errors extras launch cli",
 }
 NO_TORCH = (
@@ -68,6 +73,7 @@ NO_TORCH = (
     " search.automaton alignment translation translator model_folder extras engines.fallback"
     " engines.native_engine native.library native.weight_file output loading"
     " distillation teaching cli data.sentences inspection.inspecting inspection.alternatives inspection.page"
+    " languages detection directions tour"
 ).split()
 
 

@@ -84,7 +84,7 @@ def test_the_commands_that_use_a_model(converted: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("train", "tiny"), ("average", "gone"), ("demo",), ("config", "show"), ("compare", "gone.toml")]
+    "words", [("train", "tiny"), ("average", "gone"), ("demo", "--train"), ("config", "show"), ("compare", "gone.toml")]
 )
 def test_commands_that_need_torch_say_so(words: tuple[str, ...], tmp_path: Path) -> None:
     package = "sacrebleu" if words[0] == "compare" else "torch"  # whichever is missed first

@@ -6,7 +6,7 @@ language. It knows 0 to 99 well enough to end its sentences; nothing here depend
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,19 +59,20 @@ def write_text(folder: Path) -> None:
             (folder / f"{split}.{language}").write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def make(folder: Path) -> Toy:
+def make(folder: Path, directions: Sequence[str] = ("en-de", "en-zh"), settings: Sequence[str] = ()) -> Toy:
     """Text, corpus and model in a folder."""
     write_text(folder / "text")
 
     def pairs(split: str) -> tuple[ParallelText, ...]:
         return tuple(
-            ParallelText(f"{folder}/text/{split}.en", f"{folder}/text/{split}.{to}", tag=f"<2{to}>", name=f"en-{to}")
-            for to in ("de", "zh")
+            ParallelText(f"{folder}/text/{split}.{one}", f"{folder}/text/{split}.{to}", tag=f"<2{to}>", name=name)
+            for name in directions
+            for one, to in [name.split("-")]
         )
 
     tokenizer = SentencePiece(vocabulary=330)
     prepare(Prepare(f"{folder}/corpus", pairs("train"), pairs("valid"), tokenizer=tokenizer, workers=1))
-    config = configs.load(Config, "tiny", [*SETTINGS, f"data.folder={folder}/corpus"])
+    config = configs.load(Config, "tiny", [*SETTINGS, f"data.folder={folder}/corpus", *settings])
     train(config, folder / "model")
     return Toy(folder / "text", folder / "corpus", folder / "model", transduce.load(folder / "model", "cpu"))
 

@@ -20,6 +20,8 @@ from transduce.data.vocabulary import SentencePiece
 from transduce.experiment import Config
 from transduce.loading import load
 from transduce.numbers import chinese, english, german
+from transduce.tour import tour
+from transduce.translator import Translator
 
 LANGUAGES: dict[str, Callable[[int], str]] = {"en": english, "de": german, "zh": chinese}
 HELD_OUT = 200  # numbers never seen in training
@@ -33,7 +35,7 @@ SETTINGS = (
 
 
 def demo(folder: Path, steps: int = 0) -> float:
-    """Prepare, train, translate and score in `folder`; gives the share of held-out numbers translated exactly."""
+    """Prepare, train, score and give a tour in `folder`; gives the share of held-out numbers translated exactly."""
     console = Console()
     console.print("[bold]1. Text.[/] Number words in English, German and Chinese, written by the program.")
     numbers = write_text(folder / "text")
@@ -45,7 +47,12 @@ def demo(folder: Path, steps: int = 0) -> float:
     overrides = [*SETTINGS.split(), f"data.folder={folder / 'corpus'}", *([f"training.steps={steps}"] if steps else [])]
     train(configs.load(Config, "tiny", overrides), folder / "model")
     console.print("\n[bold]3. Translating[/] numbers that it never saw.\n")
-    return _show(console, folder, numbers)
+    translator = load(folder / "model")
+    exact = _show(console, translator, numbers)
+    console.print("\n[bold]4. A look around.[/]")
+    shown = {"en": ("four thousand and twelve", english(numbers[0])), "de": (german(numbers[1]),)}
+    tour(translator, folder / "model", {**shown, "zh": (chinese(numbers[2]),)}, console)
+    return exact
 
 
 def write_text(folder: Path, count: int = 6000, seed: int = 1) -> list[int]:
@@ -83,8 +90,7 @@ def _preparation(folder: Path) -> Prepare:
     return Prepare(output=str(folder / "corpus"), train=pairs("train"), valid=pairs("valid"), tokenizer=tokenizer)
 
 
-def _show(console: Console, folder: Path, numbers: list[int]) -> float:
-    translator = load(folder / "model")
+def _show(console: Console, translator: Translator, numbers: list[int]) -> float:
     table = Table("number", Column("said in", overflow="fold"), Column("translated", overflow="fold"))
     for number, (one, two) in zip(numbers, [("en", "de"), ("de", "zh"), ("zh", "en"), ("en", "zh")], strict=False):
         source = LANGUAGES[one](number)
@@ -99,7 +105,4 @@ def _show(console: Console, folder: Path, numbers: list[int]) -> float:
     console.print(
         f"\n[bold]Exactly right:[/] {right} of {total} translations of held-out numbers ({right / total:.1%})."
     )
-    suggestion = f'transduce translate {folder / "model"} --to de "four thousand and twelve"'
-    console.print(f"\nNow try your own:  {suggestion}", soft_wrap=True)
-    console.print("Then your own text:  transduce prepare --help")
     return right / total

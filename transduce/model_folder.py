@@ -2,7 +2,8 @@
 
 config.toml, tokenizer/ and README.md are in both, reader.json where a model reads recordings or pictures.
 model.safetensors has weights for torch, as `transduce train` writes them, model.native (with native.json) those for the
-native engine, as `transduce convert` does.
+native engine, as `transduce convert` does; scores.json comes with models to give away. One such folder may lie in the
+package itself: SHIPPED, which is used where no model is named.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any, ClassVar
 
 from transduce import config as configs
 from transduce.durable import write_text
-from transduce.errors import RunError
+from transduce.errors import RunError, UserError
 from transduce.search.choice import Chosen
 
 CONFIG, TOKENIZER, CARD, READER = "config.toml", "tokenizer", "README.md", "reader.json"
 MODEL, NATIVE, NATIVE_FACTS = "model.safetensors", "model.native", "native.json"
+SCORES = "scores.json"  # what was measured, by name of the model, this one last
+SHIPPED = Path(__file__).parent / "everyday"
 # JSON escapes quotes inside strings, so these bytes can only be the key itself, never part of a name or a value.
 SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 LARGEST_HEADER = 100 << 20  # as safetensors has it
@@ -79,6 +82,22 @@ def check_is_model(folder: Path) -> None:
             f"{folder}: not a trained model ({what}); expected a run folder written by `transduce train`, or a folder"
             " written by `transduce convert`"
         )
+
+
+def is_shipped() -> bool:
+    """Whether this build of the package carries a model."""
+    return (SHIPPED / CONFIG).is_file()
+
+
+def shipped(word: str = "") -> Path:
+    """The folder of the model that comes with the package; `word` is what stood where a model could have been named."""
+    if not is_shipped():
+        what = f"{word[:60]!r} is no folder of a model" if word else "no model is named"
+        raise UserError(
+            f"{what}, and this build of transduce carries none to use instead; give the folder of a trained or"
+            " converted model, or train a small one with `transduce demo` (it will be in runs/demo/model)"
+        )
+    return SHIPPED
 
 
 def read_search(folder: Path, trust: bool) -> Any:

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,16 @@ def written(path: Path | None, source: Path | None = None) -> Iterator[TextIO]:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None
     with file:
         yield file
+
+
+def write_translations(
+    translations: Iterable[Translation], file: TextIO, links: TextIO | None, json_lines: bool, n_best: int
+) -> None:
+    """Translations as they come, and their alignments to a file of their own."""
+    for number, translation in enumerate(translations, start=1):
+        file.write(as_json(translation) if json_lines else as_lines(translation, number, n_best))
+        if links is not None and translation.alignment is not None:
+            links.write(f"{translation.alignment.pharaoh()}\n")
 
 
 def as_lines(translation: Translation, number: int, n_best: int) -> str:

@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 import transduce
 from transduce.errors import ConfigError
+from transduce.languages import find, name_of, pair_of
 from transduce.server import Served, Settings, application
 from transduce.server.failures import Refused
-from transduce.server.languages import find, name_of, pair_of
 from transduce.server.models import Models, open_models, pairs_of
 
 EN_DE, DE_EN, EN_ZH = ("en", "de"), ("de", "en"), ("en", "zh")
@@ -121,7 +121,8 @@ def test_other_names_are_not_ours(served_translator: transduce.Translator) -> No
 
 def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native_toy: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert refused(run("serve")).startswith("serve: no model is named, and none comes with this version")
+    monkeypatch.setattr("transduce.model_folder.SHIPPED", tmp_path)  # whatever this build carries
+    assert refused(run("serve")).startswith("no model is named, and this build of transduce carries none")
     assert "gone: not a trained model" in refused(run("serve", "gone"))
     assert "characters: expected int, got" in refused(run("serve", "x", "characters=many"))
     with socket.create_server(("127.0.0.1", 0)) as taken:

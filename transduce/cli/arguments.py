@@ -8,6 +8,13 @@ from typing import Annotated
 import typer
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
+ModelAndTexts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL] [TEXT]...",
+        help="Folder of a model, if not the one that comes with transduce; texts, standard input if none.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
 Engine = Annotated[str, typer.Option(help="auto, torch or native (for converted models).")]
 Precision = Annotated[str, typer.Option(help="With torch: fp32, or bf16 (weights of 16 bits, faster on a GPU).")]
@@ -20,6 +27,12 @@ Pieces = Annotated[bool, typer.Option("--pieces", help="Align subword pieces ins
 SourceText = Annotated[Path, typer.Argument(metavar="SOURCE", help="Source text, a sentence a line.")]
 TargetText = Annotated[Path, typer.Argument(metavar="TARGET", help="Its translation, line by line.")]
 Language = Annotated[str, typer.Option("--to", help="Target language of a model trained with tags such as <2de>.")]
+SourceLanguage = Annotated[
+    str,
+    typer.Option(
+        "--from", help="Source language, if it is not to be found out; with a model that tells which it knows."
+    ),
+]
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A .toml file or preset, then overrides.")
 ]

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 def inspect(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="A sentence, or several to compare.")],
     model: Annotated[
-        list[Path], typer.Option("--model", "-m", metavar="MODEL", help="Folder of a model; again to compare.")
-    ],
+        list[Path] | None,
+        typer.Option(
+            "--model", "-m", metavar="MODEL", help="Folder of a model; again to compare. If none: the one that we ship."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="page.html, or .png, .svg, .json; else the terminal.")
     ] = None,
@@ -39,26 +42,32 @@ def inspect(
 
     Examples:
 
+        transduce inspect "Cats like to sleep." --to de
+
         transduce inspect "four thousand and twelve" --model runs/demo/model --to de --beam 4
 
         transduce inspect "four thousand and twelve" --model runs/demo/model --to de --output page.html
 
         transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
     """
+    from transduce.cli.choosing import Meant, pick_targets
     from transduce.inspection.inspecting import inspect as look
     from transduce.inspection.inspecting import told_to
     from transduce.inspection.views import View
     from transduce.loading import load
+    from transduce.model_folder import shipped
 
     view = View(part, layer, head)
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
         raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
-    translators = [(str(one), load(one, device, trust, engine=engine)) for one in model]
-    told = told_to([translator for _, translator in translators], to)
+    asked = [Meant(one, False, texts) for one in model or ()] or [Meant(shipped(), True, texts)]
+    opened = [(one, load(one.folder, device, trust, engine=engine)) for one in asked]
+    told = told_to([translator for _, translator in opened], to)
+    tags = [pick_targets(translator, one, "", own) for (one, translator), own in zip(opened, told, strict=True)]
     seen = [
-        look(translator, text, to=own, target=target, prefix=prefix, beam=beam, model=name)
-        for text in texts
-        for (name, translator), own in zip(translators, told, strict=True)
+        look(translator, text, to=tag, target=target, prefix=prefix, beam=beam, model=one.name)
+        for number, text in enumerate(texts)
+        for (one, translator), tag in zip(opened, [own[number] for own in tags], strict=True)
     ]
     _write(seen, view, output)
 

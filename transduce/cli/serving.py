@@ -17,7 +17,8 @@ def serve(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[LANGUAGES=]MODEL|KEY=VALUE", help="Folders of models, then limits such as seconds=10."
+            metavar="[LANGUAGES=]MODEL|KEY=VALUE",
+            help="Folders of models, else the one that comes with transduce; limits such as seconds=10.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
@@ -43,10 +44,11 @@ def serve(
 
     with needed_by("transduce serve", extra="serve"):
         from transduce.server.application import application
-        from transduce.server.models import open_models, shipped
+        from transduce.server.models import open_models
         from transduce.server.running import LOCAL, serve
         from transduce.server.settings import Settings
     from transduce import config as configs
+    from transduce.model_folder import shipped
 
     names = {field.name for field in dataclasses.fields(Settings)}
     overrides = [word for word in words or () if word.partition("=")[0] in names and "=" in word]
@@ -56,7 +58,7 @@ def serve(
         settings = dataclasses.replace(settings, keys=_keys(api_keys))
     if host in LOCAL and not settings.hosts:
         settings = dataclasses.replace(settings, hosts=LOCAL)
-    models = open_models(folders or shipped(), lambda folder: load(folder, device, trust, engine=engine))
+    models = open_models(folders or [str(shipped())], lambda folder: load(folder, device, trust, engine=engine))
     serve(application(models, settings), host, port)
 
 

@@ -74,16 +74,34 @@ def plot(
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus and model.")] = Path("runs/demo"),
+    train: Annotated[bool, typer.Option("--train", help="Train a small model first, whatever comes with us.")] = False,
 ) -> None:
-    """Train a small model on number words (generated here), translate with it, and score it: about two minutes.
+    """A guided minute: translations, where the model looks, what else it could say, how sure it is, what to type next.
+
+    On the model that comes with transduce. With --train, or where none does, a small one first learns number words
+    (generated here) before your eyes: about two minutes.
 
     Examples:
 
         transduce demo
-    """
-    from transduce.demo import demo as run
 
-    run(output)
+        transduce demo --train --output runs/demo
+    """
+    from transduce.model_folder import is_shipped, shipped
+
+    if train or not is_shipped():
+        from transduce.demo import demo as run
+
+        run(output)
+        return
+    from rich.console import Console
+
+    from transduce.loading import load
+    from transduce.output import written
+    from transduce.tour import EVERYDAY, tour
+
+    with written(None) as file:  # which is UTF-8 anywhere
+        tour(load(shipped()), shipped(), EVERYDAY, Console(file=file), named=False)
 
 
 def compare(

@@ -22,12 +22,14 @@ from transduce.cli.arguments import (
     Included,
     JsonLines,
     Language,
+    ModelAndTexts,
     ModelFolder,
     MosesBLEU,
     Output,
     Pieces,
     Precision,
     ReferenceText,
+    SourceLanguage,
     SourceText,
     TargetText,
     Trust,
@@ -37,11 +39,11 @@ from transduce.extras import needed_by
 
 
 def translate(
-    model: ModelFolder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; standard input if none.")] = None,
+    words: ModelAndTexts = None,
     input: Annotated[Path | None, typer.Option("--input", "-i", help="File to translate, a line at a time.")] = None,
     output: Output = None,
     to: Language = "",
+    source: SourceLanguage = "",
     beam: BeamSize = 0,
     n_best: Annotated[int, typer.Option(help="Translations a text: line number, score, text, tab-separated.")] = 1,
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
@@ -62,25 +64,29 @@ def translate(
 
     Examples:
 
+        transduce translate --to zh "Cats like to sleep."
+
         transduce translate runs/demo "Guten Morgen" "Wie geht es dir?"
 
         transduce translate runs/demo --beam 8 < input.txt > output.txt
 
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
     """
+    from transduce.cli.choosing import pick_targets, split_model
     from transduce.loading import load
-    from transduce.output import as_json, as_lines, chosen_search, read_lines, with_progress, written
+    from transduce.output import chosen_search, read_lines, with_progress, write_translations, written
 
-    if texts and input is not None:
-        raise UserError(f"texts and --input {input} were given; give one of them")
-    translator = load([model, *(ensemble or [])], device, trust, engine=engine, precision=precision, graphs=graphs)
+    meant = split_model(words or [], input)
+    texts, folders = meant.texts, [meant.folder, *(ensemble or [])]
+    translator = load(folders, device, trust, engine=engine, precision=precision, graphs=graphs)
+    tags = pick_targets(translator, meant, source, to)
     typed = not texts and input is None and sys.stdin.isatty()  # then each line is answered at once
     stream = translator.stream(
-        list(texts) if texts else read_lines(input),
+        texts or read_lines(input),
         beam=beam,
         n_best=n_best,
         search=chosen_search(translator, search) if search else None,
-        to=to,
+        to=tags if texts else tags[0],
         prefixes=prefix,
         include=include or (),
         exclude=exclude or (),
@@ -88,11 +94,8 @@ def translate(
         window=1 if typed else 0,
     )
     with written(output, input) as file, nullcontext() if alignments is None else written(alignments, input) as links:
-        shown = with_progress(stream, "Translating", len(texts) if texts else None, printed=output is None)
-        for number, translation in enumerate(shown, start=1):
-            file.write(as_json(translation) if json_lines else as_lines(translation, number, n_best))
-            if links is not None and translation.alignment is not None:
-                links.write(f"{translation.alignment.pharaoh()}\n")
+        shown = with_progress(stream, "Translating", len(texts) or None, printed=output is None)
+        write_translations(shown, file, links, json_lines, n_best)
 
 
 def score(

@@ -27,12 +27,8 @@ MOST_ENDS = 12
 def show(console: Console, seen: Inspection, view: View) -> None:
     """All of it, one part below the other."""
     console.print(_summary(seen))
-    chosen = view.of(seen)
-    console.print(f"\n[bold]{chosen.title}[/]")
-    if chosen.weights is not None:
-        rows, columns = chosen.rows, chosen.columns
-        wide = max(map(cell_len, rows)) + 4 * len(columns) > console.width or len(columns) > WIDEST
-        console.print(_list(chosen.weights, rows, columns) if wide else matrix(chosen.weights, rows, columns))
+    console.print()
+    show_attention(console, seen, view)
     if seen.steps:
         console.print("\n[bold]Step by step[/]")
         console.print(_steps(seen))
@@ -42,6 +38,16 @@ def show(console: Console, seen: Inspection, view: View) -> None:
     if seen.heads:
         console.print("\n[bold]Heads[/], the most certain first")
         console.print(_heads(seen))
+
+
+def show_attention(console: Console, seen: Inspection, view: View) -> None:
+    """Where each row looks: as a picture where it fits, else in words."""
+    chosen = view.of(seen)
+    console.print(f"[bold]{chosen.title}[/]")
+    if chosen.weights is not None:
+        rows, columns = chosen.rows, chosen.columns
+        wide = max(map(cell_len, rows)) + 4 * len(columns) > console.width or len(columns) > WIDEST
+        console.print(_list(chosen.weights, rows, columns) if wide else matrix(chosen.weights, rows, columns))
 
 
 def _summary(seen: Inspection) -> RenderableType:

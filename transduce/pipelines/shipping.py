@@ -13,7 +13,7 @@ from transduce.data.folders import whole_folder
 from transduce.errors import RunError
 from transduce.evaluation.health import LONG_MORE, LONG_TIMES, REPEATS, Health
 from transduce.gathering.gathered import Gathered, Source
-from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, NATIVE_FACTS, TOKENIZER, check_is_model
+from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, NATIVE_FACTS, SCORES, TOKENIZER, check_is_model
 from transduce.pipelines.evaluating import Scores
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ class Shipping:
                 shutil.copyfile(model / name, folder / name)
             shutil.copytree(model / TOKENIZER, folder / TOKENIZER)
             together = {scores.name: asdict(scores) for scores in measured}
-            (folder / "scores.json").write_text(json.dumps(together, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            (folder / SCORES).write_text(json.dumps(together, indent=1, ensure_ascii=False) + "\n", "utf-8")
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             if largest_mib and size > largest_mib * MIB:
                 raise RunError(

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from transduce.languages import base_of, find, name_of
 from transduce.server.answering import Json, state_of, unless_gone
 from transduce.server.failures import Refused
-from transduce.server.languages import base_of, find, name_of
 from transduce.server.reading import Fields, address_of, key_of, read_fields
 from transduce.server.settings import Settings
 from transduce.server.state import State

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from transduce.data.segment import Part
 from transduce.data.sentences import sentences
-from transduce.server.languages import WITHOUT_SPACES, base_of
+from transduce.languages import WITHOUT_SPACES, base_of
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from transduce.errors import ConfigError, DataError, UserError
+from transduce.directions import Pairs, directions_of, has_tag
+from transduce.errors import ConfigError, UserError
+from transduce.languages import find, name_of, pair_of
 from transduce.server.failures import Refused
-from transduce.server.languages import find, name_of, pair_of
 from transduce.translator import Translator
-
-SCORES = "scores.json"  # which a folder to give away has, with the directions that were measured
-_TAG = re.compile(r"<2([A-Za-z-]+)>|>>([A-Za-z-]+)<<")
-Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Served:
     @cached_property
     def tagged(self) -> frozenset[str]:
         """Target languages that the source must be marked with."""
-        return frozenset(target for _, target in self.pairs if _has_tag(self.translator, target))
+        return frozenset(target for _, target in self.pairs if has_tag(self.translator.tokenizers.source, target))
 
 
 @dataclass(frozen=True)
@@ -150,14 +145,6 @@ def open_models(words: Iterable[str], load: Callable[[Path], Translator]) -> lis
     return found
 
 
-def shipped() -> list[str]:
-    """The model that comes with the package: what is served where none is named."""
-    raise UserError(
-        "serve: no model is named, and none comes with this version; give the folder of a trained or converted model:"
-        " transduce serve runs/demo/model"
-    )
-
-
 def _split(word: str) -> tuple[Pairs, Path]:
     """`en-de,de-en=FOLDER`, or a folder alone."""
     names, sign, folder = word.partition("=")
@@ -172,33 +159,9 @@ def _split(word: str) -> tuple[Pairs, Path]:
 
 def pairs_of(folder: Path, translator: Translator) -> Pairs:
     """The languages of a model, as its folder tells: directions that were measured, or its tags, each to each."""
-    measured = _measured(folder / SCORES)
-    if measured:
-        return measured
-    pieces = translator.tokenizers.source.pieces(range(translator.tokenizers.source.size))
-    tags = [match[1] or match[2] for match in map(_TAG.fullmatch, pieces) if match]
-    if len(tags) < 2:
+    pairs = directions_of(folder, translator.tokenizers.source)
+    if not pairs:
         raise ConfigError(
             f"{folder}: which languages it translates is not told there; say so, as in: transduce serve en-de={folder}"
         )
-    return tuple((source, target) for source in tags for target in tags if source != target)
-
-
-def _measured(path: Path) -> Pairs:
-    try:
-        scores: Any = json.loads(path.read_bytes())
-        return tuple(
-            dict.fromkeys((one["source"], one["target"]) for own in scores.values() for one in own["directions"])
-        )
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); say the languages, as en-de={path.parent}") from None
-
-
-def _has_tag(translator: Translator, language: str) -> bool:
-    try:
-        translator.tokenizers.source.tag(language)
-    except DataError:
-        return False
-    return True
+    return pairs

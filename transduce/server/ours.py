@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from transduce.alignment import Alignment
 from transduce.errors import UserError
+from transduce.languages import name_of
 from transduce.server.answering import Json, state_of, unless_gone
 from transduce.server.failures import Refused
-from transduce.server.languages import name_of
 from transduce.server.libretranslate import check_texts
 from transduce.server.models import Hop, Models
 from transduce.server.openapi import document, page

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TypeVar
 
+from transduce.detection import Detector
 from transduce.search.wishes import Stop
 from transduce.server.batcher import Batcher
-from transduce.server.detection import Detector
 from transduce.server.gate import Gate
 from transduce.server.keys import Keys
 from transduce.server.meter import Meter

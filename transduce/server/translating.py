@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from transduce.alignment import Alignment, Unit
-from transduce.server.detection import Detected
+from transduce.detection import Detected
 from transduce.server.failures import Refused
 from transduce.server.layout import Layout
 from transduce.server.markup import Passage, passages, placed

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from transduce.inspection.paper import FIGURE_1
+from transduce.languages import name_of
 from transduce.server.answering import state_of
-from transduce.server.languages import name_of
 from transduce.server.models import Served
 from transduce.server.pages.diagram import diagram
 from transduce.server.pages.texts import WORDS, language_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from transduce.server.languages import base_of
+from transduce.languages import base_of
 
 ENOUGH = 1000  # characters of a text tell
 _NAMES = {"nb": "no"}  # codes of ours that have another there

@@ -1,0 +1,126 @@
+"""A guided minute with a translator, in a terminal or as plain text: what it says, where it looks, how sure it is.
+
+`transduce demo` gives it on the model that comes with the package, or on the one that it has just trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from transduce.directions import Pairs, directions_of, scores_of
+from transduce.inspection.alternatives import Alternative, alternatives
+from transduce.inspection.inspecting import Looking, inspect
+from transduce.inspection.terminal import show_attention
+from transduce.inspection.views import View
+from transduce.languages import WITHOUT_SPACES, base_of, name_of
+from transduce.translator import Translator
+
+Sentences = Mapping[str, Sequence[str]]
+EVERYDAY: Sentences = {  # ours, for the model that comes with the package
+    "en": ("Cats like to sleep.", "Where is the nearest station?", "I would like a cup of tea, please."),
+    "de": ("Morgen fahre ich mit dem Zug nach Berlin.",),
+    "fr": ("Il fait beau aujourd'hui.",),
+    "es": ("¿Cuánto cuesta este libro?",),
+    "pt": ("A minha irmã mora perto do mar.",),
+    "zh": ("我们明天早上八点见面。",),
+}
+
+
+def tour(translator: Translator, folder: Path, sentences: Sentences, console: Console, named: bool = True) -> None:
+    """Show a model by sentences in its languages; `named` where commands have to name its folder.
+
+    The first sentence of the first language is looked at closely, on its way to a language that parts words by spaces.
+    """
+    pairs = directions_of(folder, translator.tokenizers.source)
+    console.print("\n[bold]Translations[/], into every language that it has")
+    _translations(console, translator, pairs, sentences)
+    begin = next(language for language in sentences if any(one == language for one, _ in pairs))
+    ends = [end for one, end in pairs if one == begin]
+    text, to = sentences[begin][0], next((end for end in ends if base_of(end) not in WITHOUT_SPACES), ends[0])
+    seen = inspect(translator, text, to=to, looking=Looking(branches=0, tree=False))
+    console.print(f"\n[bold]Where it looked[/] when it wrote [bold]{_plain(seen.translation)}[/]", soft_wrap=True)
+    console.print("Rows were written, columns read; the darker a field, the more the one looked at the other.\n")
+    show_attention(console, seen, View())
+    others = _alternatives(console, translator, text, seen.translation, to)
+    _score(console, translator, text, [seen.translation, *others], to)
+    _measured(console, folder)
+    _next(console, text, to, str(folder) if named else "")
+
+
+def _translations(console: Console, translator: Translator, pairs: Pairs, sentences: Sentences) -> None:
+    for begin, texts in sentences.items():
+        ends = [end for one, end in pairs if one == begin]
+        for text in texts if ends else ():
+            table = Table(Column(), Column(width=12), Column(overflow="fold"), box=None, show_header=False)
+            table.add_row("", f"[dim]{name_of(begin)}[/]", f"[bold]{_plain(text)}[/]")
+            for end, said in zip(ends, translator([text] * len(ends), to=ends), strict=True):
+                table.add_row("", f"[dim]{name_of(end)}[/]", _plain(said))
+            console.print()
+            console.print(table)
+
+
+def _alternatives(console: Console, translator: Translator, text: str, said: str, to: str) -> list[str]:
+    """Other words in the middle of a translation, shown; gives the likeliest whole one that differs."""
+    words = said.split()
+    before = " ".join(words[: max(1, len(words) // 2)]) + " " if len(words) > 1 else said[: len(said) // 2]
+    found = alternatives(translator, text, before, to)
+    if not found:
+        return []
+    console.print(f"\n[bold]What it could have said[/] after [bold]{_plain(before.strip())}[/]\n", soft_wrap=True)
+    table = Table(Column(), Column(justify="right"), Column(overflow="fold"), box=None, show_header=False)
+    for one in found:
+        table.add_row("", f"[dim]{math.exp(one.log_prob):.1%}[/]", _with_word(one, before))
+    console.print(table)
+    return [one.text for one in found if one.text != said][:1]
+
+
+def _with_word(one: Alternative, before: str) -> str:
+    """The whole translation, its own word bold."""
+    start = one.text.index(one.word, len(before.rstrip()))
+    end = start + len(one.word)
+    return f"{_plain(one.text[:start])}[bold]{_plain(one.word)}[/]{_plain(one.text[end:])}"
+
+
+def _score(console: Console, translator: Translator, text: str, said: Sequence[str], to: str) -> None:
+    """How probable the translation is to the model, beside another one where there is one."""
+    best, *others = translator.score([text] * len(said), said, to)
+    console.print(
+        f"\n[bold]The score[/]: it finds its translation {math.exp(best.log_prob):.1%} likely, which is"
+        f" {math.exp(best.per_token):.0%} a token, the log-probability {best.log_prob:.2f} in all."
+    )
+    for other, words in zip(others, said[1:], strict=True):
+        console.print(f"Of [bold]{_plain(words)}[/] it says {math.exp(other.log_prob):.1%}, or {other.log_prob:.2f}.")
+    console.print("That is how sure it is of its words, not whether they are right: this, only a test tells.")
+
+
+def _measured(console: Console, folder: Path) -> None:
+    """What tests told, where the folder has it."""
+    for own in scores_of(folder)[-1:]:
+        figures = ", ".join(f"{one['source']}-{one['target']} {one['bleu']:.1f}" for one in own)
+        console.print(f"BLEU on sentences that it never saw: {figures}; more in {folder / 'README.md'}", soft_wrap=True)
+
+
+def _next(console: Console, text: str, to: str, folder: str) -> None:
+    console.print("\n[bold]Now you:[/]")
+    model = f" {folder}" if folder else ""
+    lines = [
+        f'transduce translate{model} --to {to} "{text}"',
+        f'transduce inspect "{text}" --to {to}{" --model" + model if model else ""} --output page.html',
+        f"transduce serve{model}",
+        *([] if folder else ["transduce demo --train"]),
+        "transduce prepare --help",
+    ]
+    told = ["your own words", "look inside, in a browser", "a web page, and an API"]
+    told += [*([] if folder else ["watch a small one learn: two minutes"]), "then a model of your own text"]
+    for line, what in zip(lines, told, strict=True):
+        console.print(f"  {_plain(line)}   [dim]# {what}[/]", soft_wrap=True, highlight=False)
+
+
+def _plain(text: str) -> str:
+    """Text whose brackets are no markup."""
+    return text.replace("[", r"\[")
