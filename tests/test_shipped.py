@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import toy_model
 from cli_runner import Run, refused
+from no_torch import call, command
 from rich.console import Console
 from starlette.testclient import TestClient
 
@@ -231,6 +232,16 @@ def test_demo_is_a_tour_of_ours(translator: transduce.Translator, run: Run, monk
                 assert "".join(words.split()) in "".join(shown.split()), words
 
 
+@pytest.mark.skipif(built() is None, reason="the core is not built: make native")
+def test_neither_demo_nor_translate_needs_torch(translator: transduce.Translator, folder: Path, tmp_path: Path) -> None:
+    put = f"import pathlib, transduce.model_folder\ntransduce.model_folder.SHIPPED = pathlib.Path({str(folder)!r})\n"
+    ran = call(put + command("demo"), tmp_path, stand_in=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Now you:" in ran.stdout
+    ran = call(put + command("translate", "--to", "zh", LONG), tmp_path, stand_in=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, translator(LONG, to="zh") + "\n", "")
+
+
 def test_the_tour_shows_attention_alternatives_and_scores(translator: transduce.Translator, folder: Path) -> None:
     with (folder.parent / "shown").open("w+", encoding="utf-8") as file:
         tour(translator, folder, {"fr": ("x",), "en": ("forty-two, seven",)}, Console(file=file, width=100))
@@ -239,7 +250,8 @@ def test_the_tour_shows_attention_alternatives_and_scores(translator: transduce.
     said = translator("forty-two, seven", to="de")
     (scored,) = translator.score(["forty-two, seven"], [said], "de")
     assert f"the log-probability {scored.log_prob:.2f} in all" in " ".join(shown.split())
-    (drawn,) = [part for part in shown.split("\n\n") if "mean of all heads" in part]
+    drawn = shown.split("the other.\n\n")[1].split("\n\n")[0]
+    assert all(word in drawn for word in said.split())
     assert any(shade in drawn for shade in "░▒▓█")
     assert "What it could have said after" in shown
     assert f"transduce serve {folder} " in shown

@@ -1,6 +1,7 @@
 """A guided minute with a translator, in a terminal or as plain text: what it says, where it looks, how sure it is.
 
-`transduce demo` gives it on the model that comes with the package, or on the one that it has just trained.
+`transduce demo` gives it on the model that comes with the package, or on the one that it has just trained. Imports no
+torch by itself.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
 from transduce.directions import Pairs, directions_of, scores_of
 from transduce.inspection.alternatives import Alternative, alternatives
-from transduce.inspection.inspecting import Looking, inspect
-from transduce.inspection.terminal import show_attention
-from transduce.inspection.views import View
+from transduce.inspection.terminal import draw
 from transduce.languages import WITHOUT_SPACES, base_of, name_of
 from transduce.translator import Translator
 
@@ -42,12 +42,14 @@ def tour(translator: Translator, folder: Path, sentences: Sentences, console: Co
     begin = next(language for language in sentences if any(one == language for one, _ in pairs))
     ends = [end for one, end in pairs if one == begin]
     text, to = sentences[begin][0], next((end for end in ends if base_of(end) not in WITHOUT_SPACES), ends[0])
-    seen = inspect(translator, text, to=to, looking=Looking(branches=0, tree=False))
-    console.print(f"\n[bold]Where it looked[/] when it wrote [bold]{_plain(seen.translation)}[/]", soft_wrap=True)
-    console.print("Rows were written, columns read; the darker a field, the more the one looked at the other.\n")
-    show_attention(console, seen, View())
-    others = _alternatives(console, translator, text, seen.translation, to)
-    _score(console, translator, text, [seen.translation, *others], to)
+    (found,) = translator.translate([text], to=to, align="words")
+    if found.alignment is not None and found.text:
+        console.print(f"\n[bold]Where it looked[/] when it wrote [bold]{_plain(found.text)}[/]", soft_wrap=True)
+        console.print("Rows were written, columns read; the darker a field, the more the one looked at the other.\n")
+        weights = np.asarray(found.alignment.weights, dtype=np.float32)
+        draw(console, weights, found.alignment.target, found.alignment.source)
+    others = _alternatives(console, translator, text, found.text, to)
+    _score(console, translator, text, [found.text, *others], to)
     _measured(console, folder)
     _next(console, text, to, str(folder) if named else "")
 

@@ -27,8 +27,10 @@ MOST_ENDS = 12
 def show(console: Console, seen: Inspection, view: View) -> None:
     """All of it, one part below the other."""
     console.print(_summary(seen))
-    console.print()
-    show_attention(console, seen, view)
+    chosen = view.of(seen)
+    console.print(f"\n[bold]{chosen.title}[/]")
+    if chosen.weights is not None:
+        draw(console, chosen.weights, chosen.rows, chosen.columns)
     if seen.steps:
         console.print("\n[bold]Step by step[/]")
         console.print(_steps(seen))
@@ -40,14 +42,10 @@ def show(console: Console, seen: Inspection, view: View) -> None:
         console.print(_heads(seen))
 
 
-def show_attention(console: Console, seen: Inspection, view: View) -> None:
-    """Where each row looks: as a picture where it fits, else in words."""
-    chosen = view.of(seen)
-    console.print(f"[bold]{chosen.title}[/]")
-    if chosen.weights is not None:
-        rows, columns = chosen.rows, chosen.columns
-        wide = max(map(cell_len, rows)) + 4 * len(columns) > console.width or len(columns) > WIDEST
-        console.print(_list(chosen.weights, rows, columns) if wide else matrix(chosen.weights, rows, columns))
+def draw(console: Console, weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Where each row looks (T, S): as a picture where it fits, else in words."""
+    wide = max(map(cell_len, rows)) + 4 * len(columns) > console.width or len(columns) > WIDEST
+    console.print(_list(weights, rows, columns) if wide else matrix(weights, rows, columns))
 
 
 def _summary(seen: Inspection) -> RenderableType:
