@@ -84,10 +84,8 @@ def test_a_canvas_cut_at_its_end_goes_all_the_way(tmp_path: Path) -> None:
         open_teacher(tmp_path / "run", translator.tokenizers)
 
 
-DOCUMENT = (Path(__file__).parent.parent / "docs" / "using.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(
-    r"^```toml\n(.*?)^```", DOCUMENT.split("\n## All words at once\n")[1].split("\n## ")[0], re.M | re.S
-)
+PAGE = (Path(__file__).parent.parent / "docs" / "all-at-once.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.M | re.S)
 
 
 @pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))

@@ -1,4 +1,4 @@
-"""The commands and Python of README.md and docs/using.md are executed as printed, on text that this test makes.
+"""The commands and Python of README.md, of docs/using.md and its pages run as printed, on text that this test makes.
 
 Only training is cut short: `transduce train` and `compare` lines get a few overrides at their end, which the README's
 own explanation allows (everything is a setting).
@@ -16,6 +16,8 @@ from transduce.numbers import english, german
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHORT = " training.steps=8 training.report_every=4 training.save_every=4 validation.every=4 data.tokens=512"
+# In an order in which each finds what those before have made.
+PAGES = "using models objectives all-at-once training engines distilling searching alignments comparing".split()
 TERSE = " search.limits.longest=12 validation.search.limits.longest=12"  # what has learned nothing seldom ends
 
 
@@ -36,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(900)  # some forty processes
 def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:
     environment = {**os.environ, "PATH": f"{Path(warm).parent}{os.pathsep}{os.environ['PATH']}"}
-    using = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
+    using = "\n".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
     commands = [line for block in blocks("sh") + blocks("sh", using) for line in block.splitlines() if line]
     assert len(commands) >= 20
     (comparison,) = [block for block in blocks("toml", using) if "[[variant]]" in block]
@@ -69,6 +71,24 @@ def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:
 def test_files_it_names_exist() -> None:
     for name in re.findall(r"\]\((?!http)([^)]+)\)", README):
         assert (ROOT / name).exists(), name
+
+
+def test_pages_lead_to_pages_and_headings_that_exist() -> None:
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    for page in pages:
+        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for name, _, heading in (link.partition("#") for link in re.findall(r"\]\((?!http)([^)\s]+)\)", text)):
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page}: {name}"
+            if heading:
+                titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+                assert heading in anchors, f"{page}: {name}#{heading}"
+
+
+def test_using_leads_to_all_of_its_pages() -> None:
+    using = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
+    assert all(f"]({page}.md)" in using for page in PAGES[1:])
 
 
 def test_make_targets_it_names_exist() -> None:
