@@ -20,6 +20,7 @@ from transduce.config import _choices, _hints, kind_of
 from transduce.data.prepare import Prepare
 from transduce.experiment import Config
 from transduce.gathering.settings import Gather
+from transduce.lab.catalogue import EXPERIMENTS
 from transduce.pipelines.plan import Pipeline
 from transduce.server.settings import Settings
 
@@ -39,6 +40,7 @@ PAGES: dict[tuple[type[Any], str], str] = {
     (Pipeline, ""): "pipeline",
     (Gather, ""): "pipeline",
     (Settings, ""): "serving",
+    **{(experiment.settings, ""): "comparing" for experiment in EXPERIMENTS},
 }
 
 
