@@ -34,6 +34,7 @@ def test_opens_with_command_and_result(path: Path) -> None:
     result = [line for line in head if line.startswith("# Result: ")]
     assert result
     assert any(character.isdigit() for character in result[0]), "the result must be a figure"
+    assert "to be measured" not in " ".join(head), "the result must have been measured"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
