@@ -15,6 +15,7 @@ from transduce.lab.catalogue import EXPERIMENTS, NAMES, find
 from transduce.lab.complexity import findings
 from transduce.lab.index import index
 from transduce.lab.report import READING, Finding, Report, Table, listed, show, shown, write
+from transduce.lab.times import Took, read_times, record, took
 
 
 def report() -> Report:
@@ -55,9 +56,28 @@ def test_without_matplotlib_there_is_a_page_all_the_same(tmp_path: Path, monkeyp
 def test_the_index_counts_what_held_and_tells_what_did_not(tmp_path: Path) -> None:
     write(report(), tmp_path)
     page = index(tmp_path, ["speed", "length"]).read_text(encoding="utf-8")
-    assert "| [A title](length.md) | A question? | 1 of 2 |" in page
+    assert "| [A title](length.md) | A question? | 1 of 2 |  |" in page
     assert "- length: It fell." in page
     assert "speed.md" not in page
+
+
+def test_times_are_kept_one_an_experiment_and_shown_in_the_index(tmp_path: Path) -> None:
+    assert read_times(tmp_path) == {}
+    write(report(), tmp_path)
+    record(tmp_path, Took("length", 99.0, 2, ""))
+    record(tmp_path, Took("decoding", 12.5, 2, "steps=3 rows=['all', \"a,b\"]"))
+    record(tmp_path, Took("length", 61.4, 2, ""))
+    assert (tmp_path / "times.csv").read_text(encoding="utf-8").split("\n")[:2] == [
+        "experiment,seconds,cores,settings",
+        'decoding,12.5,2,"steps=3 rows=[\'all\', ""a,b""]"',
+    ]
+    assert read_times(tmp_path)["decoding"].settings == "steps=3 rows=['all', \"a,b\"]"
+    assert read_times(tmp_path)["length"] == Took("length", 61.4, 2, "")
+    page = index(tmp_path, ["speed", "length"]).read_text(encoding="utf-8")
+    assert "| [A title](length.md) | A question? | 1 of 2 | 61.4 |" in page
+    assert "`times.csv`" in page
+    assert took("length", 1.26, ["steps=3"]).seconds == 1.3
+    assert took("length", 1.26).cores >= 1
 
 
 def test_numbers_are_short_and_lists_are_read_aloud() -> None:
@@ -83,6 +103,14 @@ def test_complexity_small_and_what_it_says_when_numbers_are_not_so() -> None:
     small = transduce.lab.Complexity(lengths=(64, 128), widths=(64, 128), length=16, batch=1, repeats=1, device="cpu")
     result = transduce.lab.complexity(small)
     assert [layer.kind.name for layer in result.layers][:2] == ["self-attention", "recurrent"]
+    powers, _, raw = result.report().tables
+    assert powers.headings[-4:] == ("time: n^", "d^", "memory: n^", "d^")
+    # of attention the weights are kept, n² in each head of 64; of what is kept of a convolution all is n d
+    assert [row[-2:] for row in powers.rows if row[0] == "self-attention"] == [("2.00 ± 0.00", "1.00 ± 0.00")]
+    assert result.power(result.layers[2], "kept_over_width").value == pytest.approx(1, abs=0.05)
+    kept = {(row[0], row[1], row[2]): row[5] for row in raw.rows}
+    assert kept["self-attention", 16, 128] == 2 * 16 * 16 * 4 / 2**20
+    assert None not in kept.values()
     paths, waits, crossing = (finding for finding in findings(result)[2:5])
     assert (paths.held, waits.held, crossing.held) == (True, True, True)
     assert "exactly at n = d" in crossing.text
@@ -105,7 +133,11 @@ def test_the_scaling_factor_on_the_command_line(run: Run, tmp_path: Path) -> Non
     assert "footnote 4 says d_k^1" in ran.out.decode()
     assert "NOT as expected" not in ran.out.decode()
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["README.md", "scaling-factor.csv", "scaling-factor.md", "scaling-factor.png"]
+    assert names == ["README.md", "scaling-factor.csv", "scaling-factor.md", "scaling-factor.png", "times.csv"]
+    recorded = read_times(tmp_path)["scaling-factor"]
+    assert recorded.settings == "keys=8 widths=[1,4,64] device=cpu"
+    assert 0 < recorded.seconds < 600
+    assert f"scaling-factor: {recorded.seconds:.1f} seconds, {recorded.cores} cores" in ran.out.decode()
     rows = list(csv.DictReader((tmp_path / "scaling-factor.csv").open(encoding="utf-8")))
     by_width = {int(row["d_k"]): float(row["variance of scores"]) for row in rows if row["score"] == "dot product"}
     assert by_width[64] == pytest.approx(64, rel=0.15)

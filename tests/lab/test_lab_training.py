@@ -58,7 +58,9 @@ def test_speed(strings_to_copy: Path, tmp_path: Path) -> None:
     lab = transduce.lab
     result = lab.speed(told(strings_to_copy, lab.Speed, lengths=(4, 8), repeats=1, quality=1.0))
     assert result.families[0].name == "Transformer"
-    assert [one.waits for one in result.families] == [False, True, True, False]
+    assert [one.waits for one in result.families] == [False, True, True, True, False]
+    assert result.families[1].name == "RNN without attention"
+    assert result.families[1].parameters < result.families[2].parameters  # what attends has weights for it
     checked(result.report(), tmp_path, "speed")
     slow = replace(result.families[1], pace=(100.0, 1.0))
     gained = replace(result, families=(replace(result.families[0], pace=(100.0, 100.0)), slow)).report().findings[0]
@@ -158,6 +160,10 @@ def test_table3_says_what_the_rows_show(strings_to_copy: Path, tmp_path: Path, m
     settings = transduce.lab.Table3(corpus=str(strings_to_copy), device="cpu")
     report = table3(settings).report()
     checked(report, tmp_path, "table3")
+    assert "BLEU" in report.tables[0].headings
+    short = replace(table3(settings), rows=tuple(replace(row, bleu=0.0) for row in table3(settings).rows)).report()
+    assert short.tables[0].headings == ("variant", "perplexity", "over base's", "chrF", "parameters")
+    checked(short, tmp_path, "table3")
     held = {finding.text.split(":")[0]: finding.held for finding in report.findings}
     assert held["Row (A)"] is True
     assert held["Row (E)"] is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,7 @@ def lab(
     from transduce.lab.catalogue import EXPERIMENTS, NAMES, perform
     from transduce.lab.index import index
     from transduce.lab.report import show, write
+    from transduce.lab.times import record, took
 
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400)
     if not name:
@@ -47,7 +49,11 @@ def lab(
             print(f"{experiment.name:16}{experiment.shows}")
         return
     for chosen in NAMES if name == "all" else [name]:
+        started = time.perf_counter()
         report = perform(chosen, words or [])
         show(report, console)
-        files = [*write(report, output), index(output, NAMES)]
-        print(f"\n{output}: {', '.join(file.name for file in files)}\n")
+        files = write(report, output)
+        time_taken = took(report.name, time.perf_counter() - started, words or [])
+        files += [record(output, time_taken), index(output, NAMES)]
+        print(f"\n{output}: {', '.join(file.name for file in files)}")
+        print(f"{report.name}: {time_taken.seconds:.1f} seconds, {time_taken.cores} cores\n")

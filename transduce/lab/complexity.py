@@ -69,7 +69,8 @@ class Layer:
     operations_over_width: tuple[int, ...]
     waits: tuple[int, ...]
     paths: tuple[int, ...]
-    kept: tuple[int, ...]
+    kept_over_length: tuple[int, ...]
+    kept_over_width: tuple[int, ...]
     seconds_over_length: tuple[float, ...]
     seconds_over_width: tuple[float, ...]
 
@@ -89,7 +90,8 @@ class ComplexityResult:
         sizes = {
             "operations_over_length": _COUNTED,
             "operations_over_width": _COUNTED,
-            "kept": self.lengths,
+            "kept_over_length": self.lengths,
+            "kept_over_width": self.widths,
             "seconds_over_length": self.lengths,
             "seconds_over_width": self.widths,
         }[what]
@@ -126,16 +128,15 @@ class ComplexityResult:
         def row(layer: Layer) -> tuple[object, ...]:
             counted = (self.power(layer, f"operations_over_{side}") for side in ("length", "width"))
             took = (self.power(layer, f"seconds_over_{side}") for side in ("length", "width"))
-            kept = self.power(layer, "kept")
+            kept = (self.power(layer, f"kept_over_{side}") for side in ("length", "width"))
             return (
                 layer.kind.name,
                 layer.kind.cost,
                 *(f"{one.value:.2f}" for one in counted),
-                *map(str, took),
-                str(kept),
+                *map(str, (*took, *kept)),
             )
 
-        headings = "layer", "the paper", "operations: n^", "d^", "time: n^", "d^", "memory: n^"
+        headings = "layer", "the paper", "operations: n^", "d^", "time: n^", "d^", "memory: n^", "d^"
         return Table("complexity", "Powers of n and d", headings, tuple(map(row, self.layers)))
 
     def _paths(self) -> Table:
@@ -154,10 +155,13 @@ class ComplexityResult:
     def _raw(self) -> Table:
         rows: list[tuple[object, ...]] = []
         for layer in self.layers:
-            for n, seconds, kept in zip(self.lengths, layer.seconds_over_length, layer.kept, strict=True):
+            over_length = zip(self.lengths, layer.seconds_over_length, layer.kept_over_length, strict=True)
+            for n, seconds, kept in over_length:
                 rows.append((layer.kind.name, n, self.settings.width, 1, 1000 * seconds, kept / 2**20))
-            for d, seconds in zip(self.widths, layer.seconds_over_width, strict=True):
-                rows.append((layer.kind.name, self.settings.length, d, self.settings.batch, 1000 * seconds, None))
+            over_width = zip(self.widths, layer.seconds_over_width, layer.kept_over_width, strict=True)
+            for d, seconds, kept in over_width:
+                size = self.settings.length, d, self.settings.batch
+                rows.append((layer.kind.name, *size, 1000 * seconds, kept / 2**20))
         headings = "layer", "n", "d", "sequences", "ms", "kept for the backward pass, MiB"
         return Table("times", "Every measurement", headings, tuple(rows))
 
@@ -190,8 +194,9 @@ def complexity(settings: Complexity | None = None) -> ComplexityResult:
     widths = settings.widths or ((1024, 2048, 4096, 8192) if gpu else (256, 384, 512, 768, 1024, 1536))
     rows = kinds(settings.window, settings.kernel)
     torch.manual_seed(1)
-    over_length = _timed(rows, [(n, settings.width, 1) for n in lengths], settings.repeats, device)
-    over_width = _timed(rows, [(settings.length, d, settings.batch) for d in widths], settings.repeats, device)
+    by_length = [(n, settings.width, 1) for n in lengths]
+    by_width = [(settings.length, d, settings.batch) for d in widths]
+    over_length, over_width = (_timed(rows, sizes, settings.repeats, device) for sizes in (by_length, by_width))
     layers = tuple(
         Layer(
             kind=kind,
@@ -199,7 +204,8 @@ def complexity(settings: Complexity | None = None) -> ComplexityResult:
             operations_over_width=tuple(operations(kind.build(d), HEAD, d) for d in _COUNTED),
             waits=tuple(waiting_steps(kind.build(8), n, 8) for n in _WAITS),
             paths=tuple(path_length(kind, n) for n in _PATHS),
-            kept=tuple(_kept(kind, n, settings.width, device) for n in lengths),
+            kept_over_length=tuple(_kept(kind, *size, device) for size in by_length),
+            kept_over_width=tuple(_kept(kind, *size, device) for size in by_width),
             seconds_over_length=over_length[number],
             seconds_over_width=over_width[number],
         )
@@ -209,8 +215,8 @@ def complexity(settings: Complexity | None = None) -> ComplexityResult:
     return ComplexityResult(settings, tuple(lengths), tuple(widths), name, layers)
 
 
-def _kept(kind: Kind, length: int, width: int, device: torch.device) -> int:
-    return kept_bytes(kind.build(width).to(device), input_of(length, width, 1, device))
+def _kept(kind: Kind, length: int, width: int, batch: int, device: torch.device) -> int:
+    return kept_bytes(kind.build(width).to(device), input_of(length, width, batch, device))
 
 
 def _timed(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transduce.durable import write_text
-from transduce.lab.report import Finding
+from transduce.lab.report import Finding, shown
+from transduce.lab.times import FILE, read_times
 
 OPENING = """# The laboratory
 
@@ -28,20 +29,23 @@ of your own or a GPU. From Python:
 
 
 def index(folder: Path, names: Sequence[str]) -> Path:
-    """Write README.md: every experiment that has a page, its question, and how many of its expectations held."""
-    rows = ["| experiment | question | as expected |", "| --- | --- | --- |"]
+    """Write README.md: every experiment that has a page, its question, how many of its expectations held, its time."""
+    rows = ["| experiment | question | as expected | seconds |", "| --- | --- | --- | --: |"]
     missed: list[str] = []
+    times = read_times(folder)
     for name in names:
         page = folder / f"{name}.md"
         if not page.exists():
             continue
         lines = page.read_text(encoding="utf-8").split("\n")
         held, failed = _told(lines, held=True), _told(lines, held=False)
-        rows.append(
-            f"| [{lines[0].removeprefix('# ')}]({page.name}) | {lines[2]} | {len(held)} of {len(held) + len(failed)} |"
-        )
+        title, seconds = lines[0].removeprefix("# "), shown(times[name].seconds) if name in times else ""
+        expected = f"{len(held)} of {len(held) + len(failed)}"
+        rows.append(f"| [{title}]({page.name}) | {lines[2]} | {expected} | {seconds} |")
         missed += [f"- {name}: {text}" for text in failed]
     parts = [OPENING, "\n".join(rows)]
+    if times:
+        parts.append(f"\nSeconds are those on the clock; `{FILE}` has them with the cores and the settings of the run.")
     if missed:
         parts += ["\n## Not as expected\n", "\n".join(missed)]
     path = folder / "README.md"

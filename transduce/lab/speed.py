@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 from transduce.config import kind_of
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
-from transduce.lab.learning import BAHDANAU, CONVOLUTIONAL, RECURRENT, Bench, Learning, Run, parameters, stack
+from transduce.lab.learning import (
+    BAHDANAU,
+    CONVOLUTIONAL,
+    FIXED_VECTOR,
+    RECURRENT,
+    Bench,
+    Learning,
+    Run,
+    parameters,
+    stack,
+)
 from transduce.lab.pace import Decoding, decoding_speeds, some_sources, training_tokens_per_second
 from transduce.lab.report import Finding, Report, Table
 from transduce.lab.tasks import number_words
@@ -199,6 +209,7 @@ def _families(width: int, tokens: int) -> dict[str, list[str]]:
     layers = [f"model.{side}.layers={8 if deep else 3}" for side in ("encoder", "decoder")]
     return {
         TRANSFORMER_NAME: [*common, *sides, *wide],
+        "RNN without attention": [*common, *FIXED_VECTOR],
         "RNN with attention (Luong)": [*common, *RECURRENT],
         "RNN with attention (Bahdanau, word by word)": [*common, *BAHDANAU],
         "CNN (ConvS2S)": [*common, *CONVOLUTIONAL, *layers],

@@ -103,11 +103,6 @@ class Table3Result:
         return next(row for row in self.rows if row.name == "base")
 
     def report(self) -> Report:
-        cells: list[tuple[object, ...]] = [
-            (row.name, row.perplexity, row.perplexity / self.base.perplexity, row.chrf, row.bleu, row.parameters)
-            for row in self.rows
-        ]
-        headings = "variant", "perplexity", "over base's", "chrF", "BLEU", "parameters"
         return Report(
             name="table3",
             title="Table 3: what each part is worth",
@@ -116,11 +111,21 @@ class Table3Result:
                 f"{self.place}, {self.settings.steps:,} steps, seeds {list(self.settings.seeds)}, through"
                 " `transduce compare`."
             ),
-            tables=(Table("table3", "Ablations", headings, tuple(cells)),),
+            tables=(self._table(),),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(9.0, 0.9 + 0.42 * len(self.rows)),
         )
+
+    def _table(self) -> Table:
+        """BLEU only where it says something: texts of fewer than four words, as of the generated task, have 0."""
+        with_bleu = any(row.bleu for row in self.rows)
+        headings = "variant", "perplexity", "over base's", "chrF", *(["BLEU"] if with_bleu else []), "parameters"
+        cells: list[tuple[object, ...]] = []
+        for row in self.rows:
+            quality = (row.chrf, row.bleu) if with_bleu else (row.chrf,)
+            cells.append((row.name, row.perplexity, row.perplexity / self.base.perplexity, *quality, row.parameters))
+        return Table("table3", "Ablations", headings, tuple(cells))
 
     def _findings(self) -> list[Finding]:
         changes = {row.name: row.perplexity / self.base.perplexity - 1 for row in self.rows if row.name != "base"}
