@@ -152,7 +152,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "train": "--output -o",
         "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --search"
         " --json --alignments --pieces --ensemble --engine --precision --graphs --device --trust",
-        "transcribe": "--input -i --output -o --beam --n-best --search --json --ensemble --device --trust",
+        "transcribe": "--input -i --output -o --beam --n-best --search --skip --json --ensemble --device --trust",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",
         "evaluate": "--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --json"

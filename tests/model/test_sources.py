@@ -38,6 +38,7 @@ from transduce.objectives.terms import CTC
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
 FRAMES, PATCHES = Frames(features=10, channels=4), Patches(patch=3, rows=2, stem=4)
+COLUMNS = Patches(patch=3, rows=2, stem=4, columns=True)
 ENCODERS: tuple[Any, ...] = (TransformerEncoder(2, Attention(2), 16), RecurrentEncoder(), ConvolutionalEncoder(2))
 DECODERS: tuple[Any, ...] = (TransformerDecoder(2, Attention(2), 16), RecurrentDecoder(), ConvolutionalDecoder(2))
 
@@ -79,7 +80,9 @@ def test_four_frames_are_one_place_of_the_memory(length: int) -> None:
     assert Tokens().places(2) == [(0, 1), (1, 2), (2, 3)]
 
 
-@pytest.mark.parametrize("source", [FRAMES, PATCHES, Patches(patch=3, rows=2), Frames(features=10, convolutions=0)])
+@pytest.mark.parametrize(
+    "source", [FRAMES, PATCHES, COLUMNS, Patches(patch=3, rows=2), Frames(features=10, convolutions=0)]
+)
 @pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: type(encoder).__name__)
 def test_padding_is_invisible(source: Any, encoder: Any) -> None:
     model = build(source, encoder=encoder).eval()
@@ -93,7 +96,7 @@ def test_padding_is_invisible(source: Any, encoder: Any) -> None:
             torch.testing.assert_close(layer[row, :count], other[0], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("source", [FRAMES, PATCHES], ids=["frames", "patches"])
+@pytest.mark.parametrize("source", [FRAMES, PATCHES, COLUMNS], ids=["frames", "patches", "columns"])
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
 def test_every_decoder_reads_them_step_by_step_as_all_at_once(source: Any, decoder: Any) -> None:
     model = build(source, decoder=decoder).eval()
@@ -199,6 +202,22 @@ def test_pictures_are_put_together_and_taken_apart_as_images_cuts_them() -> None
     torch.testing.assert_close(picture[0, :, :, :12], expected)
     assert real[0, 0, 0].tolist() == [True] * 12 + [False] * 3
     assert torch.equal(reader._patches(picture, 9), padded)
+
+
+def test_a_column_of_patches_is_one_place_and_reads_all_of_them() -> None:
+    source = Patches(patch=3, rows=2, columns=True)
+    assert source.places(6) == [(0, 2), (2, 4), (4, 6)]
+    images = Images(height=6, patch=3)
+    assert images.place(*source.places(6)[1]) == {"left": 3.0, "top": 0.0, "width": 3.0, "height": 6.0}
+    torch.manual_seed(1)
+    reader = PatchReader(source, 16)
+    padded, mask = pad_frames(sources(source.width, (6, 4)), length=7)  # not whole columns: padding comes as it likes
+    x, real = reader.read(padded, mask)
+    assert x.shape == (2, 4, 16)
+    assert real.tolist() == [[True, True, True, False], [True, True, False, False]]
+    weight, bias = reader.output.weight, reader.output.bias
+    by_hand = weight[:, :9] @ padded[0, 2] + weight[:, 9:] @ padded[0, 3] + bias  # the upper patch, then the lower
+    torch.testing.assert_close(x[0, 1], reader.norm(by_hand) + reader.row[0])
 
 
 # -- what does not fit -------------------------------------------------------------------------------------------------

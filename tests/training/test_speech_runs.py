@@ -184,6 +184,34 @@ def test_models_and_corpora_that_do_not_go_together(made: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
+def test_all_files_that_cannot_be_read_are_named_and_may_be_skipped(made: Path, tmp_path: Path, run: Run) -> None:
+    paths, _ = manifest(made)
+    torn = tmp_path / "torn.wav"
+    torn.write_bytes(Path(paths[0]).read_bytes()[:20])
+    gone = str(tmp_path / "gone.wav")
+    listed, said = tmp_path / "list.txt", tmp_path / "said.txt"
+    listed.write_text("\n".join([paths[0], str(torn), paths[1], gone]) + "\n")
+    words = ("transcribe", str(made / "run"), "--input", str(listed), "--output", str(said), "--device", "cpu")
+    ran = run(*words)
+    assert ran.code == 2
+    assert f"{gone}: cannot be read: no such file" in ran.err
+    assert f"{torn}: cannot be read: " in ran.err
+    assert "2 of 4 files cannot be read, and nothing was transcribed; expected a recording" in ran.err
+    assert "or leave them out by --skip" in ran.err
+    assert not said.exists()
+    ran = run(*words, "--skip")
+    first, second = transduce.load(made / "run", "cpu")(paths[:2])
+    assert ran.code == 0
+    assert said.read_text().split("\n") == [first, "", second, "", ""]
+    assert f"{gone}: cannot be read: no such file" in ran.err
+    assert f"{torn}: cannot be read: " in ran.err
+    assert "2 of 4 files cannot be read and were skipped: an empty line each" in ran.err
+    ran = run("transcribe", str(made / "run"), gone, str(torn), "--skip", "--device", "cpu")
+    assert ran.code == 2
+    assert "none of the files can be read; expected a recording" in ran.err
+
+
+@pytest.mark.slow
 def test_a_model_of_text_transcribes_nothing(toy: Toy, run: Run) -> None:
     told = run("transcribe", str(toy.model), "a.wav").err
     assert "reads text, not recordings or pictures; use `transduce translate`" in told

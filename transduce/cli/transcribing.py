@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from transduce.cli.arguments import BeamSize, Device, Ensemble, JsonLines, ModelFolder, Output, Trust
-from transduce.errors import UserError
+from transduce.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from transduce.data.reader import FileReader
 
 
 def transcribe(
@@ -21,6 +25,9 @@ def transcribe(
     beam: BeamSize = 0,
     n_best: Annotated[int, typer.Option(help="Transcripts a file: file number, score, text, tab-separated.")] = 1,
     search: Annotated[str, typer.Option(help="A search in place of the model's own: kind=sample,top_p=0.9.")] = "",
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leave out files that cannot be read: named on stderr, an empty line each.")
+    ] = False,
     json_lines: JsonLines = False,
     ensemble: Ensemble = None,
     device: Device = "auto",
@@ -28,11 +35,16 @@ def transcribe(
 ) -> None:
     """Write down what recordings say or pictures show: one line out for each file in, in order.
 
+    All files are opened before the first is transcribed. If some cannot be read each is named with its reason and
+    nothing is written, or with --skip an empty line for each of them.
+
     Examples:
 
         transduce transcribe runs/digits one.wav two.flac
 
         transduce transcribe runs/digits --input test.tsv --beam 4 > transcripts.txt
+
+        transduce transcribe runs/digits --input all.txt --skip > transcripts.txt
     """
     from transduce.loading import load
     from transduce.output import as_json, as_lines, chosen_search, read_list, with_progress, written
@@ -42,9 +54,25 @@ def transcribe(
     translator = load([model, *(ensemble or [])], device, trust, engine="torch")
     if translator.reading is None:
         raise UserError(f"{model}: reads text, not recordings or pictures; use `transduce translate`")
-    paths = list(files or []) if input is None else read_list(input)
     chosen = chosen_search(translator, search) if search else None
+    named = list(files or []) if input is None else read_list(input)
+    paths = _readable(translator.reading.reader, named, skip)
     stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=100)
     with written(output, input) as file:
         for number, one in enumerate(with_progress(stream, "Reading", len(paths), printed=output is None), start=1):
             file.write(as_json(one) if json_lines else as_lines(one, number, n_best))
+
+
+def _readable(reader: FileReader, paths: list[str], skip: bool) -> list[str]:
+    """The paths, each opened once; of those that cannot be read, if they may be skipped, nothing stays but a place."""
+    faults = {path: fault for path in dict.fromkeys(paths) if path.strip() and (fault := reader.fault(path))}
+    if not faults:
+        return paths
+    told = "\n".join(f"{path}: cannot be read: {fault}" for path, fault in faults.items())
+    count = f"{len(faults):,} of {len(set(paths)):,} files cannot be read"
+    if not skip:
+        raise DataError(f"{told}\n{count}, and nothing was transcribed; {reader.expected}, or leave them out by --skip")
+    if len(faults) == len(set(paths)):
+        raise DataError(f"{told}\nnone of the files can be read; {reader.expected}")
+    print(f"{told}\n{count} and were skipped: an empty line each", file=sys.stderr, flush=True)
+    return ["" if path in faults else path for path in paths]

@@ -107,13 +107,13 @@ class Images(FileReader):
         return left, top, width, height
 
     def place(self, frame: int, stop: int) -> dict[str, float]:
-        """The box of a patch in pixels of the resized picture."""
+        """The box of a patch, or of several in one column, in pixels of the resized picture."""
         column, row = divmod(frame, self.rows)
         return {
             "left": float(column * self.patch),
             "top": float(row * self.patch),
             "width": float(self.patch),
-            "height": float(self.patch),
+            "height": float(self.patch * (stop - frame)),
         }
 
 

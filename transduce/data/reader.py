@@ -94,6 +94,14 @@ class FileReader:
         except Unreadable as error:
             raise DataError(f"{fspath(source)}: cannot be read: {error}; {self.expected}") from None
 
+    def fault(self, path: str) -> str:
+        """Why a file cannot be read; nothing where it can."""
+        try:
+            self.load(path)
+        except Unreadable as error:
+            return str(error)
+        return ""
+
     expected: ClassVar[str] = ""  # what a user should give instead
 
     def place(self, frame: int, stop: int) -> dict[str, float]:

@@ -69,14 +69,16 @@ class Patches:
 
     A linear map makes a vector of each (Dosovitskiy et al., 2021), which is normed (Kumar et al., 2023); a learned one
     tells its row, for the encoder's own positions count along the line. `stem` > 0 puts two 3 x 3 convolutions of so
-    many channels before it (Xiao et al., 2021, "Early Convolutions"), which learn from fewer pictures. `augment` turns
-    and shifts pictures in training.
+    many channels before it (Xiao et al., 2021, "Early Convolutions"), which learn from fewer pictures. `columns` makes
+    one vector of all patches of a column, so that a line of writing has a place of the encoder for each step along it.
+    `augment` turns and shifts pictures in training.
     """
 
     patch: int = 7
     rows: int = 4
     channels: int = 1  # numbers a pixel: 1 for grey, 3 for colour
     stem: int = 0
+    columns: bool = False
     augment: Plain | Distortion = Plain()
 
     def __post_init__(self) -> None:
@@ -92,8 +94,9 @@ class Patches:
         return PatchReader(self, d_model)
 
     def places(self, length: int) -> list[tuple[int, int]]:
-        """Each place of the encoder is one patch."""
-        return [(place, place + 1) for place in range(length)]
+        """Each place of the encoder is one patch, or one column of them."""
+        step = self.rows if self.columns else 1
+        return [(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 Source = Tokens | Frames | Patches
@@ -136,9 +139,10 @@ class PatchReader(SourceReader):
         for _ in range(2 if config.stem else 0):
             self.stem.append(nn.Conv2d(channels, config.stem, 3, padding=1))
             channels = config.stem
-        self.output = nn.Linear(config.patch**2 * channels, d_model)
+        self.joined = config.rows if config.columns else 1  # patches a place
+        self.output = nn.Linear(self.joined * config.patch**2 * channels, d_model)
         self.norm = nn.LayerNorm(d_model)
-        self.row = nn.Parameter(torch.empty(config.rows, d_model).normal_(std=0.02))
+        self.row = nn.Parameter(torch.empty(config.rows // self.joined, d_model).normal_(std=0.02))
 
     def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = source.to(self.output.weight.dtype)
@@ -150,8 +154,10 @@ class PatchReader(SourceReader):
             for convolution in self.stem:
                 picture = convolution(picture.masked_fill(~real, 0)).relu()
             x = self._patches(picture, x.size(1))
-        rows = self.row.repeat(-(-x.size(1) // self.rows), 1)[: x.size(1)]
-        return self.norm(self.output(x)) + rows, mask
+        x = F.pad(x, (0, 0, 0, -x.size(1) % self.joined))
+        x = x.reshape(len(x), -1, self.joined * x.size(2))
+        rows = self.row.repeat(-(-x.size(1) // len(self.row)), 1)[: x.size(1)]
+        return self.norm(self.output(x)) + rows, mask[:, :: self.joined]
 
     def _picture(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, height, width) of the patches (B, L, F), and (B, 1, 1, width) where it is real."""
