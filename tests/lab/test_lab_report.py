@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from transduce.lab.catalogue import EXPERIMENTS, NAMES, find
 from transduce.lab.complexity import findings
 from transduce.lab.index import index
 from transduce.lab.report import READING, Finding, Report, Table, listed, show, shown, write
-from transduce.lab.times import Took, read_times, record, took
+from transduce.lab.times import Clock, Took, read_times, record
 
 
 def report() -> Report:
@@ -64,20 +65,26 @@ def test_the_index_counts_what_held_and_tells_what_did_not(tmp_path: Path) -> No
 def test_times_are_kept_one_an_experiment_and_shown_in_the_index(tmp_path: Path) -> None:
     assert read_times(tmp_path) == {}
     write(report(), tmp_path)
-    record(tmp_path, Took("length", 99.0, 2, ""))
-    record(tmp_path, Took("decoding", 12.5, 2, "steps=3 rows=['all', \"a,b\"]"))
-    record(tmp_path, Took("length", 61.4, 2, ""))
+    record(tmp_path, Took("length", 99.0, 50.0, 2, ""))
+    record(tmp_path, Took("decoding", 12.5, 20.0, 2, "steps=3 rows=['all', \"a,b\"]"))
+    record(tmp_path, Took("length", 61.4, 30.0, 2, ""))
     assert (tmp_path / "times.csv").read_text(encoding="utf-8").split("\n")[:2] == [
-        "experiment,seconds,cores,settings",
-        'decoding,12.5,2,"steps=3 rows=[\'all\', ""a,b""]"',
+        "experiment,seconds,worked,cores,settings",
+        'decoding,12.5,20.0,2,"steps=3 rows=[\'all\', ""a,b""]"',
     ]
     assert read_times(tmp_path)["decoding"].settings == "steps=3 rows=['all', \"a,b\"]"
-    assert read_times(tmp_path)["length"] == Took("length", 61.4, 2, "")
+    assert read_times(tmp_path)["length"] == Took("length", 61.4, 30.0, 2, "")
     page = index(tmp_path, ["speed", "length"]).read_text(encoding="utf-8")
     assert "| [A title](length.md) | A question? | 1 of 2 | 61.4 |" in page
     assert "`times.csv`" in page
-    assert took("length", 1.26, ["steps=3"]).seconds == 1.3
-    assert took("length", 1.26).cores >= 1
+    clock, began = Clock(), time.process_time()
+    while time.process_time() < began + 0.2:
+        pass
+    time.sleep(0.3)
+    took = clock.took("length", ["steps=3"])
+    assert took.worked >= 0.1
+    assert took.seconds >= took.worked + 0.1, "what it slept is no work"
+    assert (took.settings, took.cores >= 1) == ("steps=3", True)
 
 
 def test_numbers_are_short_and_lists_are_read_aloud() -> None:
@@ -137,7 +144,7 @@ def test_the_scaling_factor_on_the_command_line(run: Run, tmp_path: Path) -> Non
     recorded = read_times(tmp_path)["scaling-factor"]
     assert recorded.settings == "keys=8 widths=[1,4,64] device=cpu"
     assert 0 < recorded.seconds < 600
-    assert f"scaling-factor: {recorded.seconds:.1f} seconds, {recorded.cores} cores" in ran.out.decode()
+    assert f"scaling-factor: {recorded.seconds:.1f} seconds on {recorded.cores} cores, which" in ran.out.decode()
     rows = list(csv.DictReader((tmp_path / "scaling-factor.csv").open(encoding="utf-8")))
     by_width = {int(row["d_k"]): float(row["variance of scores"]) for row in rows if row["score"] == "dot product"}
     assert by_width[64] == pytest.approx(64, rel=0.15)

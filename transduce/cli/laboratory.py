@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +40,7 @@ def lab(
     from transduce.lab.catalogue import EXPERIMENTS, NAMES, perform
     from transduce.lab.index import index
     from transduce.lab.report import show, write
-    from transduce.lab.times import record, took
+    from transduce.lab.times import Clock, record
 
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400)
     if not name:
@@ -49,11 +48,11 @@ def lab(
             print(f"{experiment.name:16}{experiment.shows}")
         return
     for chosen in NAMES if name == "all" else [name]:
-        started = time.perf_counter()
+        clock = Clock()
         report = perform(chosen, words or [])
         show(report, console)
         files = write(report, output)
-        time_taken = took(report.name, time.perf_counter() - started, words or [])
-        files += [record(output, time_taken), index(output, NAMES)]
+        took = clock.took(report.name, words or [])
+        files += [record(output, took), index(output, NAMES)]
         print(f"\n{output}: {', '.join(file.name for file in files)}")
-        print(f"{report.name}: {time_taken.seconds:.1f} seconds, {time_taken.cores} cores\n")
+        print(f"{took}\n")

@@ -45,7 +45,9 @@ def index(folder: Path, names: Sequence[str]) -> Path:
         missed += [f"- {name}: {text}" for text in failed]
     parts = [OPENING, "\n".join(rows)]
     if times:
-        parts.append(f"\nSeconds are those on the clock; `{FILE}` has them with the cores and the settings of the run.")
+        parts.append(
+            f"\nSeconds are those on the clock; `{FILE}` also has those that cores worked, and the settings of the run."
+        )
     if missed:
         parts += ["\n## Not as expected\n", "\n".join(missed)]
     path = folder / "README.md"
