@@ -31,6 +31,9 @@ class NativeEngine:
         if path.read_bytes() == b"not built":
             raise EngineRefusal("native engine: it was not built when transduce was installed")
 
+    def check_sizes(self, source: int, target: int) -> None:
+        """Backwards has any size."""
+
     def search(
         self, sources: list[tuple[int, ...]], search: object, wishes: list[Wishes], keys: list[int]
     ) -> list[list[Hypothesis]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,17 @@ from cli_runner import Run, refused
 
 import transduce
 from transduce.conversion import convert
+from transduce.data.vocabulary import SentencePiece
 from transduce.errors import ConfigError, RunError
 from transduce.model.attention import Attention
 from transduce.model.recurrent import RecurrentEncoder
 from transduce.model.scores import Additive
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.model_folder import Converted
 from transduce.native.library import built
 from transduce.native.lowering import lower
+from transduce.training.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -60,6 +64,35 @@ print(transduce.load({str(tmp_path / "native")!r})("five", to="de"))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.PIPE).returncode == 0
+
+
+@needs_core
+def test_a_tokenizer_of_another_size_is_refused_when_the_folder_is_opened(toy: Toy, tmp_path: Path, run: Run) -> None:
+    """With a native.json that vouches for it: then tokens would name rows that are not there."""
+    folder, known = convert(toy.model, tmp_path / "native"), toy.translator.tokenizers.source.size
+    words = "".join(f"{letter}{other} " for letter in "abcdefgh" for other in "ijklmnopqrstuvwxyz")
+    trained = SentencePiece(vocabulary=known + 30, byte_fallback=False).train([words] * 9, [words] * 9).tokenizers
+    shutil.rmtree(folder / "tokenizer")
+    trained.save(folder / "tokenizer")
+    replace(Converted.read(folder), tokenizer=trained.digest()).write(folder)
+    said = refused(run("translate", folder, "five"))
+    assert f"model.native: its weights know {known:,} source pieces, and the source tokenizer beside them has" in said
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_not_converted(
+    toy: Toy, tmp_path: Path, value: float, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(toy.model, folder)
+    weights, metadata = load_weights(folder / "model.safetensors")
+    name = min(name for name in weights if name.startswith("encoder.layers"))
+    weights[name].view(-1)[0] = value
+    monkeypatch.setattr("transduce.training.weights._refuse_non_finite", lambda *given: None)  # as others write them
+    save_weights(folder / "model.safetensors", weights, metadata)
+    said = refused(run("convert", folder, tmp_path / "native"))
+    assert f"model.safetensors: 1 tensors hold values that are no numbers (NaN or infinite): {name}. Use" in said
+    assert not (tmp_path / "native").exists()
 
 
 def test_in_its_own_folder_a_run_has_weights_for_both(toy: Toy, tmp_path: Path) -> None:

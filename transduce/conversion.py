@@ -7,8 +7,11 @@ The folder may be the run's own: then it has weights for both engines.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
+
+from torch import Tensor
 
 from transduce.data.tokenizer import Tokenizers
 from transduce.durable import disk_errors, write_bytes, write_text
@@ -35,6 +38,7 @@ def convert(run: str | Path, output: str | Path, quantize: str = "int8", trust: 
     if not in_place and output.exists() and not _may_be_filled(output):
         raise RunError(f"{output}: is there already and is no converted model; choose a new folder, or empty this one")
     config, tokenizers, model, longest = open_model(run, trust)
+    _check_finite(model.state_dict(), run / MODEL)
     tensors = lower(config.model, model, quantize == "int8")
     needed = sum(len(tensor.data) for tensor in tensors.values())
     with disk_errors(output, "writing the converted model", needed):
@@ -44,6 +48,16 @@ def convert(run: str | Path, output: str | Path, quantize: str = "int8", trust: 
         write(output / NATIVE, tensors)
         Converted(tokenizers.digest(), seal_of(run / MODEL), longest, quantize).write(output)
     return output
+
+
+def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Numbers that are none would make every translation empty, without a word."""
+    broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+    if broken:
+        raise RunError(
+            f"{path}: {len(broken)} tensors hold values that are no numbers (NaN or infinite): {', '.join(broken[:3])}"
+            f"{', ...' if len(broken) > 3 else ''}. Use a checkpoint from before that, or copy the model again"
+        )
 
 
 def _may_be_filled(folder: Path) -> bool:

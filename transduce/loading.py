@@ -166,6 +166,7 @@ def _open_native(folder: Path, trust: bool) -> Translator:
         )
     search = read_search(folder, trust)
     engine = NativeEngine(folder / NATIVE, tokenizers.source.symbols, tokenizers.target.symbols)
+    engine.check_sizes(tokenizers.source.size, tokenizers.target.size)
     return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder())
 
 

@@ -16,7 +16,7 @@ from both_engines import SMALL, Pair, needs_core, opened, search, sources
 from made import SYMBOLS, V
 
 from transduce.engines.native_engine import NativeEngine
-from transduce.errors import ConfigError, EngineRefusal
+from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.native import library
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
@@ -157,6 +157,50 @@ def test_tokens_outside_the_vocabulary_are_refused(engine: NativeEngine) -> None
         engine.attend([[4]], [[4]], 2)
     with pytest.raises(ValueError, match="keys: expected one a sentence, 1 in all, got 2"):
         engine.search([[4]], Greedy(), [Wishes()], [1, 2])
+
+
+def test_tokenizers_of_other_sizes_are_refused(engine: NativeEngine) -> None:
+    engine.check_sizes(V, V)
+    with pytest.raises(RunError, match=r"model.native: its weights know 13 source pieces, and the source tokenizer"):
+        engine.check_sizes(V + 1, V)
+    with pytest.raises(RunError, match=r"13 target pieces, and the target tokenizer beside them has 12; convert"):
+        engine.check_sizes(V, V - 1)
+
+
+def test_a_shortage_of_memory_is_told_with_what_to_lower(pair: Pair) -> None:
+    """For real: a process that may have no more memory than it has, and a search that needs more."""
+    code = f"""
+import resource, sys
+from pathlib import Path
+from transduce.data.symbols import Symbols
+from transduce.engines.native_engine import NativeEngine
+from transduce.errors import RunError
+from transduce.search.limits import Limits
+from transduce.search.settings import Sample
+from transduce.search.wishes import Wishes
+symbols = Symbols({SYMBOLS.pad}, {SYMBOLS.bos}, {SYMBOLS.eos}, {SYMBOLS.unk}, {SYMBOLS.never})
+engine = NativeEngine(Path({str(pair.path)!r}), symbols, symbols, 1)
+text = [4] * 1000
+engine.search([text], Sample(), [Wishes()], [0])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
+try:
+    engine.search([text] * 3, Sample(samples=4096, limits=Limits(shortest=500)), [Wishes()] * 3, [0] * 3)
+except RunError as error:
+    sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "out of memory with 3 texts at once, the longest of 1,001 tokens, 4,096 hypotheses for each" in done.stderr
+    assert "give the translator fewer batch_tokens, or shorter texts" in done.stderr
+
+
+def test_a_model_for_which_there_is_no_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise MemoryError("does not fit into memory")
+
+    monkeypatch.setattr(library, "Core", full)
+    with pytest.raises(RunError, match=r"out of memory while opening .*: free memory, or use a smaller model"):
+        NativeEngine(pair.path, SYMBOLS, SYMBOLS)
 
 
 def test_minimum_bayes_risk_takes_its_candidates_from_here(engine: NativeEngine) -> None:

@@ -112,6 +112,39 @@ def test_reasons_are_given(good: bytes, tmp_path: Path) -> None:
     assert "is no weight file" in refused(tmp_path)
 
 
+def entries(data: bytes) -> dict[str, tuple[int, int]]:
+    """Of each tensor its kind, and where its bytes begin."""
+    found = {}
+    for at in range(64, 64 + 64 * struct.unpack_from("<I", data, 12)[0], 64):
+        kind, _, _, _, offset = struct.unpack_from("<4IQ", data, at + 40)
+        found[data[at : at + 40].rstrip(b"\0").decode()] = kind, offset
+    return found
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_none_are_refused_with_a_right_hash(good: bytes, tmp_path: Path, value: float) -> None:
+    path, places = tmp_path / "model.native", entries(good)
+    names = [name for name, (kind, _) in places.items() if kind in (0, 3)]  # floats, and panels of floats
+    assert len(names) > 30
+    for name in names:
+        damaged = bytearray(good)
+        struct.pack_into("<f", damaged, places[name][1], value)
+        path.write_bytes(sealed(damaged))
+        with pytest.raises(RunError, match=r"tensor '[\w.]+' with values that are no numbers \(NaN or infinite\)"):
+            NativeEngine(path, SYMBOLS, SYMBOLS)
+
+
+def test_only_outputs_that_pad_may_be_minus_infinity(good: bytes, tmp_path: Path) -> None:
+    path, begin = tmp_path / "model.native", entries(good)["output.bias"][1]
+    assert struct.unpack_from("<f", good, begin + 4 * V)[0] == float("-inf")  # as it is written
+    for place, value in ((V - 1, float("-inf")), (V, float("inf")), (V, float("nan"))):
+        damaged = bytearray(good)
+        struct.pack_into("<f", damaged, begin + 4 * place, value)
+        path.write_bytes(sealed(damaged))
+        with pytest.raises(RunError, match=r"'output.bias' with values that are no numbers"):
+            NativeEngine(path, SYMBOLS, SYMBOLS)
+
+
 def test_sizes_that_ask_for_the_world_are_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "model.native"
     write(path, {"sizes": integers([1 << 30, 10, 10, 0])})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError, EngineRefusal, RunError
+from transduce.errors import ConfigError, EngineRefusal, RunError, explaining_shortage
 from transduce.native import library
 from transduce.native.seal import verify
 from transduce.search.automaton import Automaton
@@ -36,13 +36,27 @@ class NativeEngine:
     def __init__(self, path: Path, source: Symbols, target: Symbols, threads: int = 0, kernels: str = "") -> None:
         """`threads` 0 takes every core; `kernels` "" the best that the machine runs, else avx512, avx2 or portable."""
         library.library()  # where it is not built, the weights are not to blame
-        verify(path)
-        try:
-            self.core = library.Core(path, threads or _cores(), kernels)
-        except library.CoreError as error:
-            raise RunError(f"{path}: {error}. Convert the model again") from None
+        with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
+            verify(path)
+            try:
+                self.core = library.Core(path, threads or _cores(), kernels)
+            except library.CoreError as error:
+                raise RunError(f"{path}: {error}. Convert the model again") from None
+        self.path = path
         self.source = source
         self.target = target
+
+    def check_sizes(self, source: int, target: int) -> None:
+        """Refuse tokenizers of so many pieces where the weights are of another number."""
+        for side, pieces, rows in (
+            ("source", source, self.core.source_vocabulary),
+            ("target", target, self.core.target_vocabulary),
+        ):
+            if pieces != rows:
+                raise RunError(
+                    f"{self.path}: its weights know {rows:,} {side} pieces, and the {side} tokenizer beside them has"
+                    f" {pieces:,}; convert the model again, or copy the whole folder again from where it came"
+                )
 
     def search(
         self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
@@ -160,14 +174,15 @@ class NativeEngine:
             (ctypes.c_uint64 * len(keys))(*(key % 2**64 for key in keys)),
             _cells([wish.stop for wish in wishes]),
         )
-        try:
-            view = self.core.search(options, arrays)
-        except library.CoreError as error:
-            raise ValueError(f"native engine: {error}") from None
-        try:
-            return _copied(view, len(sources))
-        finally:
-            self.core.release(view)
+        with explaining_shortage(lambda: _advice(options, sentences)):
+            try:
+                view = self.core.search(options, arrays)
+            except library.CoreError as error:
+                raise ValueError(f"native engine: {error}") from None
+            try:
+                return _copied(view, len(sources))
+            finally:
+                self.core.release(view)
 
     def _check_lengths(self, source: int, target: int) -> None:
         for what, length, most in (
@@ -186,6 +201,16 @@ _Written = list[tuple[list[int], list[float], bool, int]]  # of a sentence: toke
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _advice(options: library.Options, sentences: Sequence[Sequence[int]]) -> str:
+    """What to lower where memory did not suffice."""
+    several = max(options.size, options.samples)
+    kept = f", {several:,} hypotheses for each: lower the beam or the number of samples, or" if several > 1 else ":"
+    return (
+        f"with {len(sentences):,} texts at once, the longest of {max(map(len, sentences)):,} tokens{kept} give the"
+        " translator fewer batch_tokens, or shorter texts"
+    )
 
 
 def _joined(parts: Sequence[Sequence[int]]) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""The C++ core through ctypes: the structs of core.cpp and search.h, and the functions. Needs numpy and nothing else.
+"""The C++ core through ctypes: the structs of core.cpp and search.h, and the functions. Needs no other package.
 
 The interpreter's lock is not held during a call, so that many threads can search at once.
 """
@@ -100,6 +100,12 @@ class CoreError(Exception):
     """What the core says of a call that failed."""
 
 
+def _failure(error: ctypes.Array[ctypes.c_char]) -> CoreError | MemoryError:
+    """What to raise for what the core says; `guarded` of core.cpp and weights.cpp write these of memory."""
+    text = error.value.decode("utf-8", "replace")
+    return MemoryError(text) if text in ("out of memory", "does not fit into memory") else CoreError(text)
+
+
 class Core:
     """A model opened by the core; closed with this object."""
 
@@ -111,7 +117,7 @@ class Core:
             str(path).encode(), threads, kernels.encode(), byref(self._engine), error, _ROOM
         )
         if failed:
-            raise CoreError(error.value.decode("utf-8", "replace"))
+            raise _failure(error)
         sizes, name = (c_int32 * 7)(), ctypes.create_string_buffer(32)
         self._core.transduce_sizes(self._engine, sizes, name, 32)
         self.d_model, self.source_vocabulary, self.target_vocabulary = sizes[0], sizes[1], sizes[2]
@@ -122,7 +128,7 @@ class Core:
         """Run a search; the view's arrays live until `release`."""
         view, error = View(), ctypes.create_string_buffer(_ROOM)
         if self._core.transduce_search(self._engine, byref(options), byref(arrays), byref(view), error, _ROOM):
-            raise CoreError(error.value.decode("utf-8", "replace"))
+            raise _failure(error)
         return view
 
     def release(self, view: View) -> None:

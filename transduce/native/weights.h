@@ -37,7 +37,8 @@ class WeightFile {
   WeightFile& operator=(const WeightFile&) = delete;
 
   const Tensor& tensor(const std::string& name, Kind kind, uint64_t rows, uint64_t columns) const;
-  const float* floats(const std::string& name, uint64_t rows, uint64_t columns) const;
+  // Numbers, which all must be; the last `pads` of a row may be -infinity.
+  const float* floats(const std::string& name, uint64_t rows, uint64_t columns, uint64_t pads = 0) const;
   const int32_t* integers(const std::string& name, uint64_t columns) const;
   Matrix matrix(const std::string& name, int outputs, int inputs) const;
 
