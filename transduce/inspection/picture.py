@@ -91,7 +91,8 @@ def _abreast(sight: Sight) -> int:
 
 def _sight(seen: Inspection, view: View) -> Sight | None:
     """The recording or picture, where attention to it is to be drawn."""
-    return seen.sight if view.part == "cross" and view.of(seen).weights is not None else None
+    weights = view.of(seen).weights
+    return seen.sight if view.part == "cross" and weights is not None and weights.size else None
 
 
 def _over_sight(figure: Any, chosen: Drawn, sight: Sight) -> None:
@@ -114,7 +115,7 @@ def _matrix(axes: Axes, seen: Inspection, view: View) -> None:
     chosen = view.of(seen)
     weights, rows, columns = chosen.weights, chosen.rows, chosen.columns
     axes.set_title(chosen.title, fontsize=10)
-    if weights is None:
+    if weights is None or not weights.size:  # an empty translation has no words that look
         axes.axis("off")
         return
     axes.imshow(weights, cmap="Blues", vmin=0, vmax=max(0.5, float(weights.max())), aspect="auto")

@@ -29,7 +29,9 @@ def show(console: Console, seen: Inspection, view: View) -> None:
     console.print(_summary(seen))
     chosen = view.of(seen)
     console.print(f"\n[bold]{chosen.title}[/]")
-    if chosen.weights is not None:
+    if chosen.weights is not None and not chosen.weights.size:
+        console.print("(there are no words to look from, or none to look at)", style="dim")
+    elif chosen.weights is not None:
         draw(console, chosen.weights, chosen.rows, chosen.columns)
     if seen.steps:
         console.print("\n[bold]Step by step[/]")
@@ -58,7 +60,7 @@ def _summary(seen: Inspection) -> RenderableType:
 
 
 def matrix(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> RenderableType:
-    """Rows look at columns (T, S); the names of columns stand above, a line a letter where they are long."""
+    """Rows look at columns (T, S), at least one each; names of columns stand above, a line a letter if long."""
     left = max(map(cell_len, rows))
     names = [plain(name) for name in columns]
     lines = Text()
