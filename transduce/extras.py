@@ -10,7 +10,7 @@ from transduce.errors import UserError
 # The extra `train` has the first three, `evaluate` the third of them.
 _EXPORTING = ("ctranslate2", "onnx", "onnxscript")
 _SERVING = ("starlette", "uvicorn", "httptools", "pydantic", "prometheus_client", "python_multipart", "py3langid")
-OPTIONAL = ("torch", "safetensors", "sacrebleu", *_EXPORTING, *_SERVING)
+OPTIONAL = ("torch", "safetensors", "sacrebleu", "yaml", *_EXPORTING, *_SERVING)
 
 
 @contextmanager

@@ -36,14 +36,14 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_looked_into(usual: Path, run: Run, tmp_path: Path) -> None:
-    translator = transduce.load(usual, "cpu")
-    text = next(text for text in marian.SOURCE if translator(text, beam=2).strip())
-    seen = run("inspect", text, "-m", usual, "--device", "cpu", "--beam", "2")
+    words = ("inspect", "abc def", "-m", usual, "--device", "cpu")
+    assert "What the search finished" in run(*words, "--beam", "3").out.decode()
+    seen = run(*words, "--target", "hij klm")
     assert seen.code == 0, seen.err
-    assert translator(text, beam=2) in seen.out.decode()
-    assert "Step by step" in seen.out.decode()
+    assert "Where each word looks" in seen.out.decode()
+    assert "no words to look from" not in seen.out.decode()
     for name in ("page.html", "picture.png", "all.json"):
-        assert run("inspect", text, "-m", usual, "--device", "cpu", "--beam", "2", "-o", tmp_path / name).code == 0
+        assert run(*words, "--target", "hij klm", "-o", tmp_path / name).code == 0
         assert (tmp_path / name).stat().st_size > 1000
 
 

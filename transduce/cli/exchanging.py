@@ -11,10 +11,14 @@ from transduce.exchange.exporting import System
 
 
 def import_model(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Model in Hugging Face's Marian format (OPUS-MT).")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Marian model (OPUS-MT): Hugging Face's folder, or Marian's own.")
+    ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write.")],
 ) -> None:
     """Make a run folder of a Marian or OPUS-MT model: then it translates, scores, aligns and trains on like our own.
+
+    Instead of the folder its file of weights may be named (.safetensors, .bin, .pt, or Marian's .npz).
 
     Examples:
 

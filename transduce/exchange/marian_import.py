@@ -2,13 +2,17 @@
 
     config.json  generation_config.json  model.safetensors | pytorch_model.bin  source.spm  target.spm  vocab.json
 
+or Marian's own model.npz with its files (marian_npz.py).
+
 The models do the same sums, with their vectors in another order (marian_layout.py).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +23,8 @@ from transduce.data.numbering import Table
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.errors import DataError, RunError
-from transduce.exchange.foreign import read_json, read_tensors
+from transduce.exchange.foreign import find_weights, read_json, read_tensors
+from transduce.exchange.marian_config import CONFIG as SETTINGS
 from transduce.exchange.marian_config import MarianSettings
 from transduce.exchange.marian_layout import (
     BIAS,
@@ -33,6 +38,7 @@ from transduce.exchange.marian_layout import (
     reordered,
     take_turns,
 )
+from transduce.exchange.marian_npz import read_npz
 from transduce.experiment import Config
 from transduce.model.seq2seq import Tying
 from transduce.model_folder import CARD, CONFIG, MODEL, TOKENIZER
@@ -47,19 +53,27 @@ SOURCE_PIECES, TARGET_PIECES, VOCABULARY, TARGET_VOCABULARY = (
 SILENT = -1000.0  # added to a logit: e^-1000 is nothing, and in 16 bits still a number
 
 
+@dataclass(frozen=True)
+class Theirs:
+    """A model as it was found: one vocabulary for both sides, or one a side, each with its file."""
+
+    settings: MarianSettings
+    tensors: dict[str, Tensor]
+    vocabularies: tuple[tuple[Path, dict[str, Any]], ...]
+
+
 def import_model(folder: str | Path, output: str | Path) -> Path:
-    """Make a run folder `output` of a model in Hugging Face's Marian format, as OPUS-MT publishes them.
+    """Make a run folder `output` of a Marian model, in Hugging Face's format or Marian's own, as OPUS-MT has them.
 
     The new folder is like one that was trained here: `load` opens it, `training.start_from` goes on training it.
-    Weights are read from model.safetensors, else from pytorch_model.bin, of which only tensors are read.
+    `folder` may also be the file of weights in it (.safetensors, .bin, .pt, .npz); of a pickle only tensors are read.
     """
-    folder, output = Path(folder), Path(output)
-    settings = MarianSettings.read(folder)
+    path, output = find_weights(Path(folder)), Path(output)
+    theirs = _read(path)
+    settings = theirs.settings
     config = settings.config()
-    path, tensors = read_tensors(folder)
-    _check_sizes(settings, tensors, path)
-    tokenizers = read_tokenizers(folder, settings)
-    weights = our_weights(settings, tensors, path)
+    tokenizers = _read_tokenizers(path.parent, theirs)
+    weights = our_weights(settings, theirs.tensors, path)
     _check(config, tokenizers, weights, path)
     longest = settings.whole("max_position_embeddings", 1024, 2)
     with whole_folder(output, CONFIG, overwrite=False) as work:
@@ -71,21 +85,40 @@ def import_model(folder: str | Path, output: str | Path) -> Path:
     return output
 
 
+def _read(path: Path) -> Theirs:
+    """The model whose weights are in this file, in either format."""
+    folder = path.parent
+    if path.suffix == ".npz":
+        found = read_npz(path)
+        _check_sizes(found.settings, found.tensors, path)
+        return Theirs(found.settings, found.tensors, found.vocabularies)
+    if not (folder / SETTINGS).is_file():
+        raise RunError(
+            f"{folder / SETTINGS}: cannot be read: No such file. {path.name} holds weights alone; expected beside it"
+            f" {SETTINGS}, {VOCABULARY}, {SOURCE_PIECES} and {TARGET_PIECES}, as in a folder of Hugging Face's Marian"
+            " format: copy the whole folder. Checkpoints of other toolkits cannot be imported"
+        )
+    settings, tensors = MarianSettings.read(folder), read_tensors(path)
+    _check_sizes(settings, tensors, path)
+    names = (VOCABULARY,) if settings.shared else (VOCABULARY, TARGET_VOCABULARY)
+    return Theirs(settings, tensors, tuple((folder / name, read_json(folder / name)) for name in names))
+
+
 # -- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def read_tokenizers(folder: Path, settings: MarianSettings) -> Tokenizers:
-    """The sentencepiece pair, with the numbers of vocab.json, or of one such table a side."""
-    source = _read_table(folder / VOCABULARY, settings.source_size, settings)
-    target = source if settings.shared else _read_table(folder / TARGET_VOCABULARY, settings.target_size, settings)
+def _read_tokenizers(folder: Path, theirs: Theirs) -> Tokenizers:
+    """The sentencepiece pair, with the numbers of the vocabulary, or of one a side."""
+    settings = theirs.settings
+    source = _table(*theirs.vocabularies[0], settings.source_size, settings)
+    target = source if settings.shared else _table(*theirs.vocabularies[1], settings.target_size, settings)
     return Tokenizers(
         Tokenizer.load(folder / SOURCE_PIECES, source),
         Tokenizer.load(folder / TARGET_PIECES, target),
     )
 
 
-def _read_table(path: Path, size: int, settings: MarianSettings) -> Table:
-    numbers = read_json(path)
+def _table(path: Path, numbers: dict[str, Any], size: int, settings: MarianSettings) -> Table:
     pieces = [f"<unused {number}>" for number in range(size)]
     for piece, number in numbers.items():  # of two names for one number the later counts, as it does there
         if type(number) is not int or not 0 <= number < size:
@@ -198,7 +231,7 @@ def _check(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], p
 def _card(name: str, config: Config, tokenizers: Tokenizers) -> str:
     return f"""# {name}
 
-A Marian model in Hugging Face's format, imported.
+A Marian model, imported.
 
 ```python
 import transduce
