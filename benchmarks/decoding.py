@@ -1,9 +1,10 @@
 """Decoding on a CPU: the native engine against CTranslate2 (int8) and Hugging Face (fp32), same weights and sentences.
 
-    python benchmarks/decoding.py --peer-python ENVIRONMENT/bin/python        # made-up base and small models
-    python benchmarks/decoding.py --run runs/mine --input test.en             # a trained model, natural ends
+    python benchmarks/decoding.py --peers ctranslate2 huggingface --peer-python ENVIRONMENT/bin/python
+    python benchmarks/decoding.py --run runs/mine --input test.en --references test.de --peers ctranslate2 huggingface
 
-Each in a process of its own. Random weights never end a sentence, so that made-up models write exactly 30 tokens. Peers
+The first is of made-up base and small models, the second of a trained one with natural ends, and with its BLEU. Each is
+in a process of its own. Random weights never end a sentence, so that made-up models write exactly 30 tokens. Peers
 are run with several settings of their threads and the best is taken. Wall time is what counts on a machine of its own;
 on a shared one compare tokens per second of processor time, one thread each. The table gives both, and every ratio is
 within one run.
@@ -188,10 +189,29 @@ def child(job: Job) -> Outcome:
 
 @dataclass(frozen=True)
 class Contest:
-    """One model for each system, and the file of sources."""
+    """One model for each system, and the file of sources; for BLEU their references, and what makes text of tokens."""
 
     models: dict[str, Path]
     sources: Path
+    references: tuple[str, ...] = ()
+    detokenize: Callable[[Tokens], str] = str
+
+    def megabytes(self, system: str) -> float:
+        """Of its weights and settings on disk."""
+        path = self.models[system]
+        files = path.rglob("*") if path.is_dir() else [path]
+        return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+
+    def bleu(self, written: list[Tokens], batch: int) -> str:
+        """sacreBLEU of what a child wrote: with batches, in the order of its sources' lengths."""
+        if not self.references:
+            return ""
+        import sacrebleu
+
+        lengths = [len(tokens) for tokens in json.loads(self.sources.read_text())]
+        order = sorted(range(len(lengths)), key=lambda number: lengths[number]) if batch else range(len(lengths))
+        texts = [self.detokenize(tokens) for tokens in written]
+        return f"{sacrebleu.corpus_bleu(texts, [[self.references[number] for number in order]]).score:.2f}"
 
 
 def write_models(config: Any, model: Any, stem: Path, peers: Sequence[str]) -> dict[str, Path]:
@@ -232,15 +252,24 @@ def made_up(name: str, folder: Path, sentences: int, peers: Sequence[str] = ()) 
     return Contest(models, folder / f"{name}.json")
 
 
-def trained(run: Path, text: Path, folder: Path, peers: Sequence[str]) -> Contest:
+def trained(run: Path, text: Path, references: Path | None, folder: Path, peers: Sequence[str]) -> Contest:
     """The same for a run folder and lines of text; the run's own tokenizer makes tokens of them."""
     from transduce.training.run_folder import open_model
 
     config, tokenizers, model, longest = open_model(run, trust=False)
     models = write_models(config.model, model, folder / "run", peers)
-    texts = tokenizers.source.encode(text.read_text(encoding="utf-8").split("\n")[:-1])
-    (folder / "run.json").write_text(json.dumps([tokens[:longest] for tokens in texts if tokens]))
-    return Contest(models, folder / "run.json")
+    texts = tokenizers.source.encode(read_lines(text))
+    correct = read_lines(references) if references else [""] * len(texts)
+    if len(correct) != len(texts):
+        raise SystemExit(f"{references}: has {len(correct)} lines, and {text} has {len(texts)}")
+    kept = [(tokens[:longest], line) for tokens, line in zip(texts, correct, strict=True) if tokens]
+    (folder / "run.json").write_text(json.dumps([tokens for tokens, _ in kept]))
+    told = tuple(line for _, line in kept) if references else ()
+    return Contest(models, folder / "run.json", told, tokenizers.target.decode)
+
+
+def read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def spawn(job: Job, python: str) -> Outcome:
@@ -279,13 +308,16 @@ def lines(
                 f" | **{ours.wall / theirs[best].wall:.2f}** | {alone.processor / best_alone.processor:.2f}"
                 f" | {ours.p50:.1f} / {ours.p95:.1f} | {theirs[best].p50:.1f} / {theirs[best].p95:.1f}"
                 f" | {ours.megabytes:.0f} / {theirs[best].megabytes:.0f}"
-                f" | {ours.start:.2f} / {theirs[best].start:.2f} | {100 * same:.0f} % |"
+                f" | {ours.start:.2f} / {theirs[best].start:.2f}"
+                f" | {contest.megabytes('native'):.1f} / {contest.megabytes(peer):.1f}"
+                f" | {contest.bleu(ours.written, setting.batch)} / {contest.bleu(theirs[best].written, setting.batch)}"
+                f" | {100 * same:.0f} % |"
             )
 
 
 HEADER = """
-| {name} | native, tokens/s | peer | its | ratio | of CPU time, 1 thread | ms p50/p95 | peer's | MB | start s | same |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+| {name} | native, tokens/s | peer | its | ratio | of CPU time, 1 thread | ms p50/p95 | peer's | memory MB | start s | size MB | BLEU | same |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""  # noqa: E501
 
 
 def main() -> None:
@@ -294,7 +326,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["base", "small"], choices=list(SIZES))
     parser.add_argument("--run", type=Path, help="a run folder instead of made-up models")
     parser.add_argument("--input", type=Path, help="lines to translate with it")
-    parser.add_argument("--peers", nargs="*", default=["ctranslate2"], choices=list(PEERS))
+    parser.add_argument("--references", type=Path, help="their translations, for sacreBLEU")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has them")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 0])
@@ -307,13 +340,17 @@ def main() -> None:
         job = Job(**{**given, "setting": Setting(**given["setting"]), "threads": tuple(given["threads"])})
         print(json.dumps(asdict(child(job))))
         return
+    if bool(arguments.run) != bool(arguments.input):
+        parser.error("--run and --input go together: a trained model, and the lines it translates")
+    if arguments.references and not arguments.run:
+        parser.error("--references are for a trained model: give --run and --input too")
     settings = [Setting(beam, batch) for batch in arguments.batches for beam in arguments.beams]
     threads = [(int(a), int(b)) for a, b in (word.split("x") for word in arguments.threads)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for which in ["run"] if arguments.run else arguments.models:
             contest = (
-                trained(arguments.run, arguments.input, folder, arguments.peers)
+                trained(arguments.run, arguments.input, arguments.references, folder, arguments.peers)
                 if arguments.run
                 else made_up(which, folder, arguments.sentences, arguments.peers)
             )

@@ -53,6 +53,32 @@ def test_a_child_measures_what_it_writes(tmp_path: Path, setting: decoding.Setti
     assert setting.name in ("greedy, batch 1", "beam 4, batch 2", "greedy, file")
 
 
+def test_sources_and_references_stay_together(toy: Toy, tmp_path: Path) -> None:
+    lines = {language: (toy.text / f"valid.{language}").read_text().split("\n")[:9] for language in ("en", "de")}
+    for language, own in lines.items():
+        (tmp_path / language).write_text("".join(f"{line}\n" for line in [own[0], "", *own[1:]]))
+    contest = decoding.trained(toy.model, tmp_path / "en", tmp_path / "de", tmp_path, [])
+    assert contest.megabytes("native") == (tmp_path / "run.native").stat().st_size / 1e6
+    assert contest.references == tuple(lines["de"])  # an empty line is left out on both sides
+    (tmp_path / "short").write_text("eins\n")
+    with pytest.raises(SystemExit, match="has 1 lines, and"):
+        decoding.trained(toy.model, tmp_path / "en", tmp_path / "short", tmp_path, [])
+
+
+def test_what_belongs_together_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, told in (
+        (["--run", "runs/mine"], "--run and --input go together"),
+        (["--input", "text"], "--run and --input go together"),
+        (["--references", "text"], "--references are for a trained model"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["decoding.py", *words])
+        with pytest.raises(SystemExit):
+            decoding.main()
+        assert told in capsys.readouterr().err
+
+
 @pytest.mark.slow  # it imports transformers
 def test_hugging_face_writes_what_torch_writes(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="a peer of the benchmark: pip install transduce[test]")
