@@ -97,22 +97,17 @@ def test_there_is_nothing_to_swap_where_no_way_leads_back(open_page: OpenPage) -
     assert page.locator("#swap").is_disabled()
 
 
-def test_space_before_the_first_word_is_kept(open_page: OpenPage) -> None:
-    """As the server tells it (`before`), in the pane, the clipboard and the way back."""
+def test_space_before_the_first_word_is_kept(open_page: OpenPage, toy: Toy) -> None:
+    """In the pane, the clipboard and the way back."""
     page = open_page("/")
-    answer = {
-        "before": " \n  ",
-        "sentences": [{"source": "five", "text": "fünf", "space": "\n"}],
-        "text": " \n  fünf\n",
-    }
-    page.route("**/v1/translate", lambda route: route.fulfill(json={"translations": [answer]}))
     typed(page, " \n  five\n")
-    assert page.locator("#output").text_content() == answer["text"]
+    expected = f" \n  {toy.translator('five', to='de')}\n"
+    assert page.locator("#output").text_content() == expected
     page.click("#copy")
     until(page, "document.querySelector('#status').textContent === 'Copied'")
-    assert page.evaluate("navigator.clipboard.readText()") == answer["text"]
+    assert page.evaluate("navigator.clipboard.readText()") == expected
     page.click("#swap")
-    assert page.input_value("#text") == answer["text"]
+    assert page.input_value("#text") == expected
 
 
 def test_the_language_is_found_out(open_page: OpenPage) -> None:

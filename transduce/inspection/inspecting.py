@@ -213,7 +213,7 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool, stop: Sto
     """One pass with a trace, and the search again with the model watched if its tree is to grow."""
     engine = opened(case.translator.engine)
     if engine is None:
-        return _from_outside(case, best, looking.top)
+        return _from_outside(case, best, looking.top, stop)
     from transduce.inspection import tracing
 
     target = case.translator.tokenizers.target
@@ -257,14 +257,14 @@ def notes_of(engine: Any) -> tuple[str, ...]:
     return (engine.inside.note,) if isinstance(engine, Fallback) and engine.inside is not None else ()
 
 
-def _from_outside(case: _Case, best: Hypothesis, top: int) -> _Looked:
+def _from_outside(case: _Case, best: Hypothesis, top: int, stop: Stop | None) -> _Looked:
     """What any engine tells: the probability of each token and others, and the mean of all heads' cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
     (said,) = case.translator.engine.score([case.source], [best.tokens])
     read = target.pieces([bos, *best.tokens])
     tokens = (*best.tokens, eos)
-    others = _candidates(case, best, top)
+    others = _candidates(case, best, top, stop)
     ranks = [
         sum(other.log_prob > log_prob for other in own if other.token != token)
         for token, log_prob, own in zip(tokens, said, others, strict=True)
@@ -282,14 +282,14 @@ def _from_outside(case: _Case, best: Hypothesis, top: int) -> _Looked:
     return _Looked((mean,), tuple(Step(*row) for row in rows), notes=(note,), inside=False)
 
 
-def _candidates(case: _Case, best: Hypothesis, top: int) -> list[tuple[Candidate, ...]]:
+def _candidates(case: _Case, best: Hypothesis, top: int, stop: Stop | None) -> list[tuple[Candidate, ...]]:
     """The likeliest tokens of each step, which any engine finds: a beam that may write one token only."""
     eos = case.translator.tokenizers.target.symbols.eos
     if not case.stepwise:
         return [()] * (len(best.tokens) + 1)
     one_more = Beam(size=top, n_best=top, length_penalty=0.0, limits=Limits(longest=1))
     beginnings = [best.tokens[:place] for place in range(len(best.tokens) + 1)]
-    wishes = [Wishes(prefix=tokens) for tokens in beginnings]
+    wishes = [Wishes(prefix=tokens, stop=stop) for tokens in beginnings]
     made = []
     for place, hypotheses in enumerate(case.translator.find([case.source] * len(wishes), one_more, wishes)):
         found = {(*one.tokens, eos)[place]: one.token_log_probs[place] for one in hypotheses}

@@ -26,7 +26,7 @@ async function translate() {
     const answer = await post("/v1/translate", { text: asked, source: source.value, target: target.value }, running.signal);
     const [found] = answer.translations;
     state.detected = found.detected?.language ?? "";
-    state.before = found.sentences?.length ? found.before ?? "" : "";
+    state.before = found.sentences?.length ? found.before : "";
     show(found.sentences?.length ? found.sentences : [{ source: asked, text: found.text, space: "" }]);
     say(state.detected ? `${words.detected}: ${nameOf(state.detected)}` : "");
     by("spoken").textContent = found.text;
