@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "server": "errors data alignment detection directions inspection languages search.wishes translation translator",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.loop translator",
-    "tour": "directions inspection languages translator",
+    "tour": "alignment directions inspection languages translator",
     "demo": "errors config data numbers experiment loading tour training.loop translator",
     "cli": "errors extras config conversion data directions evaluation exchange experiment languages loading"
     " model_folder output plot comparison demo distillation inspection tour training translator pipelines progress"

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
+from transduce.alignment import Unit
 from transduce.directions import Pairs, directions_of, scores_of
 from transduce.inspection.alternatives import Alternative, alternatives
 from transduce.inspection.terminal import draw
-from transduce.languages import WITHOUT_SPACES, base_of, name_of
+from transduce.languages import name_of
 from transduce.translator import Translator
 
 Sentences = Mapping[str, Sequence[str]]
@@ -31,54 +33,71 @@ EVERYDAY: Sentences = {  # ours, for the model that comes with the package
 }
 
 
+@dataclass(frozen=True)
+class Said:
+    """A sentence, the language it was translated to, and the translation."""
+
+    text: str
+    to: str
+    words: str
+
+
 def tour(translator: Translator, folder: Path, sentences: Sentences, console: Console, named: bool = True) -> None:
     """Show a model by sentences in its languages; `named` where commands have to name its folder.
 
-    The first sentence of the first language is looked at closely, on its way to a language that parts words by spaces.
+    The translation with the most words is looked at closely.
     """
     pairs = directions_of(folder, translator.tokenizers.source)
     console.print("\n[bold]Translations[/], into every language that it has")
-    _translations(console, translator, pairs, sentences)
-    begin = next(language for language in sentences if any(one == language for one, _ in pairs))
-    ends = [end for one, end in pairs if one == begin]
-    text, to = sentences[begin][0], next((end for end in ends if base_of(end) not in WITHOUT_SPACES), ends[0])
-    (found,) = translator.translate([text], to=to, align="words")
-    if found.alignment is not None and found.text:
-        console.print(f"\n[bold]Where it looked[/] when it wrote [bold]{_plain(found.text)}[/]", soft_wrap=True)
-        console.print("Rows were written, columns read; the darker a field, the more the one looked at the other.\n")
-        weights = np.asarray(found.alignment.weights, dtype=np.float32)
-        draw(console, weights, found.alignment.target, found.alignment.source)
-    others = _alternatives(console, translator, text, found.text, to)
-    _score(console, translator, text, [found.text, *others], to)
+    every = _translations(console, translator, pairs, sentences)
+    said = max(every, key=lambda one: len(one.words.split()))
+    _attention(console, translator, said)
+    others = _alternatives(console, translator, said)
+    _score(console, translator, said, others)
     _measured(console, folder)
-    _next(console, text, to, str(folder) if named else "")
+    _next(console, every[0], str(folder) if named else "")
 
 
-def _translations(console: Console, translator: Translator, pairs: Pairs, sentences: Sentences) -> None:
+def _translations(console: Console, translator: Translator, pairs: Pairs, sentences: Sentences) -> list[Said]:
+    every = []
     for begin, texts in sentences.items():
         ends = [end for one, end in pairs if one == begin]
         for text in texts if ends else ():
             table = Table(Column(), Column(width=12), Column(overflow="fold"), box=None, show_header=False)
             table.add_row("", f"[dim]{name_of(begin)}[/]", f"[bold]{_plain(text)}[/]")
-            for end, said in zip(ends, translator([text] * len(ends), to=ends), strict=True):
-                table.add_row("", f"[dim]{name_of(end)}[/]", _plain(said))
+            for end, words in zip(ends, translator([text] * len(ends), to=ends), strict=True):
+                table.add_row("", f"[dim]{name_of(end)}[/]", _plain(words))
+                every.append(Said(text, end, words))
             console.print()
             console.print(table)
+    return every
 
 
-def _alternatives(console: Console, translator: Translator, text: str, said: str, to: str) -> list[str]:
+def _attention(console: Console, translator: Translator, said: Said) -> None:
+    """Between words, or between pieces where a side is one word, or writes none apart."""
+    unit: Unit = "words" if min(len(said.text.split()), len(said.words.split())) > 1 else "pieces"
+    (found,) = translator.align([said.text], [said.words], said.to, unit)
+    if not found.target or not found.source:
+        return
+    console.print(f"\n[bold]Where it looked[/] when it wrote [bold]{_plain(said.words)}[/]", soft_wrap=True)
+    console.print("Rows were written, columns read; the darker a field, the more the one looked at the other.\n")
+    draw(console, np.asarray(found.weights, dtype=np.float32), found.target, found.source)
+
+
+def _alternatives(console: Console, translator: Translator, said: Said) -> list[str]:
     """Other words in the middle of a translation, shown; gives the likeliest whole one that differs."""
-    words = said.split()
-    before = " ".join(words[: max(1, len(words) // 2)]) + " " if len(words) > 1 else said[: len(said) // 2]
-    found = alternatives(translator, text, before, to)
+    words = said.words.split()
+    before = " ".join(words[: len(words) // 2]) + " " if len(words) > 1 else said.words[: len(said.words) // 2]
+    found = alternatives(translator, said.text, before, said.to)
     if not found:
         return []
     console.print(f"\n[bold]What it could have said[/] after [bold]{_plain(before.strip())}[/]\n", soft_wrap=True)
     table = Table(Column(), Column(justify="right"), Column(overflow="fold"), box=None, show_header=False)
     for one in found:
-        table.add_row("", f"[dim]{math.exp(one.log_prob):.1%}[/]", _with_word(one, before))
+        table.add_row("", f"[dim]{_percent(one.log_prob)}[/]", _with_word(one, before))
     console.print(table)
-    return [one.text for one in found if one.text != said][:1]
+    others = [one for one in found if one.text != said.words]
+    return [one.text for one in sorted(others, key=lambda one: -one.log_prob)[:1]]
 
 
 def _with_word(one: Alternative, before: str) -> str:
@@ -88,15 +107,16 @@ def _with_word(one: Alternative, before: str) -> str:
     return f"{_plain(one.text[:start])}[bold]{_plain(one.word)}[/]{_plain(one.text[end:])}"
 
 
-def _score(console: Console, translator: Translator, text: str, said: Sequence[str], to: str) -> None:
+def _score(console: Console, translator: Translator, said: Said, others: Sequence[str]) -> None:
     """How probable the translation is to the model, beside another one where there is one."""
-    best, *others = translator.score([text] * len(said), said, to)
+    texts = [said.words, *others]
+    best, *rest = translator.score([said.text] * len(texts), texts, said.to)
     console.print(
-        f"\n[bold]The score[/]: it finds its translation {math.exp(best.log_prob):.1%} likely, which is"
+        f"\n[bold]The score[/]: it finds its translation {_percent(best.log_prob)} likely, which is"
         f" {math.exp(best.per_token):.0%} a token, the log-probability {best.log_prob:.2f} in all."
     )
-    for other, words in zip(others, said[1:], strict=True):
-        console.print(f"Of [bold]{_plain(words)}[/] it says {math.exp(other.log_prob):.1%}, or {other.log_prob:.2f}.")
+    for one, words in zip(rest, others, strict=True):
+        console.print(f"Of [bold]{_plain(words)}[/] it says {_percent(one.log_prob)}, or {one.log_prob:.2f}.")
     console.print("That is how sure it is of its words, not whether they are right: this, only a test tells.")
 
 
@@ -107,12 +127,12 @@ def _measured(console: Console, folder: Path) -> None:
         console.print(f"BLEU on sentences that it never saw: {figures}; more in {folder / 'README.md'}", soft_wrap=True)
 
 
-def _next(console: Console, text: str, to: str, folder: str) -> None:
+def _next(console: Console, said: Said, folder: str) -> None:
     console.print("\n[bold]Now you:[/]")
     model = f" {folder}" if folder else ""
     lines = [
-        f'transduce translate{model} --to {to} "{text}"',
-        f'transduce inspect "{text}" --to {to}{" --model" + model if model else ""} --output page.html',
+        f'transduce translate{model} --to {said.to} "{said.text}"',
+        f'transduce inspect "{said.text}" --to {said.to}{" --model" + model if model else ""} --output page.html',
         f"transduce serve{model}",
         *([] if folder else ["transduce demo --train"]),
         "transduce prepare --help",
@@ -121,6 +141,10 @@ def _next(console: Console, text: str, to: str, folder: str) -> None:
     told += [*([] if folder else ["watch a small one learn: two minutes"]), "then a model of your own text"]
     for line, what in zip(lines, told, strict=True):
         console.print(f"  {_plain(line)}   [dim]# {what}[/]", soft_wrap=True, highlight=False)
+
+
+def _percent(log_prob: float) -> str:
+    return f"{math.exp(log_prob):.1%}" if math.exp(log_prob) >= 0.001 else "under 0.1%"
 
 
 def _plain(text: str) -> str:
