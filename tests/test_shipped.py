@@ -22,7 +22,7 @@ from rich.console import Console
 from starlette.testclient import TestClient
 
 import transduce
-from transduce import conversion, model_folder
+from transduce import conversion, detection, model_folder
 from transduce.directions import Asked, directions_of
 from transduce.errors import ConfigError, UserError
 from transduce.native.library import built
@@ -170,6 +170,7 @@ def test_a_folder_that_tells_no_languages(
 def test_without_a_detector(translator: transduce.Translator, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "py3langid", None)
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    monkeypatch.setattr(detection, "_identifier", detection._identifier.__wrapped__)  # it may be read already
     assert run("translate", "--to", "de", GERMAN).lines == [translator(GERMAN, to="de")]
     assert refused(run("translate", GERMAN)) == (
         "without --to, telling which language a text is in needs py3langid: pip install 'transduce[serve]'"
