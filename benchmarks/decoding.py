@@ -84,7 +84,7 @@ def translate_native(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
 
     symbols = Symbols(PAD, BOS, EOS, UNK, (PAD, UNK, BOS))
     engine = NativeEngine(Path(job.model), symbols, symbols, job.threads[0] * job.threads[1])
-    limits = Limits(longest=256)
+    limits = Limits(longest=256, longest_extra=256)  # as peers are told
     if job.forced:
         limits = Limits(longest=job.forced, longest_extra=job.forced, shortest=job.forced - 1, forbid=(EOS,))
     search = Greedy(limits) if job.setting.beam == 1 else Beam(job.setting.beam, limits=limits)

@@ -1,19 +1,20 @@
 """Decoding on a GPU: our rooms and graphs against our plain searches and Hugging Face's generate, in one run.
 
     python benchmarks/gpu_decoding.py --output results
+    python benchmarks/gpu_decoding.py --output results --run runs/mine --input test.en --references test.de
 
-Base-sized models with random weights in bf16, the same sources for all, exactly 30 tokens out, greedy and beam 4,
-batches of 1, 64 and 512. First of all rooms must find what the plain searches find; then come the figures that matter
-most. Each is written to the output folder as soon as it is there (table.md too), what fails is written down, and what
-comes after the deadline is left out.
+A base-sized model with random weights in bf16, the same for all, as sources are, exactly 30 tokens out, greedy and beam
+4, batches of 1, 64 and 512; with --run also a trained one, with natural ends and BLEU. First of all rooms must find
+what the plain searches find; then come the figures that matter most. Each is written to the output folder as soon as it
+is there (table.md too), what fails is written down, and what comes after the deadline is left out.
 `--size tiny --device cpu` tries the script itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
+import gc
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
+from gpu_book import MADE_UP, Book, forget_peak, peak_megabytes, tables, timed
 
 from transduce.data.symbols import Symbols
 from transduce.engines.torch_engine import TorchEngine, with_precision
@@ -54,11 +55,14 @@ class Size:
     file: int  # sentences of the test with many of them
     checked: int  # and of those whose hypotheses are compared
 
+    @property
+    def config(self) -> Model:
+        sizes: dict[str, Any] = {"layers": self.layers, "attention": Attention(self.heads), "d_ff": self.d_ff}
+        return Model(self.d_model, 0.1, "all", TransformerEncoder(**sizes), TransformerDecoder(**sizes))
+
     def build(self, seed: int = 1) -> Any:
         torch.manual_seed(seed)
-        sizes: dict[str, Any] = {"layers": self.layers, "attention": Attention(self.heads), "d_ff": self.d_ff}
-        config = Model(self.d_model, 0.1, "all", TransformerEncoder(**sizes), TransformerDecoder(**sizes))
-        return config.build(self.vocabulary, self.vocabulary, shared=True).requires_grad_(False).eval()
+        return self.config.build(self.vocabulary, self.vocabulary, shared=True).requires_grad_(False).eval()
 
     def sources(self, count: int, seed: int) -> list[list[int]]:
         """5 to 40 tokens each, the longest among them, so that every set has the same shape."""
@@ -72,34 +76,6 @@ SIZES = {
     "base": Size(512, 6, 8, 2048, 32000, (1, 64, 512), 8192, 100),
     "tiny": Size(32, 2, 2, 64, 200, (1, 4), 20, 12),
 }
-
-
-class Book:
-    """Results so far, in a file; and whether there is time for more."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.path, self.end = folder / "gpu_decoding.json", time.monotonic() + seconds
-        folder.mkdir(parents=True, exist_ok=True)
-        self.rows: list[dict[str, Any]] = []
-
-    def put(self, **row: Any) -> None:
-        self.rows.append(row)
-        self.path.write_text(json.dumps(self.rows, indent=1), encoding="utf-8")
-        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-
-    @property
-    def over(self) -> bool:
-        return time.monotonic() > self.end
-
-
-def median(work: Callable[[int], object], times: int, longest: float = 8.0) -> tuple[float, float]:
-    """Median and least seconds of `work(number)`, which waits for the device itself; stops after so many seconds."""
-    taken: list[float] = []
-    while len(taken) < times and sum(taken) < longest:
-        begun = time.perf_counter()
-        work(len(taken))
-        taken.append(time.perf_counter() - begun)
-    return statistics.median(taken), min(taken)
 
 
 # -- the same hypotheses ---------------------------------------------------------------------------------------------
@@ -167,29 +143,31 @@ def find(engine: TorchEngine, search: Any, sources: list[list[int]]) -> Any:
     return engine.search(sources, search, [NOTHING] * len(sources), [0] * len(sources))
 
 
-def time_ours(book: Book, who: str, engine: TorchEngine, size: Size, times: int = 12) -> None:
+def time_ours(book: Book, who: str, size: Size, device: torch.device, graphs: str, times: int) -> None:
+    """`start_s` is from weights in memory to the first sentence; `first_s` the first call of each kind."""
+    built = size.build()
+    begun = time.perf_counter()
+    engine = TorchEngine(with_precision(built.to(device), "bf16"), SYMBOLS, SYMBOLS, device, graphs)
+    find(engine, searches()[0], size.sources(1, 0))
+    start = round(time.perf_counter() - begun, 2)
     for search in searches():
         for batch in size.batches:
             if book.over:
                 return
             sets = [size.sources(batch, seed) for seed in range(3)]
+            forget_peak(device)
             begun = time.perf_counter()
             find(engine, search, sets[0])
             first = time.perf_counter() - begun
             for sources in sets:  # recorded on the way
                 find(engine, search, sources)
-            middle, least = median(lambda number: find(engine, search, sets[number % 3]), times)  # noqa: B023
-            row = {"step_ms": step_time(engine, search)} if engine.rooms else {}
-            book.put(
-                what="speed",
-                who=who,
-                search=type(search).__name__,
-                batch=batch,
-                tokens_per_s=round(batch * OUT / middle),
-                best=round(batch * OUT / least),
-                first_s=round(first, 2),
-                **row,
-            )
+            often = 5 * times if batch == 1 and device.type == "cuda" else times  # single ones have a p95
+            found = timed(lambda number: find(engine, search, sets[number % 3]), often)  # noqa: B023
+            row = {**found.row(batch * OUT), "memory_mb": peak_megabytes(device), "start_s": start}
+            step = {"step_ms": step_time(engine, search)} if engine.rooms else {}
+            name = type(search).__name__
+            row |= {"first_s": round(first, 2), **step}
+            book.put(what="speed", model=MADE_UP, who=who, search=name, batch=batch, **row)
 
 
 def changed(work: Callable[[], None], *changes: tuple[Any, str, Any]) -> Callable[[], None]:
@@ -220,57 +198,14 @@ def step_time(engine: Any, search: Any) -> float | None:
 
 
 def time_hugging_face(book: Book, size: Size, device: torch.device) -> None:
-    from transformers import MarianConfig, MarianMTModel
+    """The same weights in its own class."""
+    from gpu_peer import time_peer
+    from huggingface_model import write_huggingface
 
-    torch.manual_seed(1)
-    config = MarianConfig(
-        vocab_size=size.vocabulary,
-        d_model=size.d_model,
-        encoder_layers=size.layers,
-        decoder_layers=size.layers,
-        encoder_attention_heads=size.heads,
-        decoder_attention_heads=size.heads,
-        encoder_ffn_dim=size.d_ff,
-        decoder_ffn_dim=size.d_ff,
-        max_position_embeddings=256,
-        activation_function="relu",
-        pad_token_id=SYMBOLS.pad,
-        eos_token_id=SYMBOLS.eos,
-        bos_token_id=SYMBOLS.bos,
-        decoder_start_token_id=SYMBOLS.bos,
-        forced_eos_token_id=None,
-        scale_embedding=True,
-    )
-    model: Any = MarianMTModel(config).to(device, torch.bfloat16).eval()
-    for beams in (1, 4):
-        for batch in size.batches:
-            sets = [padded(size.sources(batch, seed), device) for seed in range(3)]
-
-            def generate(number: int, sets: Any = sets, beams: int = beams) -> Tensor:
-                tokens, mask = sets[number % 3]
-                found: Tensor = model.generate(
-                    tokens,
-                    attention_mask=mask,
-                    num_beams=beams,
-                    do_sample=False,
-                    min_new_tokens=OUT,
-                    max_new_tokens=OUT,
-                )
-                return found.cpu()
-
-            with torch.inference_mode():
-                assert generate(0).shape == (batch, OUT + 1)
-                middle, least = median(generate, 5, longest=4.0)
-            name = "Greedy" if beams == 1 else "Beam"
-            speed, best = round(batch * OUT / middle), round(batch * OUT / least)
-            book.put(what="speed", who="hugging face", search=name, batch=batch, tokens_per_s=speed, best=best)
-
-
-def padded(sources: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    from transduce.data.batch import pad_sources
-
-    tokens, mask = pad_sources(sources, SYMBOLS)
-    return tokens.to(device), mask.long().to(device)
+    sets = {batch: [size.sources(batch, seed) for seed in range(3)] for batch in size.batches}
+    with tempfile.TemporaryDirectory() as folder:
+        write_huggingface(size.config, size.build(), Path(folder))
+        time_peer(book, sets, Path(folder), device, OUT)
 
 
 # -- what a step is made of, and many sentences -----------------------------------------------------------------------
@@ -320,28 +255,9 @@ def whole_file(book: Book, size: Size, model: Any, device: torch.device) -> None
                 return written
 
             written = work(0)
-            middle, _ = median(work, 2, longest=20)
-            speed = round(written / middle)
+            speed = round(written / timed(work, 2, longest=20).p50)
             row = {"sentences": len(sources), "written": written, "most": total, "tokens_per_s": speed}
             book.put(what="file", who=who, search=type(search).__name__, **row)
-
-
-def table(book: Book) -> str:
-    """Tokens a second, and how many times Hugging Face's."""
-    speeds = {(r["who"], r["search"], r["batch"]): r["tokens_per_s"] for r in book.rows if r["what"] == "speed"}
-    cells = list(dict.fromkeys((search, batch) for _, search, batch in speeds))
-    lines = [
-        "| | " + " | ".join(f"{search} {batch}" for search, batch in cells) + " |",
-        "|---" * (len(cells) + 1) + "|",
-    ]
-    for who in dict.fromkeys(who for who, *_ in speeds):
-        shown = []
-        for cell in cells:
-            speed, peer = speeds.get((who, *cell)), speeds.get(("hugging face", *cell))
-            times = f" ({speed / peer:.1f}x)" if speed and peer else ""
-            shown.append(f"{speed}{times}" if speed else "")
-        lines.append(f"| {who} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
 
 
 def main() -> None:
@@ -351,16 +267,31 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=420, help="what has not begun by then is left out")
     parser.add_argument(
-        "--without", nargs="*", default=[], help="parts: check graphs peer profile rounded products without plain file"
+        "--without",
+        nargs="*",
+        default=[],
+        help="parts: check graphs peer trained profile rounded products without plain file",
     )
+    parser.add_argument("--run", type=Path, help="a run folder besides: natural ends")
+    parser.add_argument("--input", type=Path, help="lines to translate with it")
+    parser.add_argument("--references", type=Path, help="their translations, for sacreBLEU")
     options = parser.parse_args()
+    if bool(options.run) != bool(options.input) or (options.references and not options.run):
+        parser.error("--run and --input go together, and --references with them")
     book, size, device = Book(options.output, options.seconds), SIZES[options.size], torch.device(options.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     book.put(what="machine", name=name, torch=torch.__version__)
-    model = with_precision(size.build().to(device), "bf16")
+
+    def model() -> Any:
+        return with_precision(size.build().to(device), "bf16")
 
     def ours(who: str, graphs: str, times: int = 12) -> Callable[[], None]:
-        return lambda: time_ours(book, who, TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs), size, times)
+        return lambda: time_ours(book, who, size, device, graphs, times)
+
+    def trained() -> None:
+        from gpu_trained import time_trained
+
+        time_trained(book, options.run, options.input, options.references, size.batches, device)
 
     kernels: Any = stepping.decoding_on_gpu  # None without triton
     no_products = [(kernels, "FEW", 0)] if kernels else []
@@ -369,25 +300,27 @@ def main() -> None:
         ("check", lambda: check(book, device, size.checked)),
         ("graphs", ours("graphs", "on")),
         ("peer", lambda: time_hugging_face(book, size, device)),
-        ("profile", lambda: profile(book, size, model, device, options.output)),
-        ("rounded", lambda: check_rounded(book, size, device, model)),
+        *([("trained", trained)] if options.run else []),
+        ("profile", lambda: profile(book, size, model(), device, options.output)),
+        ("rounded", lambda: check_rounded(book, size, device, model())),
         ("products", changed(ours("graphs, products by torch", "on", 4), *no_products)),
         ("without", changed(ours("graphs, all by torch", "on", 4), *no_kernels)),
         ("plain", ours("plain", "off", times=3)),
-        ("file", lambda: whole_file(book, size, model, device)),
+        ("file", lambda: whole_file(book, size, model(), device)),
     ]
     begun = time.monotonic()
     for part, work in parts:
         if part not in options.without and not book.over:
             try:
                 work()
-            except Exception:
+            except (Exception, SystemExit):
                 book.put(what="failed", part=part, error=traceback.format_exc())
             book.put(what="done", part=part, seconds=round(time.monotonic() - begun, 1))
-            (options.output / "table.md").write_text(table(book) + "\n", encoding="utf-8")
+            (options.output / "table.md").write_text(tables(book) + "\n", encoding="utf-8")
+            gc.collect()
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    print(table(book))
+    print(tables(book))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import callers
 import decoding
+import gpu_book
+import gpu_peer
+import gpu_trained
 import quality
 from toy_model import Toy
 from workload import BOS, EOS, PAD, UNK
@@ -93,6 +96,39 @@ def test_hugging_face_writes_what_torch_writes(tmp_path: Path) -> None:
     with torch.no_grad():
         found = Greedy(limits).build()(model, model.encode(*pad_sources(sorted(sources, key=len), symbols)), symbols)
     assert decoding.child(job).written == [list(best.tokens) for (best, *_) in found]
+    anything = Symbols(PAD, BOS, EOS, UNK)  # on GPUs peers that must write so many tokens are spared the rest
+    with torch.no_grad():
+        found = Greedy(limits).build()(model, model.encode(*pad_sources(sources, symbols)), anything)
+    assert gpu_peer.Peer(models["huggingface"]).write(sources, 1, 7) == [list(best.tokens) for (best, *_) in found]
+
+
+def test_a_trained_model_is_timed_with_its_bleu(tmp_path: Path) -> None:
+    texts = [f"{word} stands here among other words" for word in ("one", "two", "three")]
+    lines = gpu_trained.Lines([[4], [5, 6], [7, 8, 9]], texts, lambda tokens: texts[tokens[0]])
+    book, calls = gpu_book.Book(tmp_path, 60), []
+
+    def write(sources: list[list[int]], search: str) -> list[list[int]]:
+        calls.append(len(sources))
+        return [[len(source) - 1] for source in sources]
+
+    gpu_trained.measure(book, "graphs", write, lines, (1, 2), torch.device("cpu"), 0.5)
+    assert [(row["search"], row["batch"], row["bleu"]) for row in book.rows] == [
+        ("Greedy", 1, None), ("Greedy", 2, 100.0), ("Beam", 1, None), ("Beam", 2, 100.0)
+    ]  # fmt: skip
+    assert set(calls) == {1, 2}
+    assert (tmp_path / "graphs.Beam.txt").read_text().split("\n")[:-1] == texts
+    peer = [{**row, "who": gpu_book.PEER, "tokens_per_s": 10} for row in book.rows]
+    book.rows = [{**row, "tokens_per_s": 30, "memory_mb": 70} for row in book.rows] + peer
+    table = gpu_book.tables(book)
+    assert "| graphs | 30 (3.0x) | 30 (3.0x) | 30 (3.0x) | 30 (3.0x) |" in table
+    assert "| 70 | 0.5 | 100.0 | 100.0 |" in table
+
+
+def test_times_are_told_by_their_middle_and_their_end() -> None:
+    found = gpu_book.timing_of([number / 100 for number in range(1, 101)])
+    assert (found.p50, found.p95, found.least) == (0.505, 0.96, 0.01)
+    assert found.row(1010)["tokens_per_s"] == 2000
+    assert found.row(1)["p95_ms"] == 960
 
 
 def test_int8_is_compared_and_sentences_are_the_same_in_any_batch(toy: Toy, tmp_path: Path) -> None:
