@@ -148,12 +148,12 @@ def main() -> None:
     parser.add_argument("input", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--speaker", default="theo", help="the one held out of the training of speaker.*")
-    parser.add_argument("--lines", type=int, default=0, help="strings (4000) or strips (8000) to train on")
+    parser.add_argument("--lines", type=int, default=0, help="strings (4000) or strips (24000) to train on")
     arguments = parser.parse_args()
     if arguments.what == "speech":
         make_speech(arguments.input, arguments.output, arguments.speaker, arguments.lines or 4000)
     else:
-        make_images(arguments.input, arguments.output, arguments.lines or 8000)
+        make_images(arguments.input, arguments.output, arguments.lines or 24000)
 
 
 if __name__ == "__main__":
