@@ -28,7 +28,7 @@ from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import NOTHING, Wishes
 
 needs_core = pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
-KERNELS = ["avx512", "avx2", "portable"]
+KERNELS = ["avx512", "avxvnni", "avx2", "portable"]
 SMALL = Model(
     d_model=16,
     dropout=0.0,
@@ -49,7 +49,8 @@ class Pair:
 def runs(kernels: str) -> bool:
     """Whether this machine has what these kernels need."""
     features = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return {"avx512": "avx512_vnni" in features, "avx2": "avx2" in features, "portable": True}[kernels]
+    needed = {"avx512": "avx512_vnni", "avxvnni": "avx_vnni", "avx2": "avx2", "portable": ""}
+    return needed[kernels] in features
 
 
 def opened(config: Model, folder: Path, quantize: bool = False, threads: int = 2, kernels: str = "") -> Pair:

@@ -43,7 +43,7 @@ struct View {  // of a result, for Python to copy
 };
 
 const Kernels* kernels_named(const char* name) {
-  const Kernels* all[] = {avx512_kernels(), avx2_kernels(), portable_kernels()};
+  const Kernels* all[] = {avx512_kernels(), avxvnni_kernels(), avx2_kernels(), portable_kernels()};
   for (const Kernels* kernels : all)
     if (kernels && (!*name || !strcmp(kernels->name, name))) return kernels;
   throw Failure(std::string("kernels '") + name + "' cannot run on this machine; leave the choice to the program");

@@ -77,6 +77,7 @@ struct Kernels {
 
 // Null where this machine or this build cannot run them.
 const Kernels* avx512_kernels();
+const Kernels* avxvnni_kernels();
 const Kernels* avx2_kernels();
 const Kernels* portable_kernels();
 

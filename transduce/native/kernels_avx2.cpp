@@ -1,9 +1,19 @@
 // AVX2 with FMA. vpmaddubsw adds pairs of products in 16 bits and would saturate with weights up to 255; of sizes up to
 // 127 on both sides two products always fit, so the weight's sign is given to the activation and sums are exact.
+// kernels_avxvnni.cpp includes this file once more, for processors that have vpdpbusd for these vectors.
 #include "kernels.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifndef AVX_VNNI
+#define KERNELS avx2_kernels
+#endif
+
+// GCC has AVX-VNNI since 11, and can ask the processor for it since 12.
+#if defined(__x86_64__) && defined(__GNUC__) && (!defined(AVX_VNNI) || (!defined(__clang__) && __GNUC__ >= 12))
+#ifdef AVX_VNNI
+#pragma GCC target("avx2,fma,avxvnni")
+#else
 #pragma GCC target("avx2,fma")
+#endif
 #include <immintrin.h>
 
 namespace transduce {
@@ -60,6 +70,15 @@ inline void store_bytes(int8_t* x, Integers a) {
   __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(x), _mm_packs_epi16(words, words));
 }
+#ifdef AVX_VNNI
+typedef __m256i Weights;
+inline Weights weights_at(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
+inline Integers add_products(Integers total, Weights w, Integers inputs) {
+  return reinterpret_cast<Integers>(
+      _mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(total), w, reinterpret_cast<__m256i>(inputs)));
+}
+inline Integers without_offset(Integers total, int32_t offset) { return total - integers(offset); }
+#else
 struct Weights {
   __m256i signs, sizes;
 };
@@ -73,20 +92,28 @@ inline Integers add_products(Integers total, const Weights& w, Integers inputs) 
   return total + reinterpret_cast<Integers>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 inline Integers without_offset(Integers total, int32_t) { return total; }  // signed products have none
+#endif
 
 #include "kernels_products.h"
 
 }  // namespace
 
-const Kernels* avx2_kernels() {
-  static const Kernels kernels = {"avx2",   quantize, multiply_int8, multiply_float, normalize,
+const Kernels* KERNELS() {
+#ifdef AVX_VNNI
+  const char* name = "avxvnni";
+  bool here = __builtin_cpu_supports("avxvnni");
+#else
+  const char* name = "avx2";
+  bool here = true;
+#endif
+  static const Kernels kernels = {name,     quantize, multiply_int8, multiply_float, normalize,
                                   activate, attend,   largest,       sum_of_exponentials, places_above};
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kernels : nullptr;
+  return here && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kernels : nullptr;
 }
 
 }  // namespace transduce
 #else
 namespace transduce {
-const Kernels* avx2_kernels() { return nullptr; }
+const Kernels* KERNELS() { return nullptr; }
 }  // namespace transduce
 #endif
