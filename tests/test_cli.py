@@ -174,6 +174,18 @@ def test_files_in_and_out(toy: Toy, run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == "".join(f"{line}\n" for line in expected).encode()
 
 
+def test_several_files_one_after_the_other_and_an_old_output_kept_where_one_is_bad(
+    toy: Toy, run: Run, tmp_path: Path
+) -> None:
+    for name, content in (("a", b"five\nsix\n"), ("b", b"seven\n"), ("bad", b"five\nsi\xffx\n"), ("out", b"kept\n")):
+        (tmp_path / name).write_bytes(content)
+    files = ("-i", tmp_path / "a", "-i", tmp_path / "b", "--to", "de")
+    assert run("translate", toy.model, *files).lines == toy.translator(["five", "six", "seven"], to="de")
+    text = refused(run("translate", toy.model, "-i", tmp_path / "bad", "-o", tmp_path / "out"))
+    assert "bad:2: not UTF-8 at byte 3" in text
+    assert (tmp_path / "out").read_bytes() == b"kept\n"
+
+
 def test_several_best_are_numbered(toy: Toy, run: Run) -> None:
     ran = run("translate", toy.model, "--to", "de", "--n-best", "2", stdin=b"five\n\nsix\n")
     rows = [line.split("\t") for line in ran.lines]
@@ -321,6 +333,11 @@ def test_evaluate_a_model(toy: Toy, run: Run, tmp_path: Path) -> None:
     assert found["sentences"] == 12
     sources = source.read_text().split("\n")[:-1]
     assert (tmp_path / "out").read_text().split("\n")[:-1] == toy.translator(sources, to="de", beam=2)
+    both = json.loads(run("evaluate", reference, toy.model, *options, "--other", toy.model).out)
+    assert [one["value"] for one in both["qualities"]] == [one["value"] for one in found["qualities"]]
+    assert "no-such-file: cannot be read" in refused(
+        run("evaluate", reference, toy.model, *options, "--other", "no-such-file")
+    )
     text = refused(run("evaluate", reference, toy.model))
     assert f"{toy.model} is a model: give the text to translate with --source FILE" in text
 

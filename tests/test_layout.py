@@ -50,7 +50,7 @@ MAY_IMPORT = {
     " native.raising training.run_folder",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
-    "output": "errors config progress translation translator search.choice",
+    "output": "errors config data.lines progress translation translator search.choice",
     "comparison": "errors progress durable config data evaluation engines experiment loading model_folder plot"
     " search.wishes training translator",
     "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",

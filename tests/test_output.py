@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import sys
@@ -76,9 +77,35 @@ def test_the_file_that_is_read_is_not_emptied(tmp_path: Path) -> None:
     text.write_text("precious\n")
     (tmp_path / "link").symlink_to(text)
     for output in (text, tmp_path / "link"):
-        with pytest.raises(DataError, match="is read and written at once, which would empty it"), written(output, text):
+        with (
+            pytest.raises(DataError, match="is read and written at once, which would empty it"),
+            written(output, [text]),
+        ):
             pass
     assert text.read_text() == "precious\n"
+
+
+def test_what_a_file_held_stays_until_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("one\ntwo\n")
+    for name, left in (("old", "one\ntwo\n"), ("new", None)):
+        path = tmp_path / name
+        with pytest.raises(DataError), written(path):
+            raise DataError("nothing came")
+        assert (path.read_text() if path.exists() else None) == left
+    with written(tmp_path / "old") as file:
+        file.writelines(["drei\n"])
+    assert (tmp_path / "old").read_text() == "drei\n"
+    with written(tmp_path / "old"):
+        pass  # no line at all is as many as there were
+    assert (tmp_path / "old").read_text() == ""
+
+
+def test_packed_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "packed.gz").write_bytes(gzip.compress("fünf\nsix\n".encode()))
+    assert list(read_lines(tmp_path / "packed.gz")) == ["fünf", "six"]
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"five\n" * 1000)[:-12])
+    with pytest.raises(DataError, match=r"cut\.gz:.*the compressed file is cut short or damaged"):
+        list(read_lines(tmp_path / "cut.gz"))
 
 
 def test_standard_output_keeps_its_newlines(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

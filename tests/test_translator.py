@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import transduce
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.vocabulary import SentencePiece
 from transduce.engines.torch_engine import TorchEngine
@@ -434,3 +436,16 @@ def test_scoring_needs_as_many_of_each(echo: Translator) -> None:
         echo.score(["one", "two"], ["eins"])
     with pytest.raises(DataError, match="to: 2 were given for only 1 texts"):
         echo.score(["one"], ["eins"], to=["de", "fr"])
+
+
+def test_what_is_no_list_of_texts_and_no_search_is_refused(toy: Toy) -> None:
+    for work in (toy.translator.score, toy.translator.align):
+        with pytest.raises(DataError, match=r"one text was given where a list is expected; give \[source\] and"):
+            work("five", "fünf")
+    with pytest.raises(ConfigError, match=r"search: expected one such as .*Beam\(size=5\), got 'beam'"):
+        toy.translator.translate(["five"], search="beam")
+
+
+def test_a_word_is_no_config_to_train_by(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train: expected a Config, got 'tiny'; make one .*transduce\.config\.load"):
+        transduce.train("tiny", tmp_path / "run")  # type: ignore[arg-type]

@@ -8,13 +8,14 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 from transduce import config as configs
+from transduce.data.lines import DAMAGES, damaged, open_unpacked
 from transduce.errors import ConfigError, DataError
 from transduce.progress import Progress
 from transduce.search.choice import Chosen
@@ -28,22 +29,28 @@ _BARE_WORD = re.compile(r"=\s*([A-Za-z_][\w.:]*)\s*(?=,|$)")
 def read_lines(path: Path | None) -> Iterator[str]:
     """Lines of a file, or of standard input; they end at \\n only, and bytes that are no UTF-8 are an error.
 
-    A byte order mark before the first line is no text, nor is the \\r of a line that ends in \\r\\n.
+    A byte order mark before the first line is no text, nor is the \\r of a line that ends in \\r\\n. Files that end in
+    .gz, .xz or .zst are unpacked.
     """
-    name = str(path) if path is not None else "standard input"
+    name, number = str(path) if path is not None else "standard input", 0
     try:
-        file = open(path, "rb") if path is not None else sys.stdin.buffer  # noqa: SIM115 - closed below
+        with open_unpacked(name) if path is not None else sys.stdin.buffer as file:
+            for number, line in enumerate(file, start=1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line; convert the text to UTF-8 first"
+        ) from None
+    except DAMAGES as error:
+        raise damaged(name, number + 1, error) from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror}") from None
-    with file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield text.removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line; convert the text to UTF-8 first"
-                ) from None
+
+
+def read_files(paths: Sequence[Path]) -> Iterator[str]:
+    """Lines of one file after another; of standard input if there are none."""
+    for path in paths or (None,):
+        yield from read_lines(path)
 
 
 @dataclass(frozen=True)
@@ -81,23 +88,50 @@ def read_list(path: Path) -> list[str]:
     return read_manifest(path).sources if path.suffix == ".tsv" else [line for line in read_lines(path) if line]
 
 
+class _Late(io.TextIOBase):
+    """A file whose old content stays until the first line that takes its place."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file, self.begun = file, False
+
+    def write(self, text: str) -> int:
+        self.begin()
+        return self.file.write(text)
+
+    def begin(self) -> None:
+        if not self.begun and self.file.seekable():
+            self.file.truncate(0)
+        self.begun = True
+
+
 @contextmanager
-def written(path: Path | None, source: Path | None = None) -> Iterator[TextIO]:
-    """A file to write text to, standard output if none is named; \\n stays \\n. It may not be the one read from."""
-    if path is not None and source is not None and path.exists() and source.exists() and path.samefile(source):
-        raise DataError(f"{path}: is read and written at once, which would empty it; choose another --output")
+def written(path: Path | None, sources: Sequence[Path] = ()) -> Iterator[TextIO]:
+    """A file to write text to, standard output if none is named; \\n stays \\n. It may not be one that is read from.
+
+    What it held is lost with the first line that is written, or at the end: not where an error comes before.
+    """
+    for source in sources:
+        if path is not None and path.exists() and source.exists() and path.samefile(source):
+            raise DataError(f"{path}: is read and written at once, which would empty it; choose another --output")
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=sys.stdout.isatty())
         yield sys.stdout
         sys.stdout.flush()
         return
+    new = not path.exists()
     try:
-        file = path.open("w", encoding="utf-8", newline="\n")
+        file = path.open("a", encoding="utf-8", newline="\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None
-    with file:
-        yield file
+    late = _Late(file)
+    try:
+        with file:
+            yield cast("TextIO", late)
+            late.begin()
+    finally:
+        if new and not late.begun:
+            path.unlink(missing_ok=True)
 
 
 def write_translations(

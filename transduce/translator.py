@@ -204,6 +204,8 @@ class Translator:
         self, what: str, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str]
     ) -> list[tuple[int, ...]]:
         """The tag of each source, where there are as many targets."""
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise DataError(f"{what}: one text was given where a list is expected; give [source] and [target]")
         if len(sources) != len(targets):
             raise DataError(
                 f"{what}: {len(sources)} sources and {len(targets)} targets were given; give as many of each"
@@ -241,6 +243,8 @@ class Translator:
 
     def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:
         """One that finds a single translation has to be a beam search for several, with its own limits."""
+        if isinstance(search, str):
+            raise ConfigError(f"search: expected one such as transduce.search.settings.Beam(size=5), got {search!r}")
         if not beam and n_best == 1:
             return self.search if search is None else search
         if beam < 0:

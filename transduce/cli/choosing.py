@@ -30,13 +30,13 @@ class Meant:
         return self.folder.name if self.ours else str(self.folder)
 
 
-def split_model(words: Sequence[str], input: Path | None = None) -> Meant:
+def split_model(words: Sequence[str], files: Sequence[Path] = ()) -> Meant:
     """A model and texts: the first word names the model if it can; else all are texts, for the model that we ship."""
     named = bool(words) and _is_folder(words[0])
     texts = list(words[1:] if named else words)
     folder = Path(words[0]) if named else shipped(words[0] if words else "")
-    if texts and input is not None:
-        raise UserError(f"texts and --input {input} were given; give one of them")
+    if texts and files:
+        raise UserError(f"texts and --input {files[0]} were given; give one of them")
     return Meant(folder, not named, texts)
 
 

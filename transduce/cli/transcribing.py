@@ -58,7 +58,7 @@ def transcribe(
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
     stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=100)
-    with written(output, input) as file:
+    with written(output, [input] if input else []) as file:
         for number, one in enumerate(with_progress(stream, "Reading", len(paths), printed=output is None), start=1):
             file.write(as_json(one) if json_lines else as_lines(one, number, n_best))
 

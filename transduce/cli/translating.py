@@ -20,6 +20,7 @@ from transduce.cli.arguments import (
     Excluded,
     Graphs,
     Included,
+    InputFiles,
     JsonLines,
     Language,
     ModelAndTexts,
@@ -40,7 +41,7 @@ from transduce.extras import needed_by
 
 def translate(
     words: ModelAndTexts = None,
-    input: Annotated[Path | None, typer.Option("--input", "-i", help="File to translate, a line at a time.")] = None,
+    input: InputFiles = None,
     output: Output = None,
     to: Language = "",
     source: SourceLanguage = "",
@@ -74,15 +75,16 @@ def translate(
     """
     from transduce.cli.choosing import pick_targets, split_model
     from transduce.loading import load
-    from transduce.output import chosen_search, read_lines, with_progress, write_translations, written
+    from transduce.output import chosen_search, read_files, with_progress, write_translations, written
 
-    meant = split_model(words or [], input)
+    files = input or []
+    meant = split_model(words or [], files)
     texts, folders = meant.texts, [meant.folder, *(ensemble or [])]
     translator = load(folders, device, trust, engine=engine, precision=precision, graphs=graphs)
     tags = pick_targets(translator, meant, source, to)
-    typed = not texts and input is None and sys.stdin.isatty()  # then each line is answered at once
+    typed = not texts and not files and sys.stdin.isatty()  # then each line is answered at once
     stream = translator.stream(
-        texts or read_lines(input),
+        texts or read_files(files),
         beam=beam,
         n_best=n_best,
         search=chosen_search(translator, search) if search else None,
@@ -93,7 +95,7 @@ def translate(
         align=None if alignments is None else "pieces" if pieces else "words",
         window=1 if typed else 0,
     )
-    with written(output, input) as file, nullcontext() if alignments is None else written(alignments, input) as links:
+    with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, printed=output is None)
         write_translations(shown, file, links, json_lines, n_best)
 
@@ -161,7 +163,7 @@ def evaluate(
     reference: ReferenceText,
     hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
-    other: Annotated[Path | None, typer.Option(help="Translations of a second system, to compare with.")] = None,
+    other: Annotated[Path | None, typer.Option(help="Those of a second system, or its model, to compare with.")] = None,
     language: Annotated[str, typer.Option(help="Target language: picks sacreBLEU's tokenizer, as for zh.")] = "",
     lowercase: Annotated[bool, typer.Option("--lowercase", "-lc", help="Ignore case.")] = False,
     moses: MosesBLEU = False,
@@ -187,25 +189,23 @@ def evaluate(
     """
     with needed_by("measuring translations", extra="evaluate"):
         from transduce.evaluation.report import evaluate as run
-    from transduce.output import read_lines, read_manifest, with_progress, written
+    from transduce.output import read_lines, read_manifest, written
 
     heard = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = heard.targets if heard else list(read_lines(reference))
     sources = list(read_lines(source)) if source else heard.sources if heard else None
+    how = (sources, beam, to, device, trust, engine)
+    # What is read comes first: a name that is mistyped costs no translating.
+    others = list(read_lines(other)) if other and not other.is_dir() else None
     if hypothesis.is_dir():
-        from transduce.loading import load
-
-        if sources is None:
-            raise UserError(f"{hypothesis} is a model: give the text to translate with --source FILE")
-        stream = load([hypothesis, *(ensemble or [])], device, trust, engine=engine).stream(sources, beam=beam, to=to)
-        shown = with_progress(stream, "Translating", len(sources), printed=False)
-        hypotheses = [translation.text for translation in shown]
+        hypotheses = _translated([hypothesis, *(ensemble or [])], *how)
         if output is not None:
             with written(output) as file:
                 file.writelines(f"{line}\n" for line in hypotheses)
     else:
         hypotheses = list(read_lines(hypothesis))
-    others = list(read_lines(other)) if other else None
+    if other and other.is_dir():
+        others = _translated([other], *how)
     names = (str(hypothesis), str(other))
     texts = None if heard else sources  # paths have no length that matters
     errors = errors or heard is not None
@@ -216,3 +216,16 @@ def evaluate(
         from rich.console import Console  # slow to import, and the other commands here do without
 
         result.render(Console(soft_wrap=True))
+
+
+def _translated(
+    folders: list[Path], sources: list[str] | None, beam: int, to: str, device: str, trust: bool, engine: str
+) -> list[str]:
+    """What a model, or an ensemble, makes of the sources."""
+    from transduce.loading import load
+    from transduce.output import with_progress
+
+    if sources is None:
+        raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
+    stream = load(folders, device, trust, engine=engine).stream(sources, beam=beam, to=to)
+    return [translation.text for translation in with_progress(stream, "Translating", len(sources), printed=False)]

@@ -67,6 +67,11 @@ class Outcome:
 def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     """Train in a run folder, or go on with the run that is there. Processes started by torchrun do it together."""
     folder = Path(folder)
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"train: expected a Config, got {config!r}; make one of a preset or a file with"
+            ' transduce.config.load(transduce.Config, "tiny", ["data.folder=data/mine"])'
+        )
     if config.training.tensorboard:
         board_writer()
     with Group(config.training.device) as group:
