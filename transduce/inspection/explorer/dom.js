@@ -78,3 +78,13 @@ const WORDS = {
 let spoken = "en";
 export function setLanguage(language) { spoken = String(language).toLowerCase().startsWith("zh") ? "zh" : "en"; }
 export const say = (key) => WORDS[spoken][key] ?? WORDS.en[key] ?? key;
+
+/** In words what a marked token, ["row", place] or ["column", place], looks at or is looked at by. */
+export function lookText(grid, marked, rowLabels, columnLabels) {
+  if (!marked) return say("pin");
+  const [side, place] = marked, row = side === "row";
+  const [own, other] = row ? [rowLabels, columnLabels] : [columnLabels, rowLabels];
+  const found = row ? grid.best(place, 5) : grid.bestRows(place, 5);
+  const list = found.map(([there, weight]) => `${shown(other[there])} ${percent(weight)}`).join(", ");
+  return `${shown(own[place])} ${say(row ? "looks" : "looked")}: ${list || "–"}`;
+}

@@ -1,5 +1,5 @@
 // Tokens in two columns with lines between them, as thick as one looks at the other (after tensor2tensor and bertviz).
-import { make, percent, say, shown } from "./dom.js";
+import { lookText, make, say, shown } from "./dom.js";
 import { sharpen } from "./drawing.js";
 
 const MANY = 60; // tokens, above which lines are drawn only for the one that is looked at
@@ -80,15 +80,7 @@ export function linesView(grid, rowLabels, columnLabels) {
         button.style.setProperty("--weight", self ? 0 : weight);
       });
   }
-  function tell() {
-    const on = marked();
-    if (!on) { told.textContent = say("pin"); return; }
-    const row = on[0] === "row";
-    const found = row ? grid.best(on[1], 5) : grid.bestRows(on[1], 5);
-    const [own, other] = row ? [rowLabels, columnLabels] : [columnLabels, rowLabels];
-    const list = found.map(([place, weight]) => `${shown(other[place])} ${percent(weight)}`).join(", ");
-    told.textContent = `${shown(own[on[1]])} ${say(row ? "looks" : "looked")}: ${list || "–"}`;
-  }
+  function tell() { told.textContent = lookText(grid, marked(), rowLabels, columnLabels); }
   const view = make("div", { class: "lines" },
     make("div", { class: "column" }, ...left), make("div", { class: "between" }, canvas), make("div", { class: "column" }, ...right));
   new ResizeObserver(() => paint()).observe(view);

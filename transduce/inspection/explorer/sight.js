@@ -1,6 +1,6 @@
 // Attention over what was read: a recording's spectrogram or a picture in grey, coloured where the chosen token looks.
 import { bytesOf } from "./data.js";
-import { make, percent, say, shown } from "./dom.js";
+import { lookText, make, say, shown } from "./dom.js";
 import { sharpen } from "./drawing.js";
 
 const [BROAD, LOW, TALL] = [640, 120, 360]; // CSS pixels that a sight fills; one that is wide and lower than LOW is stretched
@@ -60,15 +60,7 @@ export function sightView(grid, rowLabels, columnLabels, sight) {
       one.style.setProperty("--weight", on?.[0] === "column" ? grid.at(place, on[1]) / grid.peak : 0);
     });
   }
-  function tell() {
-    const on = marked();
-    if (!on) { told.textContent = say("pin"); return; }
-    const row = on[0] === "row";
-    const found = row ? grid.best(on[1], 5) : grid.bestRows(on[1], 5);
-    const [own, other] = row ? [rowLabels, columnLabels] : [columnLabels, rowLabels];
-    const list = found.map(([place, weight]) => `${shown(other[place])} ${percent(weight)}`).join(", ");
-    told.textContent = `${shown(own[on[1]])} ${say(row ? "looks" : "looked")}: ${list || "–"}`;
-  }
+  function tell() { told.textContent = lookText(grid, marked(), rowLabels, columnLabels); }
   const placeOf = (event) => {
     const frame = canvas.getBoundingClientRect();
     const [x, y] = [(event.clientX - frame.left) / across, (event.clientY - frame.top) / down];
