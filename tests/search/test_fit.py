@@ -10,6 +10,7 @@ import pytest
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.model.canvas import CutAtEnd
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder
@@ -95,6 +96,36 @@ def test_what_finds_candidates_has_to_fit_and_is_named() -> None:
         check_search(MinimumBayesRisk(CTCCollapse(4, 4)), TransformerDecoder())
 
 
+CUT = ParallelDecoder(length=CutAtEnd())
+ONE_LENGTH = (
+    "n_best: expected 1, got 3: 'mask_predict' finds one translation for each length it tries, and model.decoder.length"
+    " 'cut_at_end' has one length a sentence, which fits 'mask_predict' with n_best=1; for more train a model with"
+    " model.decoder.length=length_classifier"
+)
+
+
+def test_several_translations_want_several_lengths() -> None:
+    check_search(MaskPredict(), CUT)  # which tries up to five lengths, where there are as many
+    check_search(MaskPredict(n_best=3), ParallelDecoder())
+    for search, where in (
+        (MaskPredict(n_best=3), "search"),
+        (MinimumBayesRisk(MaskPredict(n_best=3)), "search.candidates"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check_search(search, CUT)
+        assert str(caught.value) == f"{where}.{ONE_LENGTH}"
+
+
+@pytest.mark.parametrize("where", ["search", "validation.search"])
+def test_and_a_config_that_has_one_is_refused_when_it_is_read(where: str) -> None:
+    searches = {"search": "{kind='mask_predict'}", "validation.search": "{kind='mask_predict'}"}
+    searches[where] = "{kind='mask_predict',n_best=3}"
+    parallel = ["model.decoder={kind='parallel',length='cut_at_end'}", "objective=masked_prediction"]
+    with pytest.raises(ConfigError) as caught:
+        configs.load(Config, None, [*parallel, *(f"{key}={value}" for key, value in searches.items())])
+    assert str(caught.value) == f"command line: {where}.{ONE_LENGTH}"
+
+
 NO_HEAD = (
     "search.kind: 'joint' needs a model with a head 'ctc', and model.heads is ['length']; set model.heads=['length',"
     " 'ctc'] with a term that trains it, or choose beam or greedy or sample or mbr"
@@ -154,4 +185,6 @@ def test_a_translator_refuses_a_search_given_at_call_time() -> None:
     parallel = Translator(engine, engine, MaskPredict(), decoder=ParallelDecoder())
     with pytest.raises(ConfigError, match=r"search.kind: 'beam' needs a decoder"):
         parallel.translate(["one"], beam=3)
+    with pytest.raises(ConfigError, match=r"^search.n_best: expected 1, got 2: 'mask_predict' finds one"):
+        Translator(engine, engine, MaskPredict(), decoder=CUT).translate(["one"], n_best=2)
     assert Translator(engine, engine, MaskPredict()).translate([], beam=3) == []  # nothing is known of the decoder

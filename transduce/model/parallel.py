@@ -29,6 +29,11 @@ class ParallelDecoder(WiredStack):
         """To searches and objectives: "parallel", or "ctc"."""
         return self.length.offers
 
+    @property
+    def one_length(self) -> bool:
+        """Whether a sentence has a single length to try, so that a search finds one translation of it."""
+        return isinstance(self.length, CutAtEnd)
+
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> DecoderStack:
         return DecoderStack(self, d_model, dropout, encoder_layers, causal=False)
 

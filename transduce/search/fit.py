@@ -1,9 +1,10 @@
 """Which search and objective go with which model: these say what they need, a decoder what it offers.
 
 Both are one word, `needs` and `offers`, of the config class (or of its instances, where a setting decides). Classes of
-the user's own that say nothing are taken for stepwise ones. What a search reads besides, a head of the model
-(`needs_head`) or attention to the source (`needs_attention`, of a decoder's `cross_heads`), is known where the whole
-config is. Imports no torch, so that a translator can check too.
+the user's own that say nothing are taken for stepwise ones. A search that returns a translation a length
+(`needs_lengths`) fits no decoder with `one_length`. What a search reads besides, a head of the model (`needs_head`) or
+attention to the source (`needs_attention`, of a decoder's `cross_heads`), is known where the whole config is. Imports
+no torch, so that a translator can check too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ def check_search(search: Any, decoder: Any, where: str = "search") -> None:
     """The same for a search, or for that which finds its candidates."""
     finder, where, choices = _finder(search, where)
     check_fit(finder, decoder, where, choices)
+    if getattr(finder, "needs_lengths", False) and getattr(decoder, "one_length", False):
+        kind, length = kind_of(type(finder)), kind_of(type(decoder.length))
+        raise ConfigError(
+            f"{where}.n_best: expected 1, got {finder.n_best}: '{kind}' finds one translation for each length it tries,"
+            f" and model.decoder.length '{length}' has one length a sentence, which fits '{kind}'"
+            " with n_best=1; for more train a model with model.decoder.length=length_classifier"
+        )
 
 
 def check_reads(search: Any, model: Any, where: str = "search") -> None:

@@ -153,6 +153,11 @@ class MaskPredict:
         """How many a sentence gets at most."""
         return self.n_best
 
+    @property
+    def needs_lengths(self) -> bool:
+        """Whether a sentence must have several lengths to try, for each gives one translation."""
+        return self.n_best > 1
+
     def with_n_best(self, count: int) -> MaskPredict:
         """The same for so many hypotheses, and as many lengths tried as that takes."""
         return replace(self, length_candidates=max(self.length_candidates, count), n_best=count)
