@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -34,6 +35,8 @@ from transduce.distillation import Chunks, Distilled
 from transduce.errors import ConfigError, DataError, RunError, UserError
 from transduce.evaluation.metrics import chrf_metric
 from transduce.search.hypothesis import Hypothesis
+from transduce.search.minimum_bayes_risk import MinimumBayesRisk
+from transduce.search.settings import Beam, Greedy, Sample
 from transduce.training.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ def targets(corpus: Corpus, start: int = 0, stop: int | None = None) -> list[lis
 @pytest.fixture(scope="module")
 def distilled(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """The toy's own corpus, distilled in one go."""
-    made = transduce.distill(toy.model, tmp_path_factory.mktemp("whole") / "out", chunk_tokens=300, workers=1)
+    made = transduce.distill(toy.model, tmp_path_factory.mktemp("whole") / "out", beam=5, chunk_tokens=300, workers=1)
     assert made.reason == "finished"
     return Corpus.open(made.folder)
 
@@ -102,7 +105,7 @@ def test_a_model_trains_on_it(distilled: Corpus, tmp_path: Path) -> None:
 
 
 def test_originals_may_be_kept_after_the_new_ones(toy: Toy, distilled: Corpus, tmp_path: Path) -> None:
-    made = transduce.distill(toy.model, tmp_path / "both", keep_original=True, workers=1)
+    made = transduce.distill(toy.model, tmp_path / "both", beam=5, keep_original=True, workers=1)
     both, original, count = Corpus.open(made.folder), Corpus.open(toy.corpus), len(distilled.split("train"))
     assert (made.pairs, len(both.split("train"))) == (count, 2 * count)
     assert targets(both, 0, count) == targets(distilled)
@@ -214,7 +217,8 @@ def start(
         "    return teaching.translate_chunk(work, task)\n"
         "distillation.translate_chunk = slow\n"
         "if __name__ == '__main__':\n"
-        f"    made = transduce.distill({str(toy.model)!r}, {str(output)!r}, chunk_tokens=300, workers={workers})\n"
+        f"    places = ({str(toy.model)!r}, {str(output)!r})\n"
+        f"    made = transduce.distill(*places, beam=5, chunk_tokens=300, workers={workers})\n"
         "    print(made.reason)\n"
     )
     script = output.with_name("work.py")
@@ -258,7 +262,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
         assert all(now.get(path) == written for path, written in known.items()) or output.exists()
         known = now
     assert kills >= 2
-    transduce.distill(toy.model, output, chunk_tokens=300)  # whatever the last kill left to tidy up
+    transduce.distill(toy.model, output, beam=5, chunk_tokens=300)  # whatever the last kill left to tidy up
     assert content(output) == content(distilled.folder)
     assert not list(tmp_path.glob(".out*"))
 
@@ -274,7 +278,7 @@ def test_asked_to_stop_it_keeps_what_is_done_and_goes_on_with_other_workers(
     assert process.communicate(timeout=60)[0].decode().strip() == "SIGTERM"
     assert not output.exists()
     assert len(chunks(output)) >= 1
-    made = transduce.distill(toy.model, output, workers=1)  # the chunks keep their size
+    made = transduce.distill(toy.model, output, beam=5, workers=1)  # the chunks keep their size
     kept = distilled.manifest["distillation"]["kept"]
     assert made == Distilled(output, len(distilled.split("train")), kept, "finished")
     assert content(output) == content(distilled.folder)
@@ -289,13 +293,13 @@ def test_a_signal_lets_the_chunk_under_way_end(
 
     with monkeypatch.context() as patched:
         patched.setattr("transduce.distillation.translate_chunk", interrupted)
-        made = transduce.distill(toy.model, tmp_path / "out", workers=1, chunk_tokens=300)
+        made = transduce.distill(toy.model, tmp_path / "out", beam=5, workers=1, chunk_tokens=300)
     assert made.reason == "SIGINT"
     assert len(chunks(tmp_path / "out")) == 1
     error = capfd.readouterr().err
     assert "SIGINT: ending with the sentences under way; once more aborts" in error
     assert "SIGINT: what is translated is kept; the same command goes on from there" in error
-    transduce.distill(toy.model, tmp_path / "out", workers=1, chunk_tokens=300)
+    transduce.distill(toy.model, tmp_path / "out", beam=5, workers=1, chunk_tokens=300)
     assert (
         f"going on: {made.pairs:,} of {len(distilled.split('train')):,} pairs are translated" in capfd.readouterr().err
     )
@@ -312,7 +316,7 @@ def test_the_command_exits_with_the_code_of_its_signal(run: Run, monkeypatch: py
 def test_what_is_complete_is_left_alone(toy: Toy, distilled: Corpus, capfd: pytest.CaptureFixture[str]) -> None:
     before = (distilled.folder / "manifest.json").stat().st_mtime_ns
     distilled.folder.with_name(".out.distilling").mkdir()
-    made = transduce.distill(toy.model, distilled.folder)
+    made = transduce.distill(toy.model, distilled.folder, beam=5)
     assert (made.reason, made.pairs) == ("finished", len(distilled.split("train")))
     assert (distilled.folder / "manifest.json").stat().st_mtime_ns == before
     assert "nothing to do: it is complete" in capfd.readouterr().err
@@ -332,7 +336,8 @@ def test_torch_keeps_its_threads(toy: Toy, tmp_path: Path) -> None:
 
 
 def test_the_command(toy: Toy, distilled: Corpus, run: Run, tmp_path: Path) -> None:
-    ran = run("distill", toy.model, "--output", tmp_path / "out", "--corpus", toy.corpus, "--workers", "1")
+    beam = ("--corpus", toy.corpus, "--beam", "5")
+    ran = run("distill", toy.model, "--output", tmp_path / "out", *beam, "--workers", "1")
     facts, count = distilled.manifest["distillation"], len(distilled.split("train"))
     assert ran.lines == [
         f"{tmp_path}/out: {count:,} training pairs distilled, {facts['kept']:,} of them with their original target"
@@ -341,6 +346,42 @@ def test_the_command(toy: Toy, distilled: Corpus, run: Run, tmp_path: Path) -> N
     own = run("distill", toy.model, "-o", tmp_path / "own", "--beam", "0", "--workers", "1")
     assert own.code == 0
     assert Corpus.open(tmp_path / "own").manifest["distillation"]["search.kind"] == "greedy"
+    assert run("distill", toy.model, "-o", tmp_path / "unsaid", "--workers", "1").code == 0
+    assert content(tmp_path / "unsaid") == content(tmp_path / "own")
+
+
+def test_without_a_beam_the_teacher_searches_as_it_does(toy: Toy) -> None:
+    """But for one that searches with a beam, which gets one of five, with its other settings."""
+    translator = copy.copy(toy.translator)
+    for own, expected in (
+        (Greedy(), Greedy()),
+        (Sample(top_p=0.9), Sample(top_p=0.9)),
+        (MinimumBayesRisk(), MinimumBayesRisk()),
+        (Beam(8, length_penalty=1.0), Beam(5, length_penalty=1.0)),
+    ):
+        translator.search = own
+        assert teaching.search_of(translator, None, 1, "teacher") == expected
+        assert teaching.search_of(translator, 0, 1, "teacher") == own
+        assert isinstance(teaching.search_of(translator, 3, 1, "teacher"), Beam)
+
+
+def test_a_teacher_that_writes_all_at_once(tmp_path: Path, run: Run) -> None:
+    corpus = toys.corpus(tmp_path / "copies", toys.copies(12), toys.copies(2, seed=9))
+    search = "search={kind='mask_predict',iterations=2,length_candidates=2}"
+    settings = ("model.decoder.kind=parallel", "objective=masked_prediction", search, f"validation.{search}")
+    toys.run(corpus, tmp_path / "teacher", *settings, "training.steps=2", "validation.every=2")
+    ran = run("distill", tmp_path / "teacher", "-o", tmp_path / "out", "--workers", "1", "--device", "cpu")
+    assert ran.code == 0, ran.err
+    facts = Corpus.open(tmp_path / "out").manifest["distillation"]
+    assert (facts["search.kind"], facts["search.iterations"], facts["search.length_candidates"]) == (
+        "mask_predict",
+        2,
+        2,
+    )
+    assert refused(run("distill", tmp_path / "teacher", "-o", tmp_path / "no", "--beam", "4", "--device", "cpu")) == (
+        f"beam: 4 asks for a beam search, which needs a model that writes token by token, and {tmp_path}/teacher writes"
+        " all tokens at once; leave it out, or say 0, for the model's own search, 'mask_predict'"
+    )
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -404,22 +445,22 @@ def test_going_on_with_other_settings_or_damaged_work(
 
     with monkeypatch.context() as patched:
         patched.setattr("transduce.distillation.translate_chunk", third)
-        assert refusal(RunError, toy.model, output, chunk_tokens=300) == "enough"
+        assert refusal(RunError, toy.model, output, beam=5, chunk_tokens=300) == "enough"
     assert chunks(output) == sorted(ready)
     begun = f"{tmp_path}/.out.distilling: was begun with"
     told = "is asked for; give the same settings to go on, or delete that folder to begin anew"
     assert refusal(RunError, toy.model, output, beam=4) == f"{begun} search.size = 5, and now 4 {told}"
-    assert f"{begun} best_of = 1, and now 2" in refusal(RunError, toy.model, output, best_of=2)
-    assert f"{begun} chunk_tokens = 300, and now 10" in refusal(RunError, toy.model, output, chunk_tokens=10)
+    assert f"{begun} best_of = 1, and now 2" in refusal(RunError, toy.model, output, beam=5, best_of=2)
+    assert f"{begun} chunk_tokens = 300, and now 10" in refusal(RunError, toy.model, output, beam=5, chunk_tokens=10)
     broken = bytearray(ready[1].read_bytes())
     broken[-1] ^= 1
     ready[1].write_bytes(broken)
-    assert refusal(RunError, toy.model, output) == (
+    assert refusal(RunError, toy.model, output, beam=5) == (
         f"{ready[1]}: is damaged; delete this file and run the same command again, which makes it anew"
     )
     assert not output.exists()
     ready[1].unlink()
-    transduce.distill(toy.model, output, workers=1)
+    transduce.distill(toy.model, output, beam=5, workers=1)
     assert content(output) == content(distilled.folder)
 
 

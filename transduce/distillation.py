@@ -28,7 +28,7 @@ from transduce.data.workers import ordered_map
 from transduce.durable import disk_errors, remove, write_text
 from transduce.errors import ConfigError, DataError, RunError
 from transduce.progress import Progress
-from transduce.teaching import Pairs, Taught, Teacher, Work, translate_chunk, weights_digest
+from transduce.teaching import Pairs, Taught, Teacher, Work, search_of, translate_chunk, weights_digest
 from transduce.translator import Translator
 
 Integers = npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ def distill(
     corpus: str | Path = "",
     *,
     ensemble: Sequence[str | Path] = (),
-    beam: int = 5,
+    beam: int | None = None,
     best_of: int = 1,
     keep_original: bool = False,
     device: str = "auto",
@@ -69,10 +69,11 @@ def distill(
     """Translate the training sources of a prepared corpus (the run's own if none is named) into a new corpus.
 
     `ensemble` are further models, averaged with the first, whose config decides (Freitag et al. 2017).
-    `beam` is the size of the beam search, 0 for the model's own search. `best_of` = n takes, of the n best
-    translations, the one nearest to the original target by chrF. `keep_original` adds the original pairs after the
-    new ones. On CPUs `workers` processes of one thread each share the work, 0 for one on each core. A call that was
-    stopped goes on when it is repeated; `chunk_tokens` (0: by device) is how much is done at a time.
+    `beam` is the size of the beam search, 0 for the model's own search; where it is not given, 5 if that is a beam
+    search, and else 0. `best_of` = n takes, of the n best translations, the one nearest to the original target by
+    chrF. `keep_original` adds the original pairs after the new ones. On CPUs `workers` processes of one thread each
+    share the work, 0 for one on each core. A call that was stopped goes on when it is repeated; `chunk_tokens` (0: by
+    device) is how much is done at a time.
     """
     from transduce.engines.torch_engine import pick_device  # torch comes with it: only now
     from transduce.training.run_folder import read_config
@@ -93,7 +94,7 @@ def distill(
     try:
         translator = teacher.load()
         _check_tokenizer(opened, translator, run)
-        search = translator.choose_search(beam, best_of)
+        search = search_of(translator, beam, best_of, run)
         place = output.with_name(f".{output.name}.distilling")
         pairs = Pairs(str(opened.folder.absolute()), opened.digest, config.data.train)
         work = Work(teacher, pairs, opened.manifest["dtypes"]["target"], search, best_of, place)

@@ -20,16 +20,19 @@ import numpy.typing as npt
 from transduce import config as configs
 from transduce.data.corpus import Corpus, Split, file_digest
 from transduce.durable import write_bytes
-from transduce.errors import RunError
+from transduce.errors import ConfigError, RunError
 from transduce.evaluation.metrics import chrf_metric
 from transduce.loading import load
 from transduce.model_folder import MODEL
 from transduce.search.choice import Chosen
+from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis
+from transduce.search.settings import Beam
 from transduce.translator import Translator
 
 Integers = npt.NDArray[np.int64]
 GPU_BATCH = 16384  # source tokens a batch; the translator's own size leaves a GPU idle
+BEAM = 5  # paths, where nobody says how many and the teacher searches with a beam: more than most translate with
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,19 @@ def _load(teacher: Teacher) -> Translator:
     if not teacher.on_cpu:
         translator.batch_tokens = GPU_BATCH
     return translator
+
+
+def search_of(translator: Translator, beam: int | None, best_of: int, run: str | Path) -> Any:
+    """The search asked for, or that which suits the teacher."""
+    if beam is None:
+        beam = BEAM if isinstance(translator.search, Beam) else 0
+    elif beam > 0 and getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
+        own = configs.kind_of(type(translator.search))
+        raise ConfigError(
+            f"beam: {beam} asks for a beam search, which needs a model that writes token by token, and {run} writes all"
+            f" tokens at once; leave it out, or say 0, for the model's own search, '{own}'"
+        )
+    return translator.choose_search(beam, best_of)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,9 @@ def distill(
         Path | None, typer.Option(help="Prepared corpus; the one the model was trained on if none.")
     ] = None,
     ensemble: Ensemble = None,
-    beam: Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")] = 5,
+    beam: Annotated[
+        int | None, typer.Option(help="Beam size; 0 = the model's own search. If none: 5 where that is a beam, else 0.")
+    ] = None,
     best_of: Annotated[
         int, typer.Option(help="Of so many translations take the one nearest to the target by chrF.")
     ] = 1,
