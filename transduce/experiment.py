@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
+from transduce.data.batching import widest
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
 from transduce.model.seq2seq import Model
@@ -114,3 +115,28 @@ def check_source(model: Model, corpus: Corpus) -> None:
             f"model.source: reads {reads}, and {corpus.folder} holds {reader.kind}, frames of {reader.width} numbers;"
             f" set model.source.kind={kind}, with the settings that the corpus was prepared with"
         )
+
+
+def check_positions(config: Config, corpus: Corpus) -> None:
+    """Refuse learned positions that end before the sentences of the corpus do, as batches pad them."""
+    data = config.data
+    _check_reach(config.model, widest(corpus.split(data.train), data.bucket, data.shapes), f"{corpus.folder}", "train")
+    if data.valid in corpus.splits:  # whose batches are padded to their longest sentence
+        _check_reach(config.model, corpus.split(data.valid).longest, f"{corpus.folder}", "valid")
+
+
+def _check_reach(model: Model, sides: tuple[int, int], folder: str, name: str) -> None:
+    """The same for the places of source and target in the longest batch of a split."""
+    source, target = sides
+    read = source if isinstance(model.source, Tokens) else len(model.source.places(source))
+    length = getattr(model.decoder, "length", None)  # of a decoder that writes all at once
+    written = target if length is None else length.places(read, target)
+    for part, stack, places in (("encoder", model.encoder, read), ("decoder", model.decoder, written)):
+        learned = getattr(getattr(stack, "positions", None), "longest", places)
+        if places > learned:
+            raise ConfigError(
+                f"model.{part}.positions.longest: positions are learned for {learned} places, and the longest batch of"
+                f" {folder} (data.{name}) has {places}, with end symbol and padding; set it to at least {places}, or"
+                f" model.{part}.positions.kind to one without an end such as sinusoidal, or prepare the text without"
+                " sentences so long"
+            )

@@ -19,7 +19,7 @@ from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Span, Split
 from transduce.data.links import piece_weights
 from transduce.data.sampling import Tokens
-from transduce.data.shapes import Shapes, choose_shapes, cut
+from transduce.data.shapes import GRID, Shapes, choose_shapes, cut
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
 
@@ -51,6 +51,17 @@ def bucket_edges(longest: int, step: int) -> Integers:
     while edges[-1] < longest:
         edges.append(max(edges[-1] + step, -(-int(edges[-1] * 1.25) // step) * step))
     return np.array(edges, dtype=np.int64)
+
+
+def widest(split: Split, step: int, shapes: int = 0) -> tuple[int, int]:
+    """Places of source and target in the widest batches, padding included; with subword sampling there may be more."""
+    longest = [int(side.max(initial=0)) + 1 for side in (split.source_lengths, split.target_lengths)]
+    if shapes:
+        width = -(-max(longest) // GRID) * GRID
+        return width, width
+    edges = bucket_edges(max(longest), step)
+    source, target = edges[np.searchsorted(edges, longest)].tolist()
+    return source, target
 
 
 def draw(spans: Sequence[Span], generator: np.random.Generator) -> Integers:

@@ -90,6 +90,12 @@ class Split:
         """Tokens of each target, without start and end."""
         return np.diff(self._offsets["target"]).astype(np.int32)
 
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Places that the longest source and the longest target take, with the end symbol that frames have not."""
+        source, target = (int(side.max(initial=0)) for side in (self.source_lengths, self.target_lengths))
+        return source + (self.width == 0), target + 1
+
     def pair(self, index: int) -> tuple[Source, npt.NDArray[np.unsignedinteger[Any]]]:
         """Source and target tokens of one pair: views into the files. A source may be frames (n, width)."""
         if not 0 <= index < len(self):

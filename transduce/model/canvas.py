@@ -166,6 +166,10 @@ class LengthClassifier:
             raise ConfigError(f"reach: expected at least 1, got {self.reach}")
         check_ratio(self.ratio)
 
+    def places(self, source: int, target: int) -> int:
+        """Of the canvas for a batch with so many places on each side."""
+        return target
+
     def assemble(self, parts: Parts) -> ParallelSeq2Seq:
         return ParallelSeq2Seq(parts, ClassifiedLength(parts.target.weight.size(1), self.reach, self.ratio))
 
@@ -182,6 +186,10 @@ class CutAtEnd:
         check_ratio(self.ratio)
         if self.extra < 0:
             raise ConfigError(f"extra: expected 0 or more, got {self.extra}")
+
+    def places(self, source: int, target: int) -> int:
+        """Of the canvas for a batch with so many places on each side."""
+        return max(target, int(self.ratio * source) + self.extra + 1)
 
     def assemble(self, parts: Parts) -> ParallelSeq2Seq:
         return ParallelSeq2Seq(parts, GenerousLength(self.ratio, self.extra))

@@ -112,5 +112,9 @@ class Upsampled:
         if self.factor < 1:
             raise ConfigError(f"factor: expected at least 1, got {self.factor}")
 
+    def places(self, source: int, target: int) -> int:
+        """Of the canvas for a batch with so many places on each side."""
+        return self.factor * source
+
     def assemble(self, parts: Parts) -> UpsampledSeq2Seq:
         return UpsampledSeq2Seq(parts, self.factor)

@@ -22,7 +22,7 @@ from transduce.data.prefetch import prefetched
 from transduce.data.share import Portion, Share
 from transduce.durable import disk_errors
 from transduce.errors import ConfigError, RunError
-from transduce.experiment import Config, check_source
+from transduce.experiment import Config, check_positions, check_source
 from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
 from transduce.training.average import average
@@ -102,6 +102,7 @@ class _Run:
         split = corpus.split(config.data.train)
         self.validates = config.data.valid in corpus.splits
         check_source(config.model, corpus)
+        check_positions(config, corpus)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
         ready = make_ready(folder, config, self.tokenizers, model, corpus.reader) if group.first else (None, [])
