@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.errors import ConfigError, DataError
-from transduce.output import as_json, as_lines, chosen_search, read_lines, written
+from transduce.output import as_json, as_lines, chosen_search, read_lines, translations_of, written
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy, Sample
@@ -162,6 +162,21 @@ SEARCHES = "beam, greedy, sample, mbr, mask_predict, ctc, joint"
 )
 def test_a_search_in_a_few_words(text: str, expected: Any) -> None:
     assert chosen_search(OWN, text) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("greedy", 1),
+        ("kind=beam,size=8", 1),
+        ("kind=beam,size=8,n_best=6", 6),
+        ("kind=sample,samples=5", 5),
+        ("kind=mbr,candidates={kind='beam',size=6,n_best=5}", 1),
+        ("kind=mbr,n_best=2,candidates.samples=9", 2),
+    ],
+)
+def test_how_many_a_search_in_a_few_words_asks_for(text: str, count: int) -> None:
+    assert translations_of(text) == count
 
 
 @pytest.mark.parametrize(

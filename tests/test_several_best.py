@@ -106,6 +106,16 @@ def test_the_command_line_writes_what_the_own_search_finds(folder: Path, run: Ru
         )
 
 
+def test_several_asked_for_by_a_search_are_written_as_by_n_best(toy: Toy, run: Run) -> None:
+    asked = ("translate", toy.model, "--to", "de", "--device", "cpu", "five", "ninety-two")
+    listed = run(*asked, "--beam", "6", "--n-best", "6").lines
+    assert len(listed) == 12
+    assert run(*asked, "--search", "kind=beam,size=6,n_best=6").lines == listed
+    drawn = run(*asked, "--search", "kind=sample,samples=3").lines
+    assert [line.split("\t")[0] for line in drawn] == ["1", "1", "1", "2", "2", "2"]
+    assert len(run(*asked, "--search", "kind=mbr,candidates={kind='beam',size=6,n_best=6}").lines) == 2
+
+
 def test_minimum_bayes_risk_chooses_among_what_the_own_search_finds(folder: Path, run: Run) -> None:
     translator = transduce.load(folder, "cpu")
     candidates = translator.search.with_n_best(5)

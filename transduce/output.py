@@ -160,17 +160,32 @@ def as_json(translation: Translation) -> str:
 def chosen_search(translator: Translator, text: str) -> Any:
     """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
     own = configs.tree_of(Chosen(translator.search))
-    if "=" not in text:
-        settings = text.strip()
-    else:
-        settings = f"{{{_BARE_WORD.sub(_quoted, text)}}}"
-        try:
-            tomllib.loads(f"search = {settings}")
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(
-                f"--search: {text!r} is no list of settings ({error}); expected such as kind=sample,top_p=0.9"
-            ) from None
+    _named(text)  # which says what is wrong with it in words of its own
+    settings = _as_toml(text) if "=" in text else text.strip()
     return configs.resolve(Chosen, configs.layers(Chosen, None, [f"search={settings}"], base=own)).search
+
+
+def translations_of(text: str) -> int:
+    """How many translations such a search is asked for; 1 where no word says so, whatever the model's own has."""
+    named = _named(text)
+    return int(named.get("n_best", named.get("samples", 1)))
+
+
+def _named(text: str) -> dict[str, Any]:
+    """The settings that a search is described by."""
+    if "=" not in text:
+        return {}
+    try:
+        table: dict[str, Any] = tomllib.loads(f"search = {_as_toml(text)}")["search"]
+        return table
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"--search: {text!r} is no list of settings ({error}); expected such as kind=sample,top_p=0.9"
+        ) from None
+
+
+def _as_toml(text: str) -> str:
+    return f"{{{_BARE_WORD.sub(_quoted, text)}}}"
 
 
 def _quoted(match: re.Match[str]) -> str:

@@ -47,7 +47,7 @@ def transcribe(
         transduce transcribe runs/digits --input all.txt --skip > transcripts.txt
     """
     from transduce.loading import load
-    from transduce.output import as_json, as_lines, chosen_search, read_list, with_progress, written
+    from transduce.output import chosen_search, read_list, translations_of, with_progress, write_translations, written
 
     if bool(files) == (input is not None):
         raise UserError("transcribe: expected files, or a list of them with --input FILE, and not both")
@@ -59,8 +59,8 @@ def transcribe(
     paths = _readable(translator.reading.reader, named, skip)
     stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=100)
     with written(output, [input] if input else []) as file:
-        for number, one in enumerate(with_progress(stream, "Reading", len(paths), printed=output is None), start=1):
-            file.write(as_json(one) if json_lines else as_lines(one, number, n_best))
+        shown = with_progress(stream, "Reading", len(paths), printed=output is None)
+        write_translations(shown, file, None, json_lines, translations_of(search) if search else n_best)
 
 
 def _readable(reader: FileReader, paths: list[str], skip: bool) -> list[str]:

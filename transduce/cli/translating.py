@@ -75,7 +75,7 @@ def translate(
     """
     from transduce.cli.choosing import pick_targets, split_model
     from transduce.loading import load
-    from transduce.output import chosen_search, read_files, with_progress, write_translations, written
+    from transduce.output import chosen_search, read_files, translations_of, with_progress, write_translations, written
 
     files = input or []
     meant = split_model(words or [], files)
@@ -97,7 +97,7 @@ def translate(
     )
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, printed=output is None)
-        write_translations(shown, file, links, json_lines, n_best)
+        write_translations(shown, file, links, json_lines, translations_of(search) if search else n_best)
 
 
 def score(
