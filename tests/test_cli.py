@@ -85,6 +85,29 @@ def test_doctor_reports_and_refuses(run: Run, tmp_path: Path, monkeypatch: pytes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "No training pair is left of 0 read; dropped: none by the doctor; a: no lines; give text"),
+        (
+            b"\n \n",
+            "No training pair is left of 2 read; dropped: empty 2; give other text, or keep more of it by `doctor` and"
+            " `longest`",
+        ),
+    ],
+)
+def test_doctor_and_prepare_refuse_text_that_is_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / name).write_bytes(text)
+    words = ("train.source=a", "train.target=b", "workers=1")
+    examined = run("doctor", *words)
+    assert refused(examined) == refused(run("prepare", "output=out", *words)) == message
+    assert "0 of" in examined.out.decode()  # the report comes all the same
+
+
 @pytest.mark.slow
 def test_average_and_plot(walked: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(walked / "runs" / "mine", tmp_path / "run")

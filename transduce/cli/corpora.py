@@ -57,13 +57,14 @@ def doctor(words: Words = None) -> None:
 
         transduce doctor train.source=train.en train.target=train.de test.source=test.en test.target=test.de
     """
-    from transduce.data.prepare import Prepare, examine
+    from transduce.data.prepare import Prepare, check_not_empty, examine
 
     file, overrides = split_words(words)
     report = examine(configs.load(Prepare, file, ["output=unused", *overrides]))
     Console(soft_wrap=True).print(report.render())
     if report.refused:
         raise DataError("this text would be refused:\n" + "\n".join(report.refused))
+    check_not_empty(report)
 
 
 def distill(

@@ -268,7 +268,7 @@ def _finish(config: Prepare, plan: Plan) -> Corpus:
     trained = _tokenizers(config, plan, examination)
     _tokenize(config, plan, examination, trained, plan.stretches)
     report = final_report(work, examination, trained)
-    _check_not_empty(report)
+    check_not_empty(report)
     plan.check_inputs()
     with whole_folder(output, MANIFEST, config.overwrite) as folder:
         assemble(folder, work, examination, trained.tokenizers, report, config.reader)
@@ -294,12 +294,15 @@ def _refuse(examination: Examination) -> None:
             + "\nMend the lines, or set what the doctor does with them (such as doctor.invalid_utf8 = 'drop'; "
             "in valid and test, lines cannot be dropped)"
         )
-    _check_not_empty(report)
+    check_not_empty(report)
 
 
-def _check_not_empty(report: Report) -> None:
+def check_not_empty(report: Report) -> None:
+    """Refuse text of which nothing is left to train on."""
     train = [corpus for corpus in report.corpora if corpus.split == "train"]
     if sum(corpus.kept for corpus in train) == 0:
         read = sum(corpus.pairs for corpus in train)
         dropped = ", ".join(f"{check} {count:,}" for check, count in report.dropped().items()) or "none by the doctor"
-        raise DataError(f"No training pair is left of {read:,} read; dropped: {dropped}")
+        empty = f"{', '.join(dict.fromkeys(corpus.name for corpus in train))}: no lines; give text"
+        then = "give other text, or keep more of it by `doctor` and `longest`" if read else empty
+        raise DataError(f"No training pair is left of {read:,} read; dropped: {dropped}; {then}")
