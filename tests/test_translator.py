@@ -16,7 +16,7 @@ import transduce
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.vocabulary import SentencePiece
 from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import ConfigError, DataError
+from transduce.errors import ConfigError, DataError, UserError
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
@@ -256,6 +256,37 @@ def test_what_is_refused(echo: Translator, options: dict[str, Any], expected: st
 def test_one_text_in_place_of_a_list_is_not_taken_for_its_letters(echo: Translator) -> None:
     with pytest.raises(DataError, match=r"texts: one text was given where a list is expected; use translator\(text\)"):
         echo.translate("one two")
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([3], "texts[0]: expected a text (str), got 3 (int)"),
+        (["one", None], "texts[1]: expected a text (str), got None (NoneType)"),
+        (["one", ["two"]], "texts[1]: expected a text (str), got ['two'] (list)"),
+        (None, "texts: expected a list of texts, got None (NoneType); use translator(text), or [text]"),
+        (3, "texts: expected a list of texts, got 3 (int); use translator(text), or [text]"),
+        (b"one", "texts: expected a list of texts, got b'one' (bytes); use translator(text), or [text]"),
+    ],
+)
+def test_what_is_no_text_is_told_with_its_place(echo: Translator, texts: Any, expected: str) -> None:
+    for call in (echo.translate, echo):
+        with pytest.raises(UserError) as caught:
+            call(texts)
+        assert str(caught.value) == expected
+
+
+def test_nor_may_pairs_hold_such(echo: Translator) -> None:
+    wrong: Any = [None]
+    for call, name in ((echo.score, "score"), (echo.align, "align")):
+        with pytest.raises(UserError, match=rf"^{name}: sources\[0\]: expected a text \(str\), got None \(NoneType\)$"):
+            call(wrong, ["one"])
+        with pytest.raises(UserError, match=rf"^{name}: targets\[0\]: expected a text \(str\), got None"):
+            call(["one"], wrong)
+        with pytest.raises(
+            UserError, match=rf"^{name}: targets: expected a list of texts, got None \(NoneType\); give"
+        ):
+            call(["one"], wrong[0])
 
 
 # -- words that must appear or must not -------------------------------------------------------------------------------

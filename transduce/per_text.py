@@ -1,14 +1,38 @@
-"""Options that are one for all texts or one a text, checked as the texts come."""
+"""Texts, and options that are one for all of them or one a text, checked as the texts come."""
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from transduce.errors import DataError
 
 T = TypeVar("T")
 Words = Sequence[str] | Sequence[Sequence[str]]  # one list for all texts, or one a text
+
+
+def texts_of(name: str, given: Any, instead: str, files: bool = False) -> Iterator[str]:
+    """The texts of a list as they come; one text, what is no list, and what is no text in it are refused.
+
+    `files`: what stands for a text may be anything that has frames, and whoever reads it says what is wrong with it.
+    """
+    if isinstance(given, str):
+        raise DataError(f"{name}: one text was given where a list is expected; {instead}")
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise DataError(f"{name}: expected a list of texts, got {_shown(given)}; {instead}")
+    return iter(given) if files else _only_texts(name, given)
+
+
+def _only_texts(name: str, given: Iterable[object]) -> Iterator[str]:
+    for number, one in enumerate(given):
+        if not isinstance(one, str):
+            raise DataError(f"{name}[{number}]: expected a text (str), got {_shown(one)}")
+        yield one
+
+
+def _shown(value: object) -> str:
+    return f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
 def groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:

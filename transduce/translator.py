@@ -18,7 +18,7 @@ from transduce.data.grouping import group_by_length
 from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import ConfigError, DataError
-from transduce.per_text import Words, check_all_used, for_all, groups, one_a_text, part_of, words_of
+from transduce.per_text import Words, check_all_used, for_all, groups, one_a_text, part_of, texts_of, words_of
 from transduce.search.fit import check_search
 from transduce.search.hypothesis import Choice, Hypothesis
 from transduce.search.limits import Limits
@@ -146,11 +146,10 @@ class Translator:
 
         0 is 1,000, or 8,000 where the engine makes its own batches.
         """
-        if isinstance(texts, str):
-            raise DataError("texts: one text was given where a list is expected; use translator(text), or [text]")
+        read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
         chosen = self.choose_search(beam, n_best, search)
         begun = 0
-        for group in groups(texts, window or (8000 if self.search_tokens else 1000)):
+        for group in groups(read, window or (8000 if self.search_tokens else 1000)):
             starts = part_of("prefixes", prefixes, begun, len(group))
             languages = part_of("to", to, begun, len(group))
             wanted = words_of("include", include, begun, len(group))
@@ -204,9 +203,8 @@ class Translator:
         self, what: str, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str]
     ) -> list[tuple[int, ...]]:
         """The tag of each source, where there are as many targets."""
-        if isinstance(sources, str) or isinstance(targets, str):
-            raise DataError(f"{what}: one text was given where a list is expected; give [source] and [target]")
-        if len(sources) != len(targets):
+        read = [*texts_of(f"{what}: sources", sources, "give [source] and [target]", files=self.reading is not None)]
+        if len(read) != len([*texts_of(f"{what}: targets", targets, "give [source] and [target]")]):
             raise DataError(
                 f"{what}: {len(sources)} sources and {len(targets)} targets were given; give as many of each"
             )
