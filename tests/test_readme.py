@@ -59,7 +59,7 @@ def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:
     assert "| pre | " in (folder / "runs" / "compare" / "mine" / "table.md").read_text(encoding="utf-8")
     assert (folder / "mine.png").stat().st_size > 10_000
     programs = blocks("python", using) + blocks("python")
-    assert len(programs) == 4
+    assert len(programs) == 5
     for program in programs:
         done = subprocess.run(
             [warm, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120

@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transduce import config as config
     from transduce import lab as lab
     from transduce.comparison.compare import compare as compare
     from transduce.conversion import convert as convert
@@ -65,8 +66,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "lab":  # a package, which brings torch
-        return importlib.import_module("transduce.lab")
+    if name in ("config", "lab"):  # a module and a package, which brings torch
+        return importlib.import_module(f"transduce.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'transduce' has no attribute {name!r}")
     from transduce.extras import needed_by
