@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from transduce import progress
+from transduce.output import with_progress
 from transduce.progress import Progress, rate_as_text, seconds_as_text
 
 
@@ -65,6 +68,49 @@ def test_long_work_says_a_line_every_few_seconds_and_one_at_the_end(
     assert lines[0] == "Reading: 200 of 4,000 (5%) lines, 100 lines/s, 38 s left"
     assert lines[-1] == "Reading: 4,000 of 4,000 (100%) lines, 100 lines/s, 0 s left"
     assert len(lines) == 5
+
+
+def test_what_is_made_at_once_is_told_at_once(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Translations come a window at a time: a minute for a thousand of them, not for the first one."""
+
+    def stream() -> Iterator[int]:
+        for number in range(2500):
+            if number % 1000 == 0:
+                clock.now += 60 if number < 2000 else 30
+            yield number
+
+    assert list(with_progress(stream(), "Translating", 2500, printed=False, window=1000)) == list(range(2500))
+    assert capsys.readouterr().err.split("\n")[:-1] == [
+        "Translating: 1,000 of 2,500 (40%) lines, 17 lines/s, 1 min 30 s left",
+        "Translating: 2,000 of 2,500 (80%) lines, 17 lines/s, 30 s left",
+        "Translating: 2,500 of 2,500 (100%) lines, 17 lines/s, 0 s left",
+    ]
+
+
+def test_the_rest_of_a_window_is_told_at_the_end(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("Translating", None, "lines", burst=10) as shown:
+        clock.now += 5
+        for _ in range(14):
+            shown.advance()
+    assert capsys.readouterr().err.split("\n")[:-1] == [
+        "Translating: 10 lines, 2 lines/s",
+        "Translating: 14 lines, 3 lines/s",
+    ]
+
+
+def test_the_live_bar_counts_a_window_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with Progress("Translating", 25, "lines", burst=10) as shown:
+        counts = []
+        for _ in range(24):
+            shown.advance()
+            assert shown._live is not None
+            counts.append(shown._live.tasks[0].completed)
+    assert counts == [0] * 9 + [10] * 10 + [20] * 5
+    assert "24/25" in capsys.readouterr().err
 
 
 def test_without_a_total_there_is_no_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

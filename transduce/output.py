@@ -23,6 +23,7 @@ from transduce.translation import Translation
 from transduce.translator import Translator
 
 T = TypeVar("T")
+WINDOW = 1000  # pairs that are scored or aligned at once
 _BARE_WORD = re.compile(r"=\s*([A-Za-z_][\w.:]*)\s*(?=,|$)")
 
 
@@ -194,12 +195,17 @@ def _quoted(match: re.Match[str]) -> str:
     return f"={word}" if word in ("true", "false", "inf", "nan") else f'="{word}"'
 
 
-def with_progress(stream: Iterator[T], title: str, total: int | None, printed: bool) -> Iterator[T]:
-    """Show progress, unless what comes is `printed` on a terminal and shows by itself how far it is."""
+def with_progress(
+    stream: Iterator[T], title: str, total: int | None, printed: bool, window: int = WINDOW
+) -> Iterator[T]:
+    """Show progress, unless what comes is `printed` on a terminal and shows by itself how far it is.
+
+    `window` are as many as are made at once, and then come one after another in no time.
+    """
     if printed and sys.stdout.isatty():
         yield from stream
         return
-    with Progress(title, total, "lines") as progress:
+    with Progress(title, total, "lines", burst=window) as progress:
         for item in stream:
             yield item
             progress.advance()

@@ -53,11 +53,16 @@ def live_bar(unit: str) -> LiveProgress | None:
 
 
 class Progress:
-    """`with Progress("Tokenizing", total=len(lines), unit="lines") as progress: ... progress.advance(1000)`."""
+    """`with Progress("Tokenizing", total=len(lines), unit="lines") as progress: ... progress.advance(1000)`.
 
-    def __init__(self, title: str, total: int | None, unit: str) -> None:
-        self.title, self.total, self.unit = title, total, unit
-        self.done = 0
+    Units may be finished many at once, `burst` of them, and then told one by one: these are shown together, for after
+    the first of them all the time would seem to have gone into that one.
+    """
+
+    def __init__(self, title: str, total: int | None, unit: str, burst: int = 1) -> None:
+        self.title, self.total, self.unit, self.burst = title, total, unit, burst
+        self.done = self._shown = 0
+        self._printed = -1  # what the last plain line said was done
         self._live: LiveProgress | None = None
 
     def __enter__(self) -> Progress:
@@ -72,8 +77,11 @@ class Progress:
     def advance(self, count: int = 1) -> None:
         """Say that `count` more units are done."""
         self.done += count
+        if self.done - self._shown < self.burst and self.done != self.total:
+            return
+        self._shown = self.done
         if self._live is not None:
-            self._live.advance(self._task, count)
+            self._live.update(self._task, completed=self.done)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_SECONDS
             self._print_line()
@@ -86,6 +94,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def _print_line(self) -> None:
+        self._printed = self.done
         elapsed = time.monotonic() - self._started
         rate = self.done / max(elapsed, 1e-9)
         line = f"{self.title}: {self.done:,}"
@@ -100,6 +109,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
+            self._live.update(self._task, completed=self.done)
             self._live.stop()
-        elif kind is None and time.monotonic() - self._started >= QUIET_SECONDS:
+        elif kind is None and self._printed != self.done and time.monotonic() - self._started >= QUIET_SECONDS:
             self._print_line()

@@ -77,6 +77,7 @@ class Translator:
         self.batch_tokens = batch_tokens
         self.decoder = decoder
         self.search_tokens = search_tokens
+        self.window = 8000 if search_tokens else 1000  # texts that `stream` runs at once
         self.reading = reading
 
     @overload
@@ -149,7 +150,7 @@ class Translator:
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
         chosen = self.choose_search(beam, n_best, search)
         begun = 0
-        for group in groups(read, window or (8000 if self.search_tokens else 1000)):
+        for group in groups(read, window or self.window):
             starts = part_of("prefixes", prefixes, begun, len(group))
             languages = part_of("to", to, begun, len(group))
             wanted = words_of("include", include, begun, len(group))

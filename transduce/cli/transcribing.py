@@ -14,6 +14,8 @@ from transduce.errors import DataError, UserError
 if TYPE_CHECKING:
     from transduce.data.reader import FileReader
 
+WINDOW = 100  # files that are read at once
+
 
 def transcribe(
     model: ModelFolder,
@@ -57,9 +59,9 @@ def transcribe(
     chosen = chosen_search(translator, search) if search else None
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
-    stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=100)
+    stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=WINDOW)
     with written(output, [input] if input else []) as file:
-        shown = with_progress(stream, "Reading", len(paths), printed=output is None)
+        shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
         write_translations(shown, file, None, json_lines, translations_of(search) if search else n_best)
 
 

@@ -82,7 +82,7 @@ def translate(
     texts, folders = meant.texts, [meant.folder, *(ensemble or [])]
     translator = load(folders, device, trust, engine=engine, precision=precision, graphs=graphs)
     tags = pick_targets(translator, meant, source, to)
-    typed = not texts and not files and sys.stdin.isatty()  # then each line is answered at once
+    window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     stream = translator.stream(
         texts or read_files(files),
         beam=beam,
@@ -93,10 +93,10 @@ def translate(
         include=include or (),
         exclude=exclude or (),
         align=None if alignments is None else "pieces" if pieces else "words",
-        window=1 if typed else 0,
+        window=window,
     )
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
-        shown = with_progress(stream, "Translating", len(texts) or None, printed=output is None)
+        shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, translations_of(search) if search else n_best)
 
 
@@ -117,11 +117,11 @@ def score(
         transduce score runs/demo test.de test.en
     """
     from transduce.loading import load
-    from transduce.output import read_pairs, with_progress, written
+    from transduce.output import WINDOW, read_pairs, with_progress, written
 
     translator = load([model, *(ensemble or [])], device, trust, engine=engine)
     pairs = read_pairs(source, target)
-    scored = (one for sources, targets in pairs.windows(1000) for one in translator.score(sources, targets, to))
+    scored = (one for sources, targets in pairs.windows(WINDOW) for one in translator.score(sources, targets, to))
     with written(None) as file:
         for one in with_progress(scored, "Scoring", len(pairs.sources), printed=True):
             file.write(f"{one.log_prob:.4f}\t{one.per_token:.4f}\n")
@@ -146,13 +146,13 @@ def align(
         transduce align runs/demo test.de test.en > links.txt
     """
     from transduce.loading import load
-    from transduce.output import read_pairs, with_progress, written
+    from transduce.output import WINDOW, read_pairs, with_progress, written
 
     translator = load([model, *(ensemble or [])], device, trust, engine=engine)
     pairs = read_pairs(source, target)
     unit: Literal["words", "pieces"] = "pieces" if pieces else "words"
     found = (
-        one for sources, targets in pairs.windows(1000) for one in translator.align(sources, targets, to, unit, layer)
+        one for sources, targets in pairs.windows(WINDOW) for one in translator.align(sources, targets, to, unit, layer)
     )
     with written(None) as file:
         for one in with_progress(found, "Aligning", len(pairs.sources), printed=True):
@@ -227,5 +227,7 @@ def _translated(
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
-    stream = load(folders, device, trust, engine=engine).stream(sources, beam=beam, to=to)
-    return [translation.text for translation in with_progress(stream, "Translating", len(sources), printed=False)]
+    translator = load(folders, device, trust, engine=engine)
+    stream = translator.stream(sources, beam=beam, to=to)
+    shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
+    return [translation.text for translation in shown]

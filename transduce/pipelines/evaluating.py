@@ -150,7 +150,7 @@ class Measuring:
 
     def _translate(self, translator: Translator, texts: Sequence[str], to: str, title: str) -> list[Translation]:
         found = []
-        with Progress(f"Translating {title}", len(texts), "sentences") as progress:
+        with Progress(f"Translating {title}", len(texts), "sentences", translator.window) as progress:
             for one in translator.stream(texts, beam=self.beam, to=to):
                 found.append(one)
                 progress.advance()
