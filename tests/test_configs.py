@@ -2,6 +2,7 @@
 every comparison takes a step."""
 
 from pathlib import Path
+from typing import cast, get_args
 
 import numpy as np
 import pytest
@@ -12,8 +13,16 @@ from transduce.comparison.plan import read_plan
 from transduce.data.batch import collate
 from transduce.data.prepare import Prepare
 from transduce.data.symbols import Symbols
-from transduce.experiment import Config
+from transduce.evaluation.sentence import SentenceMetric
+from transduce.experiment import Config, ObjectiveChoice
+from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
+from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
+from transduce.objectives.guided import GuidedAlignment
+from transduce.objectives.inputs import InputsChoice
+from transduce.objectives.reinforce import Reinforce
+from transduce.objectives.sequence import SequenceLevel
+from transduce.objectives.terms import Term
 
 FOLDER = Path(__file__).parent.parent / "configs"
 CONFIGS = sorted(path for pattern in ("*.toml", "speech/*.toml", "images/*.toml") for path in FOLDER.glob(pattern))
@@ -23,6 +32,7 @@ SMALL = (
     "base=tiny seeds=[1] model.d_model=32 model.encoder.layers=3 model.decoder.layers=3"
     " model.encoder.d_ff=32 model.decoder.d_ff=32"
 ).split()
+TEACHER = config.load(Config, "tiny").model
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 
 
@@ -64,13 +74,29 @@ def test_every_variant_takes_a_step(path: Path) -> None:
         take_a_step(run.config)
 
 
+def test_the_comparison_of_objectives_is_whole() -> None:
+    """Every objective, term, decoder input and reward that there is, but for what needs a corpus with alignments."""
+    objectives = [run.config.objective for run in read_plan(FOLDER / "compare" / "objectives.toml").runs]
+    assert {type(objective) for objective in objectives} == set(get_args(ObjectiveChoice))
+    terms = {type(term) for objective in objectives if isinstance(objective, Smoothed) for term in objective.terms}
+    assert terms == set(get_args(Term)) - {GuidedAlignment}
+    inputs = {type(objective.inputs) for objective in objectives if isinstance(objective, CrossEntropy)}
+    assert inputs == set(get_args(InputsChoice))
+    rewards = {objective.reward for objective in objectives if isinstance(objective, SequenceLevel)}
+    assert rewards == set(get_args(SentenceMetric))
+    baselines = {objective.baseline for objective in objectives if isinstance(objective, Reinforce)}
+    assert baselines == {"others", "greedy"}
+
+
 def take_a_step(chosen: Config) -> None:
     torch.manual_seed(1)
     model = chosen.model.build(50, 50, shared=True)
     width, generator = chosen.model.source.width, np.random.default_rng(1)
     read = [generator.normal(size=(n, width)) for n in (20, 12)] if width else [[5, 6, 7], [8]]
     batch = collate(read, [[9, 10], [11, 12, 13]], SYMBOLS, SYMBOLS)
-    loss = Step(model, chosen.objective.build(Tools(SYMBOLS, vocabulary=50)))(batch, 0)
+    teacher = cast("Stepwise", TEACHER.build(50, 50, shared=True).requires_grad_(False))
+    tools = Tools(SYMBOLS, teacher=lambda folder: teacher, vocabulary=50)
+    loss = Step(model, chosen.objective.build(tools))(batch, 0)
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -44,8 +44,8 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def task(name: str, what: str) -> Task:
-    return Task(name, ("sleeper", name, what), Path("logs") / f"{name}.log", 10, lambda: 0)
+def task(name: str, what: str, after: str = "") -> Task:
+    return Task(name, ("sleeper", name, what), Path("logs") / f"{name}.log", 10, lambda: 0, tuple(after))
 
 
 def order() -> list[str]:
@@ -62,6 +62,27 @@ def test_two_at_a_time_with_few_threads() -> None:
     assert set(order()[:2]) == {"+a", "+b"}
     assert order().index("+c") > min(order().index("-a"), order().index("-b"))
     assert Path("logs/a.log").read_text(encoding="utf-8") == "words of a 3\n"
+
+
+def test_one_that_needs_another_waits_for_it_and_the_next_goes_first() -> None:
+    tasks = [task("a", "0.4"), task("b", "0", after="a"), task("c", "0")]
+    assert run_tasks("Working", "steps", tasks, jobs=2) == Ended({})
+    assert order().index("+b") > order().index("-a")
+    assert order().index("+c") < order().index("-a")
+
+
+def test_one_that_needs_what_failed_is_not_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    """What another call has done is no task any more, and nothing waits for it."""
+    tasks = [task("a", "fail"), task("b", "0", after="a"), task("c", "0", after="b"), task("d", "0", after="x")]
+    assert run_tasks("Working", "steps", tasks, jobs=1) == Ended(
+        {
+            "a": "ValueError: it broke",
+            "b": "not begun, for it needs a, which failed",
+            "c": "not begun, for it needs b, which failed",
+        }
+    )
+    assert order() == ["+a", "+d", "-d"]
+    assert "b: not begun, for it needs a, which failed" in capsys.readouterr().err
 
 
 def test_a_failure_stops_no_other_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import toys
 from cli_runner import Ran, Run, refused
 from PIL import Image
+from safetensors.torch import load_file
 
 from transduce.comparison import compare as comparing
 from transduce.comparison.compare import compare, default_jobs
@@ -150,6 +152,29 @@ def test_a_variant_that_breaks_harms_no_other(
     results = json.loads(Path("broken/results.json").read_bytes())
     assert results["runs"][0]["failure"] == "RuntimeError: the objective broke"
     assert results["rows"][1]["figures"]["bleu"]["deviation"] is None
+
+
+@pytest.mark.slow
+def test_a_variant_that_goes_on_from_another(
+    folder: Path, compared: subprocess.CompletedProcess[str], run: Run, monkeypatch: pytest.MonkeyPatch, warm: str
+) -> None:
+    """What it goes on from is there already and is used; a rate of next to nothing leaves its weights as they were."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "executable", warm)
+    shutil.copytree("out/post", "longer/post")
+    longer = (
+        '[[variant]]\nname = "longer"\nsettings.training.start_from = "{post}"\n'
+        'settings.training.learning_rate = { kind = "constant", rate = 1e-12 }\n'
+    )
+    Path("longer.toml").write_text(COMMON + POST + longer, encoding="utf-8")
+    ran = run("compare", "longer.toml", "data.folder=corpus", "seeds=[2]", "--output", "longer")
+    assert ran.code == 0, ran.err
+    assert "post, seed 2" not in ran.err
+    assert "Built on the runs of post, whose training is not in their time and budget: longer." in ran.out.decode()
+    first, second = (load_file(f"longer/{name}/seed-2/model.safetensors") for name in ("post", "longer"))
+    assert all(torch.allclose(first[name], second[name], atol=1e-9, rtol=0) for name in first)
+    other = load_file("out/post/seed-1/model.safetensors")
+    assert not all(torch.allclose(first[name], other[name], atol=1e-9, rtol=0) for name in first)
 
 
 @pytest.mark.slow

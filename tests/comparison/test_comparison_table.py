@@ -129,6 +129,15 @@ def test_markdown_and_notes(results: Results) -> None:
     assert "side by side" in as_markdown(summarise(Plan("f", ("rnn",), "", "", ()), runs, "test", {}))
 
 
+def test_what_is_built_on_other_runs_is_said_once(results: Results) -> None:
+    assert "Built on" not in as_markdown(results)
+    runs = tuple(PlannedRun(name, 1, Config(), ("rnn",)) for name in ("big|one", "bad"))
+    built = summarise(Plan("f", ("rnn", "big|one", "bad"), "", "", runs), results.runs, "test", {})
+    assert as_markdown(built).count("Built on") == 1
+    said = "Built on the runs of rnn, whose training is not in their time and budget: big|one, bad."
+    assert said in as_markdown(built)
+
+
 def test_csv_and_json(results: Results) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(results))))
     assert [row["variant"] for row in rows] == ["rnn", "rnn", "big|one", "big|one", "bad", "bad"]

@@ -92,6 +92,22 @@ def test_a_base_lies_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert settings(plan(tmp_path / "sub", text, "base=mine.toml"), "a")["license"] == "mine"
 
 
+def test_a_variant_names_the_run_of_another(tmp_path: Path) -> None:
+    """The one with the same seed, in the folder where all will be, wherever in the settings."""
+    text = HEAD + (
+        '[[variant]]\nname = "a.1"\n[[variant]]\nname = "b"\nsettings.training.start_from = "{a.1}"\n'
+        '[[variant]]\nname = "c"\nsettings.training.start_from = "{b}"\n'
+        'settings.objective.terms = [{ kind = "distillation", teacher = "{a.1}" }]\n'
+    )
+    found = plan(tmp_path, text)
+    assert [run.after for run in found.runs] == [(), (), ("a.1",), ("a.1",), ("b", "a.1"), ("b", "a.1")]
+    assert settings(found, "a.1")["training.start_from"] == ""
+    assert settings(found, "b", 2)["training.start_from"] == "runs/compare/some/a.1/seed-2"
+    elsewhere = read_plan(tmp_path / "some.toml", output=Path("out"))
+    (term,) = settings(elsewhere, "c", 2)["objective.terms"]
+    assert (term["teacher"], settings(elsewhere, "c")["training.start_from"]) == ("out/a.1/seed-2", "out/b/seed-1")
+
+
 @pytest.mark.parametrize(
     ("text", "overrides", "expected"),
     [
@@ -142,6 +158,16 @@ def test_a_base_lies_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
             '[[variant]]\nname = "a"\nscaled.model.d_model = "x"',
             [],
             "FILE: variant 'a': scaled.model.d_model: expected a number to multiply 512 by, got 'x'",
+        ),
+        (
+            '[[variant]]\nname = "a"\nsettings.training.start_from = "{a}"',
+            [],
+            "variant 'a': settings: '{a}' is the run of no variant that stands before it in the file; these are none",
+        ),
+        (
+            '[[variant]]\nname = "a"\n[[variant]]\nname = "b"\nsettings.training.start_from = "{c}"',
+            [],
+            "variant 'b': settings: '{c}' is the run of no variant that stands before it in the file; these are a",
         ),
         ('base = "tinny"\n[[variant]]\nname = "a"', [], "'tinny' is neither a .toml file nor a preset"),
     ],

@@ -24,13 +24,17 @@ LOOK_SECONDS = 0.2  # between two looks at the children
 
 @dataclass(frozen=True)
 class Task:
-    """A call of `python -m MODULE WORDS`; `done` tells how much of `total` it has done, for the progress line."""
+    """A call of `python -m MODULE WORDS`; `done` tells how much of `total` it has done, for the progress line.
+
+    It waits for the tasks labelled `after` that stand before it, and fails with them.
+    """
 
     label: str
     words: tuple[str, ...]
     log: Path
     total: int
     done: Callable[[], int]
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,10 @@ def run_tasks(title: str, unit: str, tasks: Sequence[Task], jobs: int, threads: 
             while waiting or running:
                 if stop.signal and waiting:
                     waiting.clear()
-                while waiting and len(running) < jobs:
-                    running.append(_Child(waiting.pop(0), environment))
+                _leave_out(waiting, failures, progress)
+                while len(running) < jobs and (task := _next(waiting, running)):
+                    waiting.remove(task)
+                    running.append(_Child(task, environment))
                 _look(running, failures, seen, progress, stop)
                 time.sleep(LOOK_SECONDS)
         finally:  # something of ours failed, or a second Ctrl-C: nothing may go on by itself
@@ -110,6 +116,23 @@ def run_tasks(title: str, unit: str, tasks: Sequence[Task], jobs: int, threads: 
                 child.terminate()
                 child.close()
     return Ended({} if stop.signal else failures, stop.signal)
+
+
+def _next(waiting: Sequence[Task], running: Sequence[_Child]) -> Task | None:
+    """The first task that has nothing to wait for."""
+    unfinished = {child.task.label for child in running} | {task.label for task in waiting}
+    return next((task for task in waiting if unfinished.isdisjoint(task.after)), None)
+
+
+def _leave_out(waiting: list[Task], failures: dict[str, str], progress: Progress) -> None:
+    """Tasks that wait for one that failed fail with it; in order, so that what waits for them does too."""
+    for task in list(waiting):
+        needed = next((label for label in task.after if label in failures), None)
+        if needed is not None:
+            waiting.remove(task)
+            progress.advance(task.total - task.done())
+            failures[task.label] = f"not begun, for it needs {needed}, which failed"
+            progress.say(f"{task.label}: {failures[task.label]}")
 
 
 def _look(

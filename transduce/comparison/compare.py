@@ -19,7 +19,7 @@ from transduce.comparison.children import Ended, Task, run_tasks
 from transduce.comparison.history import has_ended, last_reported
 from transduce.comparison.measure import fingerprint, held_out, read_measured
 from transduce.comparison.pictures import draw_pictures
-from transduce.comparison.plan import Plan, PlannedRun, read_plan
+from transduce.comparison.plan import Plan, PlannedRun, label, output_of, read_plan
 from transduce.comparison.results import Results, compare_with_baseline, read_run, summarise
 from transduce.comparison.table import as_csv, as_markdown
 from transduce.data.corpus import Corpus
@@ -49,7 +49,8 @@ def compare(
     `overrides` are `key=value` words for all variants; `output` is runs/compare/NAME unless said; `jobs` 0 is what
     suits the machine.
     """
-    return run_plan(read_plan(file, overrides), Path(output or f"runs/compare/{Path(file).stem}"), jobs)
+    folder = Path(output or output_of(file))
+    return run_plan(read_plan(file, overrides, folder), folder, jobs)
 
 
 def run_plan(plan: Plan, output: Path, jobs: int = 0) -> Compared:
@@ -163,7 +164,8 @@ def _training(run: PlannedRun, output: Path) -> Task:
     words = ("transduce", "train", str(run.beside(output, "toml")), "--output", str(folder))
     total, unit = _budget(run)
     done = partial(last_reported, folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
-    return Task(run.label, words, run.beside(output, "log"), total, done)
+    after = tuple(label(variant, run.seed) for variant in run.after)
+    return Task(run.label, words, run.beside(output, "log"), total, done, after)
 
 
 def _budget(run: PlannedRun) -> tuple[int, str]:

@@ -8,6 +8,9 @@
     name = "pre"
     settings.model.encoder.residual = "pre_norm"
     scaled.model.encoder.d_ff = 0.5           # times what the base has
+    [[variant]]
+    name = "longer"
+    settings.training.start_from = "{pre}"    # the run folder of that variant with the same seed; it is trained first
 
 Laid one over the other: the base, the common settings, the command line, the variant's own. So the command line
 changes the ground that all variants stand on, and not what tells them apart.
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from transduce.experiment import Config
 
 _OWN = ("base", "seeds", "baseline", "language")  # keys of the command line that are the comparison's, not a run's
 _BUDGET = ("training.steps", "training.minutes")
+_NAMED = re.compile(r"\{(.*)\}")  # a text that is wholly this is the run folder of another variant
 
 
 @dataclass(frozen=True)
@@ -66,21 +70,35 @@ class Comparison:
             raise ConfigError(f"baseline: {self.baseline!r} is no variant; variants are {', '.join(names)}")
 
 
+def label(variant: str, seed: int) -> str:
+    """What a run is called where people read of it."""
+    return f"{variant}, seed {seed}"
+
+
+def run_folder(output: Path, variant: str, seed: int) -> Path:
+    """Where a run lies in the folder of its comparison."""
+    return output / variant / f"seed-{seed}"
+
+
 @dataclass(frozen=True)
 class PlannedRun:
-    """One variant with one seed; an ordinary run in a folder of its own."""
+    """One variant with one seed; an ordinary run in a folder of its own.
+
+    `after` are the variants whose runs with this seed its config names, so that they must be trained before it.
+    """
 
     variant: str
     seed: int
     config: Config
+    after: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
-        return f"{self.variant}, seed {self.seed}"
+        return label(self.variant, self.seed)
 
     def folder(self, output: Path) -> Path:
         """The run folder; files about it lie beside it, as `seed-1.log`."""
-        return output / self.variant / f"seed-{self.seed}"
+        return run_folder(output, self.variant, self.seed)
 
     def beside(self, output: Path, ending: str) -> Path:
         """`seed-1.log` for "log"."""
@@ -98,8 +116,16 @@ class Plan:
     runs: tuple[PlannedRun, ...]
 
 
-def read_plan(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
-    """The plan in a comparison file; a ConfigError names the file, the variant and the dotted key."""
+def output_of(file: str | Path) -> Path:
+    """The folder of a comparison for which none was named."""
+    return Path(f"runs/compare/{Path(file).stem}")
+
+
+def read_plan(file: str | Path, overrides: Sequence[str] = (), output: Path | None = None) -> Plan:
+    """The plan in a comparison file; a ConfigError names the file, the variant and the dotted key.
+
+    `output` is the folder it will be carried out in, in which a variant finds the run of another.
+    """
     if not Path(file).is_file():
         raise ConfigError(
             f"{file}: no such file; give a comparison file, a .toml file with a [[variant]] for each thing to compare"
@@ -110,16 +136,18 @@ def read_plan(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
     written = configs.layers(Comparison, file, own)
     comparison = configs.resolve(Comparison, written)
     ground = _ground(comparison, written.origins.get("base", ""), common, str(file))
+    names = tuple(variant.name for variant in comparison.variant)
     runs = []
-    for variant in comparison.variant:
+    for number, variant in enumerate(comparison.variant):
         try:
-            merged = _laid(variant, ground)
             for seed in comparison.seeds:
+                folders = {name: str(run_folder(output or output_of(file), name, seed)) for name in names[:number]}
+                placed, after = _placed(variant, folders)
+                merged = _laid(placed, ground)
                 configs.merge(Config, merged, {"seed": seed}, origin="seeds")
-                runs.append(PlannedRun(variant.name, seed, configs.resolve(Config, merged)))
+                runs.append(PlannedRun(variant.name, seed, configs.resolve(Config, merged), after))
         except ConfigError as error:
             raise ConfigError(f"{file}: variant '{variant.name}': {error}") from None
-    names = tuple(variant.name for variant in comparison.variant)
     return Plan(Path(file).stem, names, comparison.baseline, comparison.language, tuple(runs))
 
 
@@ -136,6 +164,29 @@ def _ground(comparison: Comparison, place: str, overrides: Sequence[str], file: 
             raise ConfigError("seed: every variant is trained with each seed of the comparison; set seeds=[1, 2, 3]")
         configs.merge(Config, merged, tree, origin)
     return merged
+
+
+def _placed(variant: Variant, folders: Mapping[str, str]) -> tuple[Variant, tuple[str, ...]]:
+    """The variant with the folders of the earlier ones that it names put in, and their names."""
+    named: list[str] = []
+
+    def put_in(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: put_in(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [put_in(inner) for inner in value]
+        found = _NAMED.fullmatch(value) if isinstance(value, str) else None
+        if found is None:
+            return value
+        if found[1] not in folders:
+            raise ConfigError(
+                f"settings: {value!r} is the run of no variant that stands before it in the file;"
+                f" these are {', '.join(folders) or 'none'}"
+            )
+        named.append(found[1])
+        return folders[found[1]]
+
+    return replace(variant, settings=put_in(variant.settings)), tuple(dict.fromkeys(named))
 
 
 def _laid(variant: Variant, ground: configs.Layers) -> configs.Layers:

@@ -41,7 +41,8 @@ class Figure:
 class Row:
     """One variant. `figures` and `lengths` (BLEU by range of source words) are empty if no run of it ended well.
 
-    `p_value` is that of its BLEU against the baseline's; None where there is none to be tested against.
+    `p_value` is that of its BLEU against the baseline's; None where there is none to be tested against. `after` are the
+    variants whose training it builds on.
     """
 
     variant: str
@@ -51,6 +52,7 @@ class Row:
     lengths: dict[str, Figure]
     p_value: float | None
     curve: tuple[Point, ...]
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,9 @@ def read_run(run: PlannedRun, output: Path, failure: str, side_by_side: int) -> 
 def summarise(plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mapping[str, float]) -> Results:
     """Rows in the order of the plan."""
     measured = [run.measured for run in runs if run.measured]
+    after = {run.variant: run.after for run in plan.runs}
     rows = tuple(
-        _row(variant, [run for run in runs if run.variant == variant], p_values.get(variant))
+        _row(variant, [run for run in runs if run.variant == variant], p_values.get(variant), after.get(variant, ()))
         for variant in plan.variants
     )
     return Results(
@@ -142,7 +145,7 @@ def summarise(plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mappi
     )
 
 
-def _row(variant: str, runs: Sequence[RunResult], p_value: float | None) -> Row:
+def _row(variant: str, runs: Sequence[RunResult], p_value: float | None, after: tuple[str, ...]) -> Row:
     good = [run for run in runs if not run.failure]
     figures = {}
     for name, take in FIGURES.items():
@@ -154,7 +157,7 @@ def _row(variant: str, runs: Sequence[RunResult], p_value: float | None) -> Row:
         for length in run.measured.lengths if run.measured else ():
             ranges.setdefault(length.range, []).append(length.bleu)
     lengths = {name: figure(values) for name, values in ranges.items()}
-    return Row(variant, len(runs), len(runs) - len(good), figures, lengths, p_value, mean_curve(good))
+    return Row(variant, len(runs), len(runs) - len(good), figures, lengths, p_value, mean_curve(good), after)
 
 
 def mean_curve(runs: Sequence[RunResult]) -> tuple[Point, ...]:

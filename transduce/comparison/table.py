@@ -96,6 +96,9 @@ def notes(results: Results) -> Iterator[str]:
         )
     if results.side_by_side:
         yield "Training tokens/s and time were measured with several runs side by side, decoding one run at a time."
+    for ground in dict.fromkeys(row.after for row in results.rows if row.after):
+        built = ", ".join(row.variant for row in results.rows if row.after == ground)
+        yield f"Built on the runs of {' and '.join(ground)}, whose training is not in their time and budget: {built}."
     for row in results.rows:
         if 0 < row.failed < row.seeds:
             yield f"{row.variant}: {row.failed} of {row.seeds} runs failed; the figures are those of the others."
