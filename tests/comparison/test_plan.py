@@ -74,6 +74,9 @@ def test_scaled_numbers_follow_the_base(tmp_path: Path) -> None:
     assert (own["model.d_model"], own["model.dropout"], own["model.encoder.layers"]) == (64, 0.2, 1)
     assert settings(plan(tmp_path, text, "model.d_model=32"), "a")["model.d_model"] == 16
     assert settings(plan(tmp_path, text, "base=small"), "a")["model.d_model"] == 128
+    found_by_trying = HEAD + '[[variant]]\nname = "a"\nscaled.data.tokens = 0.25\n'
+    assert settings(plan(tmp_path, found_by_trying), "a")["data.tokens"] == 512
+    assert settings(plan(tmp_path, found_by_trying, "data.tokens=0"), "a")["data.tokens"] == 0
 
 
 def test_keys_of_the_comparison_on_the_command_line(tmp_path: Path) -> None:

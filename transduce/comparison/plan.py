@@ -204,13 +204,15 @@ def _laid(variant: Variant, ground: configs.Layers) -> configs.Layers:
 
 
 def _product(key: str, flat: Mapping[str, Any], factor: Any) -> int | float:
-    """The base's number times the factor; a whole number stays whole, and at least 1."""
+    """The base's number times the factor; a whole number stays whole, at least 1, and 0 (off) stays 0."""
     old = flat.get(key)
     if isinstance(old, bool) or not isinstance(old, int | float):
         raise ConfigError(f"scaled.{key}: the base has no number to multiply there, but {old!r}")
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         raise ConfigError(f"scaled.{key}: expected a number to multiply {old} by, got {factor!r}")
-    return max(1, round(old * factor)) if isinstance(old, int) else old * factor
+    if not isinstance(old, int):
+        return old * factor
+    return max(1, round(old * factor)) if old else 0
 
 
 def _leaves(tree: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
