@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -150,6 +151,23 @@ def test_odd_text_does_not_crash() -> None:
     assert EXACT["bpe"].decode(EXACT["bpe"].encode(["?\ud800?"])[0]) == "?\ufffd?"
     odd_lines = [*SOURCE, "a\0b", "x" * 100_000, "", "\u2028"]
     assert SentencePiece(vocabulary=400).train(odd_lines, TARGET).tokenizers.source.size == 400
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_texts_are_given_one_by_one_and_have_the_tokens_of_a_list(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a list sentencepiece starts a thread, which a server waits for with every text."""
+    tokenizer = train(model).source
+    texts = [*SOURCE[:50], "", " ", " ab  cd\te ", "klm\nop", "漢字" * 50]
+    processor: Any = tokenizer._processor
+    real, asked = processor.encode, []
+
+    def encode(text: object) -> object:
+        asked.append(text)
+        return real(text)
+
+    monkeypatch.setattr(processor, "encode", encode)
+    assert tokenizer.encode(texts) == real(texts, num_threads=1)
+    assert asked == texts
 
 
 def test_separate_vocabularies_and_files(tmp_path: Path) -> None:

@@ -82,18 +82,13 @@ class Renumbered:
             if number is not None:
                 self._own[number] = own
 
-    def encode(self, text: str | Sequence[str], num_threads: int = 1) -> Any:
-        """Tokens of a text, or of each of several. A tag that the table has, at the very start, is one token."""
-        if isinstance(text, str):
-            return self.encode([text])[0]
-        tags = [self._table.tag_of(one) for one in text]
-        bare = [one[len(tag) :] for one, tag in zip(text, tags, strict=True)]
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text. A tag that the table has, at the very start, is one token."""
+        tag = self._table.tag_of(text)
         # As strings: characters that this model does not know may still be in the table, from the other side.
-        cut = self._processor.encode(bare, out_type=str, num_threads=num_threads)
-        unknown = self._table.symbols.unk
+        pieces = self._processor.encode(text[len(tag) :], out_type=str)
         return [
-            [self._table.numbers.get(piece, unknown) for piece in ([tag, *pieces] if tag else pieces)]
-            for tag, pieces in zip(tags, cut, strict=True)
+            self._table.numbers.get(piece, self._table.symbols.unk) for piece in ([tag, *pieces] if tag else pieces)
         ]
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -89,8 +89,8 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokens of each text, without start and end."""
-        clean = [_printable(text) for text in texts]
-        return self._processor.encode(clean, num_threads=1)  # type: ignore[no-any-return]
+        # One by one: for a list sentencepiece starts a thread, even for one text, and waits until it had its turn.
+        return [self._processor.encode(_printable(text)) for text in texts]
 
     def sample(self, sentences: Sequence[Tokens], alpha: float, seed: int) -> list[list[int]]:
         """The same sentences in other pieces, drawn anew for each: the same ones for the same seed, in any process.

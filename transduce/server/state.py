@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TypeVar
 
 from transduce.detection import Detector
@@ -17,7 +16,6 @@ from transduce.server.keys import Keys
 from transduce.server.meter import Meter
 from transduce.server.models import Models, Served
 from transduce.server.settings import Settings
-from transduce.server.tokens import direct
 
 T = TypeVar("T")
 
@@ -27,7 +25,6 @@ class State:
 
     def __init__(self, served: Sequence[Served], settings: Settings) -> None:
         self.settings = settings
-        served = [replace(one, translator=direct(one.translator)) for one in served]
         self.models = Models(served, settings.pivot)
         self.gate = Gate(settings.queue_tokens, settings.patience)
         self.meter = Meter(self)
