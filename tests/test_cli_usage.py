@@ -144,25 +144,25 @@ def test_the_flags_are_these_and_no_others() -> None:
         )
         for name, command in commands().items()
     }
-    model = "--ensemble --engine --device --trust"
+    opening = "--engine --precision --graphs --device --trust"
+    model = f"--ensemble {opening}"
     assert flags == {
         "": "--version --install-completion --show-completion",
         "prepare": "--shard --wait --merge",
         "doctor": "",
         "train": "--output -o",
         "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --search"
-        " --json --alignments --pieces --ensemble --engine --precision --graphs --device --trust",
-        "transcribe": "--input -i --output -o --beam --n-best --search --skip --json --ensemble --device --trust",
+        f" --json --alignments --pieces {model}",
+        "transcribe": f"--input -i --output -o --beam --n-best --search --skip --json {model}",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",
         "evaluate": "--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --json"
         f" {model}",
-        "serve": "--host --port --api-keys --engine --device --trust",
-        "inspect": "--model -m --output -o --to --beam --target --prefix --part --layer --head --engine --device"
-        " --trust",
+        "serve": f"--host --port --api-keys {opening}",
+        "inspect": f"--model -m --output -o --to --beam --target --prefix --part --layer --head {opening}",
         "average": "--last --best",
         "convert": "--quantize",
-        "distill": "--output -o --corpus --ensemble --beam --best-of --keep-original --workers --device --trust",
+        "distill": f"--output -o --corpus --ensemble --beam --best-of --keep-original --workers {opening}",
         "plot": "--output -o",
         "compare": "--output -o --jobs",
         "pipeline": "--from --until --list",

@@ -92,6 +92,20 @@ def test_what_auto_gives_to_torch_from_the_start_is_told_too(
     assert not capsys.readouterr().err
 
 
+def test_what_stands_behind_is_opened_as_was_asked(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def open_torch(folders: object, device: str, trust: bool, *rest: object) -> transduce.Translator:
+        asked.append((device, trust, *rest))
+        return transduce.load(both, "cpu", engine="native")
+
+    translator = transduce.load(both, "cpu", trust=True, graphs="off")
+    monkeypatch.setattr("transduce.loading._open_torch", open_torch)
+    with pytest.raises(EngineRefusal, match="it has no beam of 9"):
+        translator("five", to="de", beam=9)
+    assert asked == [("cpu", True, (), "fp32", "off")]
+
+
 def test_an_engine_that_was_not_built(both: Path, toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     (both / "model.native").write_bytes(b"not built")
     translator = transduce.load(both, "cpu")

@@ -35,6 +35,7 @@ Integers = npt.NDArray[np.int64]
 SETTINGS = "settings.json"
 # Source tokens of a chunk, which is what a kill may lose in each process; a GPU is busy only with many at once.
 CPU_CHUNK, GPU_CHUNK = 4096, 65536
+_EARLIER = {"precision": "fp32"}  # of work from before there was a choice
 _CHANGEABLE = ("keep_original",)  # decides only how finished chunks are put together
 
 
@@ -65,6 +66,8 @@ def distill(
     workers: int = 0,
     trust: bool = False,
     chunk_tokens: int = 0,
+    precision: str = "fp32",
+    graphs: str = "auto",
 ) -> Distilled:
     """Translate the training sources of a prepared corpus (the run's own if none is named) into a new corpus.
 
@@ -73,7 +76,8 @@ def distill(
     search, and else 0. `best_of` = n takes, of the n best translations, the one nearest to the original target by
     chrF. `keep_original` adds the original pairs after the new ones. On CPUs `workers` processes of one thread each
     share the work, 0 for one on each core. A call that was stopped goes on when it is repeated; `chunk_tokens` (0: by
-    device) is how much is done at a time.
+    device) is how much is done at a time. `device`, `trust`, `precision` and `graphs` are those of `transduce.load`;
+    the engine is torch.
     """
     from transduce.engines.torch_engine import pick_device  # torch comes with it: only now
     from transduce.training.run_folder import read_config
@@ -84,13 +88,8 @@ def distill(
         )
     config, output = read_config(Path(run), trust), Path(output).absolute()
     opened = _open_corpus(str(corpus), config.data.folder, run)
-    if opened.reader is not None:
-        raise DataError(
-            f"{opened.folder}: holds {opened.reader.kind}, and only sources of text are distilled; transcribe them,"
-            " and prepare them with these texts"
-        )
     runs = tuple(map(str, (run, *ensemble)))
-    teacher = Teacher(runs, tuple(map(weights_digest, runs)), str(pick_device(device)), trust)
+    teacher = Teacher(runs, tuple(map(weights_digest, runs)), str(pick_device(device)), trust, precision, graphs)
     try:
         translator = teacher.load()
         _check_tokenizer(opened, translator, run)
@@ -144,7 +143,13 @@ def _open_corpus(given: str, own: str, run: str | Path) -> Corpus:
             f"{run}: was trained on the corpus {own or '(none)'}, which is not there (seen from {Path.cwd()}); "
             "say where a prepared corpus lies with --corpus FOLDER"
         )
-    return Corpus.open(given or own)
+    opened = Corpus.open(given or own)
+    if opened.reader is not None:
+        raise DataError(
+            f"{opened.folder}: holds {opened.reader.kind}, and only sources of text are distilled; transcribe them,"
+            " and prepare them with these texts"
+        )
+    return opened
 
 
 def _check_tokenizer(corpus: Corpus, translator: Translator, run: str | Path) -> None:
@@ -177,7 +182,7 @@ def _begin(work: Work, facts: dict[str, Any], chunk_tokens: int) -> int:
         tokens = chunk_tokens or (CPU_CHUNK if work.teacher.on_cpu else GPU_CHUNK)
         write_text(path, json.dumps({**facts, "chunk_tokens": tokens}, indent=1) + "\n")
         return tokens
-    before = json.loads(path.read_bytes())
+    before = {**_EARLIER, **json.loads(path.read_bytes())}
     now = {**facts, "chunk_tokens": chunk_tokens or before["chunk_tokens"]}
     for key in sorted((before.keys() | now.keys()) - {*_CHANGEABLE}):
         if before.get(key) != now.get(key):
@@ -250,7 +255,7 @@ def _is_complete(output: Path, facts: dict[str, Any]) -> bool:
     """Whether this very corpus is there already."""
     if not (output / MANIFEST).is_file():
         return False
-    found = Corpus.open(output).manifest.get("distillation", {})
+    found = {**_EARLIER, **Corpus.open(output).manifest.get("distillation", {})}
     return bool({key: value for key, value in found.items() if key != "kept"} == facts)
 
 

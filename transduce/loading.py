@@ -78,7 +78,9 @@ def load(
         raise reason
     if graphs in ("on", "compiled"):
         _say_no_graphs("the native engine, which runs on the CPU,")
-    return _open_native(folders[0], trust) if engine == "native" else _open_either(folders[0], trust)
+    if engine == "native":
+        return _open_native(folders[0], trust)
+    return _open_either(folders[0], trust, lambda: _open_torch(folders, device, trust, weights, precision, graphs))
 
 
 def _say_no_graphs(who: str) -> None:
@@ -105,7 +107,7 @@ def _not_native(
     return None
 
 
-def _open_either(folder: Path, trust: bool) -> Translator:
+def _open_either(folder: Path, trust: bool, with_torch: Callable[[], Translator]) -> Translator:
     """The native engine, with torch behind it."""
 
     def open_torch(refusal: EngineRefusal) -> Translator:
@@ -118,7 +120,7 @@ def _open_either(folder: Path, trust: bool) -> Translator:
             raise EngineRefusal(
                 f"{refusal} (here torch cannot do it instead: it is not installed; pip install 'transduce[train]')"
             )
-        return _open_torch([folder], "auto", trust, (), "fp32", "auto")
+        return with_torch()
 
     def second(refusal: EngineRefusal) -> Engine:
         return open_torch(refusal).engine

@@ -43,6 +43,8 @@ class Teacher:
     digests: tuple[str, ...]
     device: str
     trust: bool
+    precision: str = "fp32"
+    graphs: str = "auto"
 
     @property
     def on_cpu(self) -> bool:
@@ -70,7 +72,14 @@ def _load(teacher: Teacher) -> Translator:
                 f"{run}: its weights have changed since the work began; distill with a model that is not in training "
                 "any more, or with a copy of its folder"
             )
-    translator = load(list(teacher.runs), teacher.device, teacher.trust, engine="torch")
+    translator = load(
+        list(teacher.runs),
+        teacher.device,
+        teacher.trust,
+        engine="torch",
+        precision=teacher.precision,
+        graphs=teacher.graphs,
+    )
     if not teacher.on_cpu:
         translator.batch_tokens = GPU_BATCH
     return translator
@@ -121,7 +130,7 @@ class Work:
         """What decides the translations: a stopped run goes on only with the same."""
         models, pairs = list(self.teacher.digests), self.pairs
         own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
-        return {**own, **configs.flatten(Chosen(self.search))}
+        return {**own, "precision": self.teacher.precision, **configs.flatten(Chosen(self.search))}
 
     def path(self, number: int) -> Path:
         return self.folder / f"{number:07d}"

@@ -70,6 +70,9 @@ def test_tones_are_learned_and_written_down(made: Path, run: Run) -> None:
     assert ran.out.decode().split("\n")[:-1] == heard
     ran = run("transcribe", str(made / "run"), *paths[:2], "--json", "--beam", "2", "--n-best", "2", "--device", "cpu")
     assert [json.loads(line)["text"] for line in ran.out.decode().split("\n")[:-1]] == heard[:2]
+    rounded = ("--precision", "bf16", "--engine", "torch", "--graphs", "off")
+    ran = run("transcribe", str(made / "run"), *paths[:5], *rounded, "--device", "cpu")
+    assert ran.lines == transduce.load(made / "run", "cpu", precision="bf16")(paths[:5])
     ran = run("evaluate", str(made / "test.tsv"), str(made / "run"), "--json", "--device", "cpu")
     values = {one["name"]: one["value"] for one in json.loads(ran.out)["qualities"]}
     assert values["SER"] == pytest.approx(100 * (24 - right) / 24)

@@ -15,14 +15,9 @@ ModelAndTexts = Annotated[
         help="Folder of a model, if not the one that comes with transduce; texts, standard input if none.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.")]
-Engine = Annotated[str, typer.Option(help="auto, torch or native (for converted models).")]
-Precision = Annotated[str, typer.Option(help="With torch: fp32, or bf16 (weights of 16 bits, faster on a GPU).")]
-Graphs = Annotated[str, typer.Option(help="Steps of torch on a GPU, recorded and replayed: auto, on, off or compiled.")]
 InputFiles = Annotated[
     list[Path] | None, typer.Option("--input", "-i", help="File to translate, a line at a time; repeatable.")
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")]
 Ensemble = Annotated[
     list[Path] | None, typer.Option("--ensemble", metavar="MODEL", help="A further model to average with; repeatable.")
 ]

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from transduce import config as configs
-from transduce.cli.arguments import Device, Ensemble, Trust, Words, split_words
+from transduce.cli.arguments import Ensemble, Words, split_words
+from transduce.cli.opening import Opening, opens_models
 from transduce.errors import ConfigError, DataError
 
 
@@ -67,6 +68,7 @@ def doctor(words: Words = None) -> None:
     check_not_empty(report)
 
 
+@opens_models
 def distill(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of the model that translates.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Corpus folder to write; work that is there goes on.")],
@@ -82,8 +84,8 @@ def distill(
     ] = 1,
     keep_original: Annotated[bool, typer.Option("--keep-original", help="Add the original pairs.")] = False,
     workers: Annotated[int, typer.Option(help="Processes on CPUs; 0 = one on each core.")] = 0,
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Write a corpus whose training targets are a model's translations (sequence-level distillation).
 
@@ -97,6 +99,11 @@ def distill(
     """
     from transduce.distillation import distill as make
 
+    if opening.engine not in ("auto", "torch"):
+        raise ConfigError(
+            f"engine: expected auto or torch, got {opening.engine!r}; a corpus is distilled with the weights that were"
+            " trained, which torch runs"
+        )
     made = make(
         run,
         output,
@@ -105,9 +112,11 @@ def distill(
         beam=beam,
         best_of=best_of,
         keep_original=keep_original,
-        device=device,
+        device=opening.device,
         workers=workers,
-        trust=trust,
+        trust=opening.trust,
+        precision=opening.precision,
+        graphs=opening.graphs,
     )
     if made.reason in signal.Signals.__members__:
         raise typer.Exit(128 + signal.Signals[made.reason])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from transduce.cli.arguments import BeamSize, Device, Engine, Language, Trust
+from transduce.cli.arguments import BeamSize, Language
+from transduce.cli.opening import Opening, opens_models
 from transduce.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from transduce.inspection.views import View
 
 
+@opens_models
 def inspect(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="A sentence, or several to compare.")],
     model: Annotated[
@@ -34,9 +36,8 @@ def inspect(
     part: Annotated[Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention to draw.")] = "cross",
     layer: Annotated[int | None, typer.Option(help="Its layer, from 0; default: the mean of all.")] = None,
     head: Annotated[int | None, typer.Option(help="Its head, from 0; default: the mean of all.")] = None,
-    engine: Engine = "auto",
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Look inside: attention of every head, the beam's tree, what was nearly said at each step, the logit lens.
 
@@ -54,14 +55,13 @@ def inspect(
     from transduce.inspection.inspecting import inspect as look
     from transduce.inspection.inspecting import told_to
     from transduce.inspection.views import View
-    from transduce.loading import load
     from transduce.model_folder import shipped
 
     view = View(part, layer, head)
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
         raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
     asked = [Meant(one, False, texts) for one in model or ()] or [Meant(shipped(), True, texts)]
-    opened = [(one, load(one.folder, device, trust, engine=engine)) for one in asked]
+    opened = [(one, opening.load(one.folder)) for one in asked]
     told = told_to([translator for _, translator in opened], to)
     tags = [pick_targets(translator, one, "", own) for (one, translator), own in zip(opened, told, strict=True)]
     seen = [

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from transduce.cli.arguments import Device, Engine, Trust
+from transduce.cli.opening import Opening, opens_models
 from transduce.errors import UserError
 from transduce.extras import needed_by
 
 
+@opens_models
 def serve(
     words: Annotated[
         list[str] | None,
@@ -26,9 +27,8 @@ def serve(
     api_keys: Annotated[
         Path | None, typer.Option(help="File of API keys, one a line, that requests must have.")
     ] = None,
-    engine: Engine = "auto",
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Translate over HTTP: LibreTranslate's and DeepL's protocols and our own, a web page, requests batched together.
 
@@ -40,8 +40,6 @@ def serve(
 
         transduce serve models/everyday --host 0.0.0.0 --api-keys keys.txt requests_a_minute=60 pivot=en
     """
-    from transduce.loading import load
-
     with needed_by("transduce serve", extra="serve"):
         from transduce.server.application import application
         from transduce.server.models import open_models
@@ -58,7 +56,7 @@ def serve(
         settings = dataclasses.replace(settings, keys=_keys(api_keys))
     if host in LOCAL and not settings.hosts:
         settings = dataclasses.replace(settings, hosts=LOCAL)
-    models = open_models(folders or [str(shipped())], lambda folder: load(folder, device, trust, engine=engine))
+    models = open_models(folders or [str(shipped())], opening.load)
     serve(application(models, settings), host, port)
 
 

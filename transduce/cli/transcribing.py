@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transduce.cli.arguments import BeamSize, Device, Ensemble, JsonLines, ModelFolder, Output, Trust
+from transduce.cli.arguments import BeamSize, Ensemble, JsonLines, ModelFolder, Output
+from transduce.cli.opening import Opening, opens_models
 from transduce.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 WINDOW = 100  # files that are read at once
 
 
+@opens_models
 def transcribe(
     model: ModelFolder,
     files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="Recordings or pictures.")] = None,
@@ -32,8 +34,8 @@ def transcribe(
     ] = False,
     json_lines: JsonLines = False,
     ensemble: Ensemble = None,
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Write down what recordings say or pictures show: one line out for each file in, in order.
 
@@ -48,12 +50,11 @@ def transcribe(
 
         transduce transcribe runs/digits --input all.txt --skip > transcripts.txt
     """
-    from transduce.loading import load
     from transduce.output import chosen_search, read_list, translations_of, with_progress, write_translations, written
 
     if bool(files) == (input is not None):
         raise UserError("transcribe: expected files, or a list of them with --input FILE, and not both")
-    translator = load([model, *(ensemble or [])], device, trust, engine="torch")
+    translator = opening.load([model, *(ensemble or [])])
     if translator.reading is None:
         raise UserError(f"{model}: reads text, not recordings or pictures; use `transduce translate`")
     chosen = chosen_search(translator, search) if search else None

@@ -13,12 +13,9 @@ import typer
 from transduce.cli.arguments import (
     AlignmentsFile,
     BeamSize,
-    Device,
-    Engine,
     Ensemble,
     ErrorRates,
     Excluded,
-    Graphs,
     Included,
     InputFiles,
     JsonLines,
@@ -28,17 +25,17 @@ from transduce.cli.arguments import (
     MosesBLEU,
     Output,
     Pieces,
-    Precision,
     ReferenceText,
     SourceLanguage,
     SourceText,
     TargetText,
-    Trust,
 )
+from transduce.cli.opening import Opening, opens_models
 from transduce.errors import UserError
 from transduce.extras import needed_by
 
 
+@opens_models
 def translate(
     words: ModelAndTexts = None,
     input: InputFiles = None,
@@ -55,11 +52,8 @@ def translate(
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
     ensemble: Ensemble = None,
-    engine: Engine = "auto",
-    precision: Precision = "fp32",
-    graphs: Graphs = "auto",
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Translate texts, standard input or a file: one line out for each line in, in order.
 
@@ -74,13 +68,12 @@ def translate(
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
     """
     from transduce.cli.choosing import pick_targets, split_model
-    from transduce.loading import load
     from transduce.output import chosen_search, read_files, translations_of, with_progress, write_translations, written
 
     files = input or []
     meant = split_model(words or [], files)
     texts, folders = meant.texts, [meant.folder, *(ensemble or [])]
-    translator = load(folders, device, trust, engine=engine, precision=precision, graphs=graphs)
+    translator = opening.load(folders)
     tags = pick_targets(translator, meant, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     stream = translator.stream(
@@ -100,15 +93,15 @@ def translate(
         write_translations(shown, file, links, json_lines, translations_of(search) if search else n_best)
 
 
+@opens_models
 def score(
     model: ModelFolder,
     source: SourceText,
     target: TargetText,
     to: Language = "",
     ensemble: Ensemble = None,
-    engine: Engine = "auto",
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Print the log-probability that the model gives each pair, and its mean per token, tab-separated.
 
@@ -116,10 +109,9 @@ def score(
 
         transduce score runs/demo test.de test.en
     """
-    from transduce.loading import load
     from transduce.output import WINDOW, read_pairs, with_progress, written
 
-    translator = load([model, *(ensemble or [])], device, trust, engine=engine)
+    translator = opening.load([model, *(ensemble or [])])
     pairs = read_pairs(source, target)
     scored = (one for sources, targets in pairs.windows(WINDOW) for one in translator.score(sources, targets, to))
     with written(None) as file:
@@ -127,6 +119,7 @@ def score(
             file.write(f"{one.log_prob:.4f}\t{one.per_token:.4f}\n")
 
 
+@opens_models
 def align(
     model: ModelFolder,
     source: SourceText,
@@ -135,9 +128,8 @@ def align(
     layer: Annotated[int | None, typer.Option(help="Decoder layer, from 0, or -1 for the last; default: mean.")] = None,
     pieces: Pieces = False,
     ensemble: Ensemble = None,
-    engine: Engine = "auto",
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Print which source word the model looks at for each word of a given translation: 0-0 1-2 ..., a line a pair.
 
@@ -145,10 +137,9 @@ def align(
 
         transduce align runs/demo test.de test.en > links.txt
     """
-    from transduce.loading import load
     from transduce.output import WINDOW, read_pairs, with_progress, written
 
-    translator = load([model, *(ensemble or [])], device, trust, engine=engine)
+    translator = opening.load([model, *(ensemble or [])])
     pairs = read_pairs(source, target)
     unit: Literal["words", "pieces"] = "pieces" if pieces else "words"
     found = (
@@ -159,6 +150,7 @@ def align(
             file.write(f"{one.pharaoh()}\n")
 
 
+@opens_models
 def evaluate(
     reference: ReferenceText,
     hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
@@ -173,9 +165,8 @@ def evaluate(
     beam: BeamSize = 0,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ensemble: Ensemble = None,
-    engine: Engine = "auto",
-    device: Device = "auto",
-    trust: Trust = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Measure translations by BLEU, chrF and TER (sacreBLEU, with signatures), by length, and against another system.
 
@@ -194,7 +185,7 @@ def evaluate(
     heard = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = heard.targets if heard else list(read_lines(reference))
     sources = list(read_lines(source)) if source else heard.sources if heard else None
-    how = (sources, beam, to, device, trust, engine)
+    how = (opening, sources, beam, to)
     # What is read comes first: a name that is mistyped costs no translating.
     others = list(read_lines(other)) if other and not other.is_dir() else None
     if hypothesis.is_dir():
@@ -218,16 +209,13 @@ def evaluate(
         result.render(Console(soft_wrap=True))
 
 
-def _translated(
-    folders: list[Path], sources: list[str] | None, beam: int, to: str, device: str, trust: bool, engine: str
-) -> list[str]:
+def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> list[str]:
     """What a model, or an ensemble, makes of the sources."""
-    from transduce.loading import load
     from transduce.output import with_progress
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
-    translator = load(folders, device, trust, engine=engine)
+    translator = opening.load(folders)
     stream = translator.stream(sources, beam=beam, to=to)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
     return [translation.text for translation in shown]
