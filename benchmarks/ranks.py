@@ -1,10 +1,12 @@
 """Does a group survive the death of a member? torchrun and gloo ranks, one of them killed by SIGKILL, again and again.
 
     python benchmarks/ranks.py --kills 10 --sizes 2 4 --seed 1
+    python benchmarks/ranks.py --kills 10 --sizes 2 4 --seed 1 --all
 
-Each group is `torchrun --max-restarts ... -m transduce train`. A random rank is killed, half of the times at a random
-moment of the group's life, half as soon as it trains; torchrun starts the group again, which goes on from the last
-checkpoint. The end is compared with that of a group nobody disturbed. Finds processes in /proc: Linux only.
+Each group is `torchrun --max-restarts ... -m transduce train`. A random rank, or with `--all` every one, is killed,
+half of the times at a random moment of the group's life, half as soon as it trains; torchrun starts the group again,
+which goes on from the last checkpoint. The end is compared with that of a group nobody disturbed. Finds processes in
+/proc: Linux only.
 """
 
 from __future__ import annotations
@@ -93,8 +95,10 @@ class TorchGroup:
         return self.process.wait(LONGEST)
 
 
-def strike(group: TorchGroup, chance: random.Random, before: dict[int, int]) -> tuple[dict[int, int], bool] | None:
-    """Kill a rank of the group's next life; gives the ranks there were, and whether they trained. None: all is over."""
+def strike(
+    group: TorchGroup, chance: random.Random, before: dict[int, int], every: bool
+) -> tuple[dict[int, int], bool] | None:
+    """Kill in the group's next life; gives the ranks there were, and whether they trained. None: all is over."""
     started, aimed, wait = time.monotonic(), chance.random() < 0.5, chance.uniform(0, 8)
     alive, first = group.ranks(), -1
     while group.alive():
@@ -105,14 +109,15 @@ def strike(group: TorchGroup, chance: random.Random, before: dict[int, int]) -> 
             first = group.step() if first < 0 else first
             trained = group.step() > first
             if trained if aimed else time.monotonic() - started > wait:
-                os.kill(alive[chance.randrange(group.size)], signal.SIGKILL)
+                for rank in alive if every else [chance.randrange(group.size)]:
+                    os.kill(alive[rank], signal.SIGKILL)
                 return alive, trained
         time.sleep(0.01)
     return None
 
 
-def kill_ranks(folder: Path, size: int, kills: int, seed: int) -> Survival:
-    """Kill ranks of groups of one size, `kills` times in all, and compare the ends."""
+def kill_ranks(folder: Path, size: int, kills: int, seed: int, every: bool = False) -> Survival:
+    """Kill one rank, or every one, of groups of one size, `kills` times in all, and compare the ends."""
     chance, tally = random.Random(seed + size), Survival(size)
     folder.mkdir(parents=True)
     corpus = make_corpus(folder)
@@ -120,12 +125,12 @@ def kill_ranks(folder: Path, size: int, kills: int, seed: int) -> Survival:
     if calm.end():
         raise RuntimeError(Path(f"{calm.folder}.log").read_text())
     wanted = ending(calm.folder)
-    with Progress(f"Killing one of {size}", kills, "kills") as progress:
+    with Progress(f"Killing {'all' if every else 'one'} of {size}", kills, "kills") as progress:
         while tally.kills < kills:
             tally.groups += 1
             group = TorchGroup(size, corpus, folder / f"killed-{tally.groups}", restarts=kills)
             before: dict[int, int] = {}
-            while tally.kills < kills and (struck := strike(group, chance, before)):
+            while tally.kills < kills and (struck := strike(group, chance, before, every)):
                 before, trained = struck
                 tally.kills += 1
                 tally.training += trained
@@ -153,16 +158,17 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10, help="for each size")
     parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--all", action="store_true", help="kill every rank at once, and not one")
     options = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="transduce-ranks-") as folder:
         for size in options.sizes:
-            tally = kill_ranks(Path(folder) / str(size), size, options.kills, options.seed)
+            tally = kill_ranks(Path(folder) / str(size), size, options.kills, options.seed, options.all)
             print(
-                f"{size} ranks: one killed {tally.kills} times in {tally.groups} groups, {tally.training} of them while"
-                f" they trained; groups that came to their end: {tally.ended}, bit-identical to an undisturbed one:"
-                f" {tally.identical} of {tally.groups}; {tally.restarts / max(1, tally.training):.1f} s from a kill to"
-                " the next step"
+                f"{size} ranks: {'all' if options.all else 'one'} killed {tally.kills} times in {tally.groups} groups,"
+                f" {tally.training} of them while they trained; groups that came to their end: {tally.ended},"
+                f" bit-identical to an undisturbed one: {tally.identical} of {tally.groups};"
+                f" {tally.restarts / max(1, tally.training):.1f} s from a kill to the next step"
             )
     print(f"seed {options.seed}, {seconds_as_text(time.monotonic() - started)}")
 

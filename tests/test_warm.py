@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +74,25 @@ def test_when_the_fork_is_killed_the_program_dies_so(warm: str) -> None:
         assert process.stdout is not None
         os.kill(int(process.stdout.readline()), signal.SIGKILL)
         assert process.wait(30) == -signal.SIGKILL
+
+
+def call(warm: str, words: list[str], cut: int | None = None) -> None:
+    """What the program does until it is told who works for it, and there it dies; or when it has sent so many bytes."""
+    with socket.socket(socket.AF_UNIX) as server, Path(os.devnull).open("r+b") as nothing:
+        server.connect(ast.literal_eval(Path(warm).read_text().split("server.connect(")[1].split(")\n")[0]))
+        said = json.dumps([words, os.getcwd(), dict(os.environ)]).encode()
+        socket.send_fds(server, [len(said).to_bytes(8, "big")], [nothing.fileno()] * 3)
+        server.sendall(said[:cut])
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there it is Python itself")
+def test_nobody_works_for_a_program_that_was_killed_before_it_knew_who_does(warm: str, tmp_path: Path) -> None:
+    """Such a one would be a rank of a group that has long gone on without it."""
+    for number, cut in enumerate((None, 0, 10)):
+        call(warm, ["-c", f"import time; time.sleep(0.5); open({str(tmp_path / str(number))!r}, 'w')"], cut)
+    late = f"import time; time.sleep(1.5); open({str(tmp_path / 'late')!r}, 'w')"
+    assert subprocess.run([warm, "-c", late], check=False).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["late"]
 
 
 def test_when_the_program_is_killed_so_is_the_fork(warm: str) -> None:

@@ -49,10 +49,14 @@ def serve(address: str) -> None:
     with caller:
         size, streams, _, _ = socket.recv_fds(caller, 8, 3)
         with caller.makefile("rb") as file:
-            words, folder, environment = json.loads(file.read(int.from_bytes(size, "big")))
+            said = file.read(int.from_bytes(size, "big"))
+        if not said or len(said) < int.from_bytes(size, "big"):
+            os._exit(0)  # the caller was killed before it had said all
+        words, folder, environment = json.loads(said)
         worker = os.fork()
         if worker != 0:
-            caller.sendall(worker.to_bytes(8, "big"))
+            with contextlib.suppress(BrokenPipeError):  # a caller that was killed meanwhile, which is seen below
+                caller.sendall(worker.to_bytes(8, "big"))
             ended = os.pidfd_open(worker)
             if ended not in select.select([caller, ended], [], [])[0]:
                 os.kill(worker, signal.SIGKILL)  # as its caller was
