@@ -167,6 +167,7 @@ def test_tokenizers_of_other_sizes_are_refused(engine: NativeEngine) -> None:
         engine.check_sizes(V, V - 1)
 
 
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer dies where memory ends")
 def test_a_shortage_of_memory_is_told_with_what_to_lower(pair: Pair) -> None:
     """For real: a process that may have no more memory than it has, and a search that needs more."""
     code = f"""
