@@ -1,13 +1,14 @@
 """How the cost of a training step grows: with sentence length, width, depth, and processes that share the work.
 
-    python benchmarks/scaling.py --device cuda --output results
+    python benchmarks/scaling.py --size base --device cuda --tokens 25000 --largest 1024 --output results
+    python benchmarks/scaling.py --points results/scaling.json --output results     # draws what was measured elsewhere
     python benchmarks/scaling.py --axes length,width --repeats 3
 
 Along each axis all else stays as in `--size`. The exponent is the slope of a line through logarithms: 1 is growth in
 proportion. By the count of operations (workload.py) a batch of so many tokens costs a + b n at length n, c d + e d^2 at
-width d, f + g l at l layers. Draws scaling.png and prints a table. Processes are torchrun's, on gloo or NCCL.
-On a CPU a step's seconds are those of its threads together, from which other work on the machine takes least; those of
-several processes are the clock's.
+width d, f + g l at l layers. Draws scaling.png (where matplotlib is) and prints a table. Processes are torchrun's, on
+gloo or NCCL. On a CPU a step's seconds are those of its threads together, from which other work on the machine takes
+least; those of several processes are the clock's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,8 @@ from own import ROOT, prepare_corpus, settings_of
 from worker import Job, ours, timed_pass
 from workload import SIZES, Pairs, Sizes, save_batches
 
-LENGTHS, WIDTHS, LAYERS = (16, 32, 64, 128, 256), (64, 128, 256, 512), (1, 2, 4, 8)
+LENGTHS, WIDTHS, LAYERS = (16, 32, 64, 128, 256), (64, 128, 256, 512, 1024), (1, 2, 4, 8)
+ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)  # of 32 tokens; at most four batches of `--tokens`
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ def along(axis: str, options: argparse.Namespace) -> list[Point]:
     """The points of one axis; length and rows change together for `length`, so that tokens stay the same."""
     sizes, points = SIZES[options.size], []
     rows = max(1, options.tokens // 32)
-    for value in {"length": LENGTHS, "rows": LENGTHS, "width": WIDTHS, "layers": LAYERS}[axis]:
-        if value > options.largest:
+    for value in {"length": LENGTHS, "rows": ROWS, "width": WIDTHS, "layers": LAYERS}[axis]:
+        if 32 * value > 4 * options.tokens if axis == "rows" else value > options.largest:
             continue
         if axis == "length":
             cost = step_cost(sizes, value, max(1, options.tokens // value), options)
@@ -138,9 +140,12 @@ def table(measured: dict[str, list[Point]]) -> str:
 
 
 def draw(measured: dict[str, list[Point]], path: Path) -> None:
-    """A panel for each axis, both scales logarithmic."""
-    import matplotlib.pyplot as plt
-
+    """A panel for each axis, both scales logarithmic; nothing where matplotlib is not installed."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print(f"no {path.name}: matplotlib is not installed; --points draws it where it is", file=sys.stderr)
+        return
     figure, panels = plt.subplots(1, len(measured), figsize=(4 * len(measured), 3.5), squeeze=False)
     for panel, (axis, points) in zip(panels[0], measured.items(), strict=True):
         values = [point.value for point in points]
@@ -171,21 +176,33 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2, help="at most; as many GPUs, or cores")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
-    parser.add_argument("--output", type=Path, help="folder for scaling.png and scaling.md")
+    parser.add_argument("--points", type=Path, help="scaling.json of an earlier run: shown and drawn, not measured")
+    parser.add_argument("--output", type=Path, help="folder for scaling.json, scaling.png and scaling.md")
     return parser.parse_args(words)
+
+
+def measure(options: argparse.Namespace) -> dict[str, list[Point]]:
+    """The points of all axes."""
+    if options.points:
+        found = json.loads(options.points.read_text(encoding="utf-8"))
+        return {axis: [Point(**point) for point in points] for axis, points in found.items()}
+    torch.set_num_threads(options.threads)
+    axes = options.axes.split(",")
+    measured = {axis: processes(options) if axis == "processes" else along(axis, options) for axis in axes}
+    return {axis: points for axis, points in measured.items() if points}
 
 
 def main() -> None:
     options = arguments()
-    torch.set_num_threads(options.threads)
-    axes = options.axes.split(",")
-    measured = {axis: processes(options) if axis == "processes" else along(axis, options) for axis in axes}
-    measured = {axis: points for axis, points in measured.items() if points}
+    measured = measure(options)
     shown = table(measured)
     print(shown)
-    print(f"\nload: {os.getloadavg()[0]:.1f}; {options.size}, {options.device}, {options.precision}")
+    if not options.points:
+        print(f"\nload: {os.getloadavg()[0]:.1f}; {options.size}, {options.device}, {options.precision}")
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
+        found = {axis: [asdict(point) for point in points] for axis, points in measured.items()}
+        (options.output / "scaling.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         (options.output / "scaling.md").write_text(f"{shown}\n", encoding="utf-8")
         draw(measured, options.output / "scaling.png")
 

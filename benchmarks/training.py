@@ -4,9 +4,10 @@
     python benchmarks/training.py --size small --device cpu --equal 32 --tokens 2048 --peers-env ENVIRONMENT
 
 Every contender is a process that holds its model; they take turns, a pass over all pairs each, so that what else the
-machine does falls on all alike. The first pass of each (compiling, choosing kernels) is told apart. Then `transduce
-train` itself runs on the same pairs, and its own report of tokens a second is set against the bare step's.
-Achieved FLOP/s count useful work (workload.py), never padding. A peer that is not installed is left out, and named.
+machine does falls on all alike. The first pass of each (compiling, choosing kernels) is told apart; on a GPU all make
+it at once, for compiling is work of the cores. Then `transduce train` itself runs on the same pairs, and its own report
+of tokens a second is set against the bare step's. Achieved FLOP/s count useful work (workload.py), never padding. A
+peer that is not installed, or not ready in time, is left out, and named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
@@ -39,6 +42,7 @@ class Contender:
     name: str
     process: subprocess.Popen[str] | None
     missing: str = ""
+    patience: float = 600.0  # seconds for an answer
     torch: str = ""
     first: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -50,13 +54,15 @@ class Contender:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        return _answer(self.process)
+        return _answer(self.process, self.patience)
 
     def make_pass(self, setting: str) -> None:
         answer = self.ask(setting)
         if "missing" in answer:  # it died on the way
             self.missing, self.process = answer["missing"], None
+            told(self.said())
             return
+        told(f"{TITLES[self.name]}, {setting}: {answer['seconds']:.2f} s")
         self.memory = answer["memory"]
         if setting in self.first:
             self.seconds.setdefault(setting, []).append(answer["seconds"])
@@ -72,13 +78,29 @@ class Contender:
             self.process.communicate("\n")
 
 
-def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+def told(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _answer(process: subprocess.Popen[str], patience: float) -> dict[str, Any]:
     assert process.stdout is not None
+    overdue = threading.Event()
+
+    def give_up() -> None:
+        overdue.set()
+        process.kill()
+
+    late = threading.Timer(patience, give_up)
+    late.start()
     line = process.stdout.readline()
-    return json.loads(line) if line else {"missing": f"it ended with code {process.wait()}"}
+    late.cancel()
+    if line:
+        return dict(json.loads(line))
+    code = process.wait()
+    return {"missing": f"no answer in {patience:.0f} s" if overdue.is_set() else f"it ended with code {code}"}
 
 
-def start(name: str, job: Path, interpreters: Sequence[str], log: Path) -> Contender:
+def start(name: str, job: Path, interpreters: Sequence[str], log: Path, patience: float) -> Contender:
     """The contender in the first environment that has what it needs."""
     missing = ""
     for interpreter in interpreters:
@@ -89,11 +111,11 @@ def start(name: str, job: Path, interpreters: Sequence[str], log: Path) -> Conte
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])},
             )
-        answer = _answer(process)
+        answer = _answer(process, patience)
         if "ready" in answer:
-            return Contender(name, process, torch=answer["torch"])
+            return Contender(name, process, patience=patience, torch=answer["torch"])
         missing = answer["missing"]
         process.wait()
     return Contender(name, None, missing)
@@ -230,17 +252,24 @@ def take_turns(options: argparse.Namespace, folder: Path) -> tuple[list[Contende
     """All passes of all contenders, and the matmul ceiling in FLOP/s by setting, the best of all rounds."""
     interpreters = [sys.executable, *([str(Path(options.peers_env) / "bin/python")] if options.peers_env else [])]
     jobs = {name: folder / f"{'transduce' if name == 'transduce' else 'peers'}.json" for name in TITLES}
-    contenders = [start(name, jobs[name], interpreters, folder / "log") for name in ("transduce", *options.peers)]
     grid = [f"{threads} {precision}" for precision in options.precision for threads in options.threads]
-    scale = start("ceiling", jobs["marian"], interpreters, folder / "log")
     ceilings = dict.fromkeys(grid, 0.0)
+    one_by_one = ThreadPoolExecutor(1)
+    at_once = one_by_one if options.device == "cpu" else ThreadPoolExecutor(len(TITLES) + 1)
+
+    def begin(name: str) -> Contender:
+        job = jobs.get(name, jobs["marian"])
+        return start(name, job, interpreters, folder / "log", options.patience)
+
+    scale, *contenders = at_once.map(begin, ("ceiling", "transduce", *options.peers))
     try:
         for round_number in range(options.rounds + 1):
             for setting in grid:
+                present = [contender for contender in contenders if not contender.missing]
+                turns = present if round_number % 2 else present[::-1]
+                passes = one_by_one if round_number else at_once
+                list(passes.map(Contender.make_pass, turns, [setting] * len(turns)))
                 ceilings[setting] = max(ceilings[setting], scale.ask(setting)["ceiling"])
-                for contender in contenders if round_number % 2 else reversed(contenders):
-                    if not contender.missing:
-                        contender.make_pass(setting)
     finally:
         for contender in (*contenders, scale):
             contender.end()
@@ -258,6 +287,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     full = {name: fullness(made, room if name == "transduce" else (0, 0)) for name, made in batches.items()}
     facts = Facts(pairs.target_tokens, pairs.flops(sizes), ceilings, full)
     rows = [row for precision in options.precision for row in rows_of(present, precision, facts)]
+    told(table(rows, {}))
     loop = {}
     for row in rows if options.loop else ():
         if row.name == "transduce":
@@ -295,6 +325,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--precision", default="bf16,fp32")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--peers-env", default="", help="a virtual environment with peers that this one lacks")
+    parser.add_argument(
+        "--patience", type=float, default=600.0, help="seconds for any pass; who takes longer is left out"
+    )
     parser.add_argument("--no-loop", dest="loop", action="store_false", help="leave out `transduce train`")
     parser.add_argument("--output", type=Path, help="folder for training.json and training.md")
     parser.add_argument("override", nargs="*", help="settings of our config, such as training.graphs=false")
