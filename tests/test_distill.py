@@ -31,7 +31,7 @@ from transduce.data.corpus import Corpus
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.distillation import Chunks, Distilled
+from transduce.distillation import GPU_CHUNK, Chunks, Distilled
 from transduce.errors import ConfigError, DataError, RunError, UserError
 from transduce.evaluation.metrics import chrf_metric
 from transduce.search.hypothesis import Hypothesis
@@ -321,6 +321,16 @@ def test_what_is_complete_is_left_alone(toy: Toy, distilled: Corpus, capfd: pyte
     assert (distilled.folder / "manifest.json").stat().st_mtime_ns == before
     assert "nothing to do: it is complete" in capfd.readouterr().err
     assert not distilled.folder.with_name(".out.distilling").exists()
+
+
+def test_a_gpu_is_shared_by_as_many_processes_as_are_asked_for_and_kept_busy(toy: Toy) -> None:
+    cpu, gpu = (teaching.Teacher(("run",), ("",), device, False) for device in ("cpu", "cuda:0"))
+    assert [cpu.processes(count) for count in (0, 1, 3)] == [0, 1, 3]  # 0: one on each core
+    assert [gpu.processes(count) for count in (0, 1, 3)] == [1, 1, 3]
+    translator = teaching.in_large_batches(transduce.load(toy.model, "cpu"))
+    assert (translator.batch_tokens, translator.search_tokens) == (teaching.GPU_BATCH, 0)  # no rooms: batches as ever
+    translator.search_tokens = 1000
+    assert teaching.in_large_batches(translator).search_tokens == teaching.GPU_ROOM > 2 * GPU_CHUNK
 
 
 def test_torch_keeps_its_threads(toy: Toy, tmp_path: Path) -> None:

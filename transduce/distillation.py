@@ -34,7 +34,7 @@ from transduce.translator import Translator
 Integers = npt.NDArray[np.int64]
 SETTINGS = "settings.json"
 # Source tokens of a chunk, which is what a kill may lose in each process; a GPU is busy only with many at once.
-CPU_CHUNK, GPU_CHUNK = 4096, 65536
+CPU_CHUNK, GPU_CHUNK = 4096, 131072
 _EARLIER = {"precision": "fp32"}  # of work from before there was a choice
 _CHANGEABLE = ("keep_original",)  # decides only how finished chunks are put together
 
@@ -75,7 +75,8 @@ def distill(
     `beam` is the size of the beam search, 0 for the model's own search; where it is not given, 5 if that is a beam
     search, and else 0. `best_of` = n takes, of the n best translations, the one nearest to the original target by
     chrF. `keep_original` adds the original pairs after the new ones. On CPUs `workers` processes of one thread each
-    share the work, 0 for one on each core. A call that was stopped goes on when it is repeated; `chunk_tokens` (0: by
+    share the work, 0 for one on each core; on a GPU so many share it, 0 for one: what one reads and writes is done
+    while the GPU works for another. A call that was stopped goes on when it is repeated; `chunk_tokens` (0: by
     device) is how much is done at a time. `device`, `trust`, `precision` and `graphs` are those of `transduce.load`;
     the engine is torch.
     """
@@ -105,7 +106,7 @@ def distill(
         check_free(output, MANIFEST, overwrite=False)
         with _held(place, output):
             chunks = Chunks.of(pairs.open(), _begin(work, facts, chunk_tokens))
-            stopped = _translate(work, chunks, workers if teacher.on_cpu else 1)
+            stopped = _translate(work, chunks, teacher.processes(workers))
             return stopped or _assemble(work, chunks, opened, output, facts)
     finally:
         teacher.forget()

@@ -32,6 +32,7 @@ from transduce.translator import Translator
 
 Integers = npt.NDArray[np.int64]
 GPU_BATCH = 16384  # source tokens a batch; the translator's own size leaves a GPU idle
+GPU_ROOM = 1 << 20  # and where rooms let them in by and by: a chunk is never cut in two, of which one would be small
 BEAM = 5  # paths, where nobody says how many and the teacher searches with a beam: more than most translate with
 
 
@@ -49,6 +50,10 @@ class Teacher:
     @property
     def on_cpu(self) -> bool:
         return self.device == "cpu"
+
+    def processes(self, workers: int) -> int:
+        """How many share the work where so many are asked for: on CPUs 0 is one on each core, a GPU needs but one."""
+        return workers if self.on_cpu else max(1, workers)
 
     def load(self) -> Translator:
         return _load(self)
@@ -80,8 +85,13 @@ def _load(teacher: Teacher) -> Translator:
         precision=teacher.precision,
         graphs=teacher.graphs,
     )
-    if not teacher.on_cpu:
-        translator.batch_tokens = GPU_BATCH
+    return translator if teacher.on_cpu else in_large_batches(translator)
+
+
+def in_large_batches(translator: Translator) -> Translator:
+    """The same, given as much at a time as keeps a GPU busy."""
+    translator.batch_tokens = GPU_BATCH
+    translator.search_tokens = GPU_ROOM if translator.search_tokens else 0
     return translator
 
 

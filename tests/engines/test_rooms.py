@@ -14,7 +14,7 @@ import torch
 from transduce.data.symbols import Symbols
 from transduce.engines.graphs import Recorder
 from transduce.engines.rooms import MOST_PLACES, MOST_ROOMS, most_places
-from transduce.engines.slots import UNFINISHED, Shape, Slots, crowd, jobs_of, reached, rounded
+from transduce.engines.slots import UNFINISHED, Job, Shape, Slots, crowd, jobs_of, reached, rounded
 from transduce.engines.torch_engine import TorchEngine, with_precision
 from transduce.model import stepping
 from transduce.model.attention import Attention
@@ -361,6 +361,26 @@ def test_a_room_holds_as_many_sentences_as_fit() -> None:
     assert Shape.of(jobs, plan, 4 * 32 * 1000).room == Room(128, 4, 16, 32)
     assert Shape.of(jobs, plan, 4 * 32 * 70).room == Room(64, 4, 16, 32)
     assert Shape.of(jobs, plan, 1).room == Room(1, 4, 16, 32)
+
+
+def test_lists_too_long_for_a_room_share_one_whatever_their_size() -> None:
+    plan = Plan.of(Beam(4, limits=Limits(longest_ratio=0, longest_extra=30)), [], SYMBOLS, V)
+    assert plan
+    shapes = set()
+    for count in (300, 437, 901, 5000):
+        sources = [[7] * 9] * count
+        shapes.add(Shape.of(jobs_of(sources, plan, [NOTHING] * count, [[0] * 4] * count), plan, 4 * 32 * 290))
+    assert [shape.room for shape in shapes] == [Room(256, 4, 16, 32)]
+
+
+def test_who_waits_is_asked_only_where_somebody_may_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(Job, "wanted", property(lambda job: asked.append(job.number) or True))
+    engine, sources = engine_of(), sentences(40)
+    in_room(engine, sources, Greedy(SHORT))
+    assert not asked
+    in_room(engine, sources, Greedy(SHORT), [Wishes(stop=Stop() if number == 7 else None) for number in range(40)])
+    assert set(asked) == set(range(40))
 
 
 def test_work_on_a_cpu_is_never_recorded() -> None:

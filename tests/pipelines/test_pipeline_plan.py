@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cli_runner import Run, refused
@@ -126,19 +128,47 @@ def test_numbers_that_cannot_be_are_refused() -> None:
         EvaluateStage("x", sentences=-1)
 
 
+def test_stages_translate_with_the_precision_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="models are opened by it: pip install transduce[train]")
+    from transduce import distillation
+    from transduce.pipelines import evaluating
+
+    asked: list[Any] = []
+
+    def distill(*places: Any, **settings: Any) -> SimpleNamespace:
+        asked.append((settings["precision"], settings["workers"]))
+        return SimpleNamespace(reason="finished")
+
+    class Measuring(evaluating.Measuring):
+        def write(self, output: Path, odd: bool = True) -> Any:
+            asked.append((self.precision, self.engine, self.device))
+
+    monkeypatch.setattr(distillation, "distill", distill)
+    monkeypatch.setattr(evaluating, "Measuring", Measuring)
+    for precision in ("fp32", "bf16"):
+        DistillStage("taught", precision=precision, workers=3).run(tmp_path)
+        EvaluateStage("scores", precision=precision, engine="torch", device="cpu").run(tmp_path)
+    expected = [[(one, 3), (one, "torch", "cpu")] for one in ("fp32", "bf16")]
+    assert asked == [*expected[0], *expected[1]]
+    with pytest.raises(ConfigError, match=r"stage 'taught'.*precision: 'int4' is not one of fp32, bf16"):
+        read_pipeline(write(tmp_path, PLAN + 'precision = "int4"\n'))
+
+
 def test_the_recipes_are_whole() -> None:
     kinds = [
         GatherStage,
         PrepareStage,
         TrainStage,
+        EvaluateStage,
         DistillStage,
         TrainStage,
         ConvertStage,
         EvaluateStage,
-        EvaluateStage,
     ]
     everyday = read_pipeline(RECIPES / "everyday.toml", ["paths.data=elsewhere"])
     assert [type(one.stage) for one in everyday.stages] == [*kinds, EvaluateStage, CardStage]
+    names = [one.name for one in everyday.stages]
+    assert names.index("teacher_scores") < names.index("student")  # so that `--from student` needs no teacher
     text = everyday.stages[0].stage
     assert isinstance(text, GatherStage)
     corpora = text.settings["corpora"]

@@ -83,7 +83,7 @@ def distill(
         int, typer.Option(help="Of so many translations take the one nearest to the target by chrF.")
     ] = 1,
     keep_original: Annotated[bool, typer.Option("--keep-original", help="Add the original pairs.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes on CPUs; 0 = one on each core.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes; 0 = one on each core, with a GPU one in all.")] = 0,
     *,
     opening: Opening,
 ) -> None:

@@ -89,9 +89,9 @@ class Shape:
     def of(cls, jobs: Sequence[Job], plan: Plan, most: int) -> Shape:
         """For these jobs, or as many at a time as have no more than `most` places for tokens between them."""
         length = rounded(max(job.longest for job in jobs))
-        sentences = crowd(len(jobs))
-        while sentences > 1 and sentences * plan.paths * length > most:
-            sentences //= 2
+        sentences, fitting = crowd(len(jobs)), max(1, most // (plan.paths * length))
+        if sentences > fitting:  # a power of two, so that lists of any size share the room
+            sentences = 1 << (fitting.bit_length() - 1)
         source = rounded(max(len(job.source) + 1 for job in jobs))
         prefix = max(len(job.wishes.prefix) for job in jobs)
         most_phrases = max(len(job.wishes.exclude) for job in jobs)
@@ -199,6 +199,7 @@ class Run:
 
     def __init__(self, slots: Slots, waiting: deque[Job]) -> None:
         self.slots, self.waiting = slots, waiting
+        self.stoppable = any(job.wishes.stop is not None for job in waiting)
         self.board = slots.stepper.board
         self.inside: dict[int, Job] = {}
         self.free = list(range(slots.shape.room.sentences))
@@ -229,6 +230,8 @@ class Run:
 
     def _forget(self) -> None:
         """Sentences that nobody waits for leave at once; their slots go on idly until others come."""
+        if not self.stoppable:  # thousands may wait, and to ask each takes as long as a step
+            return
         self.waiting = deque(job for job in self.waiting if job.wanted)
         for slot in [slot for slot, job in self.inside.items() if not job.wanted]:
             del self.inside[slot]

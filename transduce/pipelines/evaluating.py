@@ -99,6 +99,7 @@ class Measuring:
     beam: int = 0
     engine: str = "auto"
     device: str = "auto"
+    precision: str = "fp32"
 
     def write(self, output: Path, odd: bool = True) -> Scores:
         """Measure what is not measured yet, and write it all down."""
@@ -109,7 +110,7 @@ class Measuring:
             )
         with disk_errors(output, "making the folder of the evaluation", needed=4096):
             output.mkdir(parents=True, exist_ok=True)
-        translator = load(self.model, self.device, engine=self.engine)
+        translator = load(self.model, self.device, engine=self.engine, precision=self.precision)
         scores = tuple(self._direction(translator, direction, output) for direction in directions)
         languages = list(dict.fromkeys(direction.target_language for direction in directions))
         tried = self._odd(translator, languages, output) if odd else {}

@@ -166,6 +166,7 @@ class DistillStage(Stage):
     keep_original: bool = False
     device: str = "auto"
     workers: int = 0
+    precision: Literal["fp32", "bf16"] = "fp32"  # of the teacher's weights
 
     def run(self, output: Path) -> str:
         from transduce.distillation import distill
@@ -179,6 +180,7 @@ class DistillStage(Stage):
             keep_original=self.keep_original,
             device=self.device,
             workers=self.workers,
+            precision=self.precision,
         )
         return made.reason
 
@@ -215,6 +217,7 @@ class EvaluateStage(Stage):
     odd: bool = True  # whether odd inputs are tried too
     engine: Literal["auto", "torch", "native"] = "auto"
     device: str = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"  # with torch
 
     def __post_init__(self) -> None:
         if self.sentences < 0 or self.beam < 0:
@@ -223,7 +226,8 @@ class EvaluateStage(Stage):
     def run(self, output: Path) -> str:
         from transduce.pipelines.evaluating import Measuring
 
-        Measuring(self.model, self.text, self.sentences, self.beam, self.engine, self.device).write(output, self.odd)
+        how = self.engine, self.device, self.precision
+        Measuring(self.model, self.text, self.sentences, self.beam, *how).write(output, self.odd)
         return FINISHED
 
 

@@ -177,7 +177,7 @@ class Finding:
         near = self.cost <= last * (1 + 1e-5) + 1e-4
         wanting = (self.cost < torch.inf) & near & (lacking > 0)
         live = _ends(wanting, (self.place[:, None] + 1).expand_as(every), every)
-        found: list[tuple[list[Hypothesis], list[Hypothesis]]] = [([], []) for _ in self.place]
+        found: list[tuple[list[Hypothesis], list[Hypothesis]]] = [([], []) for _ in range(len(self.place))]
         lasts = self.finished[..., 2][there].tolist()
         for (sentence, tokens, log_probs), last in zip(self._read(finished, radix), lasts, strict=True):
             found[sentence][0].append(Hypothesis.read([*tokens, eos], [*log_probs, last], eos, alpha))
