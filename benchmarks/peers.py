@@ -109,7 +109,14 @@ def torch_eager(sizes: Sizes) -> tuple[nn.Module, LossOf]:
 
 
 def torch_compiled(sizes: Sizes) -> tuple[nn.Module, LossOf]:
-    """The same with its loss under torch.compile, shapes dynamic."""
+    """The same under torch.compile, as its tutorials do: dimensions turn dynamic when they are seen to change."""
+    model = TorchTransformer(sizes)
+    compiled = torch.compile(model)
+    return model, lambda source, target: smoothed(compiled(source, target[:, :-1]), target[:, 1:], sizes.smoothing)
+
+
+def torch_compiled_loss(sizes: Sizes) -> tuple[nn.Module, LossOf]:
+    """The same with its loss under torch.compile too, shapes dynamic from the start."""
     model, loss = torch_eager(sizes)
     compiled: LossOf = torch.compile(loss, dynamic=True)
     return model, compiled
@@ -214,6 +221,7 @@ PEERS: dict[str, Callable[[Sizes], tuple[nn.Module, LossOf]]] = {
     "marian": marian,
     "torch": torch_eager,
     "torch-compiled": torch_compiled,
+    "torch-compiled-loss": torch_compiled_loss,
     "joeynmt": joeynmt,
     "opennmt": opennmt,
 }
@@ -222,6 +230,7 @@ TITLES = {
     "marian": "Hugging Face MarianMTModel",
     "torch": "torch.nn.Transformer",
     "torch-compiled": "torch.nn.Transformer, compiled",
+    "torch-compiled-loss": "torch.nn.Transformer, compiled with its loss",
     "joeynmt": "JoeyNMT",
     "opennmt": "OpenNMT-py",
 }

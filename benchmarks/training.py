@@ -42,6 +42,7 @@ class Contender:
     name: str
     process: subprocess.Popen[str] | None
     missing: str = ""
+    log: Path = Path()
     patience: float = 600.0  # seconds for an answer
     torch: str = ""
     first: dict[str, float] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Contender:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        return _answer(self.process, self.patience)
+        return _answer(self.process, self.patience, self.log)
 
     def make_pass(self, setting: str) -> None:
         answer = self.ask(setting)
@@ -82,7 +83,7 @@ def told(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _answer(process: subprocess.Popen[str], patience: float) -> dict[str, Any]:
+def _answer(process: subprocess.Popen[str], patience: float, log: Path) -> dict[str, Any]:
     assert process.stdout is not None
     overdue = threading.Event()
 
@@ -96,15 +97,17 @@ def _answer(process: subprocess.Popen[str], patience: float) -> dict[str, Any]:
     late.cancel()
     if line:
         return dict(json.loads(line))
-    code = process.wait()
-    return {"missing": f"no answer in {patience:.0f} s" if overdue.is_set() else f"it ended with code {code}"}
+    code, last = process.wait(), [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-6:]
+    if overdue.is_set():
+        return {"missing": f"no answer in {patience:.0f} s"}
+    return {"missing": f"it ended with code {code}: {' / '.join(last)[-500:]}"}
 
 
 def start(name: str, job: Path, interpreters: Sequence[str], log: Path, patience: float) -> Contender:
     """The contender in the first environment that has what it needs."""
     missing = ""
     for interpreter in interpreters:
-        with log.open("ab") as errors:
+        with log.open("wb") as errors:
             process = subprocess.Popen(
                 [interpreter, str(HERE / "worker.py"), name, str(job)],
                 stdin=subprocess.PIPE,
@@ -113,9 +116,9 @@ def start(name: str, job: Path, interpreters: Sequence[str], log: Path, patience
                 text=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])},
             )
-        answer = _answer(process, patience)
+        answer = _answer(process, patience, log)
         if "ready" in answer:
-            return Contender(name, process, patience=patience, torch=answer["torch"])
+            return Contender(name, process, log=log, patience=patience, torch=answer["torch"])
         missing = answer["missing"]
         process.wait()
     return Contender(name, None, missing)
@@ -259,7 +262,7 @@ def take_turns(options: argparse.Namespace, folder: Path) -> tuple[list[Contende
 
     def begin(name: str) -> Contender:
         job = jobs.get(name, jobs["marian"])
-        return start(name, job, interpreters, folder / "log", options.patience)
+        return start(name, job, interpreters, folder / f"log {name}", options.patience)
 
     scale, *contenders = at_once.map(begin, ("ceiling", "transduce", *options.peers))
     try:
