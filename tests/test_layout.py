@@ -60,7 +60,7 @@ MAY_IMPORT = {
     " model_folder training translation translator",
     "server": "errors data alignment detection directions inspection languages search.wishes translation translator",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
-    " plot training.cpu training.loop translator",
+    " plot training.cpu training.distributed training.loop training.passes translator",
     "tour": "alignment directions inspection languages translator",
     "demo": "errors config data numbers experiment loading tour training.loop translator",
     "cli": "errors extras config conversion data directions evaluation exchange experiment languages loading"

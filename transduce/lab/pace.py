@@ -1,7 +1,7 @@
 """How fast models train and translate, all of them in turns on the same data.
 
-Training is a pass forward and back on a batch; translating is the search alone, without tokenizing. The least of
-several tries counts (timing.py).
+Training is a pass forward and back on a batch as the loop makes it (on a GPU in bf16, replayed); translating is the
+search alone, without tokenizing. The least of several tries counts (timing.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from transduce.lab.learning import Run
 from transduce.lab.timing import least_seconds
 from transduce.objectives.base import Step
 from transduce.search.wishes import NOTHING
+from transduce.training.distributed import Group
+from transduce.training.passes import choose
 from transduce.translator import Translator
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3)
@@ -80,10 +82,11 @@ def training_tokens_per_second(
         model = run.config.model.build(vocabulary, vocabulary, shared=True).to(device)
         step = Step(model, run.config.objective.build())
         batch = random_batch(length, max(1, tokens // length), vocabulary).to(device)
+        passes = choose(step, model, run.config, Group(str(device)), print)
 
         def work() -> None:
-            torch.autograd.backward(step(batch, 0).total)
-            model.zero_grad()
+            passes(batch, 0)
+            model.zero_grad(set_to_none=passes.drops_gradients)
 
         return work
 
