@@ -206,8 +206,9 @@ def speed(settings: Speed | None = None) -> SpeedResult:
 def _families(width: int, tokens: int) -> dict[str, list[str]]:
     rate = 3e-3 * math.sqrt(64 / width)
     common = [f"model.d_model={width}", f"data.tokens={tokens}", f"training.learning_rate.peak={rate}"]
-    sides = ("encoder", "decoder")
-    layers = 4 if width >= 256 else 2
+    sides, large = ("encoder", "decoder"), width >= 256
+    common += ["data.bucket=16"] if large else []  # a GPU starts slowly on every new shape
+    layers = 4 if large else 2
     deep = [f"model.{side}.layers={layers}" for side in sides]
     reaching = [f"model.{side}.layers={layers + 1}" for side in sides]  # a kernel of three sees a word to each side
     blocks = [word for side in sides for word in (*stack(side, layers), f"model.{side}.d_ff={4 * width}")]
