@@ -39,7 +39,7 @@ class Complexity:
     widths: tuple[int, ...] = ()
     width: int = 64
     length: int = 64
-    batch: int = 4
+    batch: int = 16  # with few, narrow layers spend their time on starting
     window: int = 16  # places seen on either side in restricted self-attention
     kernel: int = 3
     repeats: int = 5
@@ -191,7 +191,7 @@ def complexity(settings: Complexity | None = None) -> ComplexityResult:
     device = pick_device(settings.device)
     gpu = device.type == "cuda"
     lengths = settings.lengths or ((4096, 8192, 16384, 32768) if gpu else (1536, 2048, 3072, 4096, 6144))
-    widths = settings.widths or ((1024, 2048, 4096, 8192) if gpu else (256, 384, 512, 768, 1024, 1536))
+    widths = settings.widths or ((1024, 2048, 4096, 8192) if gpu else (256, 384, 512, 768, 1024))
     rows = kinds(settings.window, settings.kernel)
     torch.manual_seed(1)
     by_length = [(n, settings.width, 1) for n in lengths]
