@@ -82,7 +82,27 @@ def test_rooms_are_full(tokens: int, count: int) -> None:
     source, target = lengths(200_000)
     shapes = choose_shapes(source, target, np.ones(len(source)), tokens, count)
     _, _, kinds = cut(source, target, shapes)
-    assert (source.sum() + target.sum()) / (sum(shapes.room) * len(kinds)) > 0.97
+    assert (source.sum() + target.sum()) / (sum(shapes.room) * len(kinds)) > 0.985
+
+
+@pytest.mark.parametrize("count", [30_000, 60_000])
+def test_no_batch_but_the_last_is_part_empty(count: int) -> None:
+    source, target = lengths(count)
+    shapes = choose_shapes(source, target, np.ones(count), 25000, 3)
+    pairs, starts, kinds = cut(source, target, shapes)
+    sums = (np.add.reduceat(side[pairs], starts[:-1]) for side in (source, target))
+    fullest = np.maximum(*(total / room for total, room in zip(sums, shapes.room, strict=True)))
+    assert np.sort(fullest)[1:].min() > 0.97
+    assert len(kinds) == np.ceil(target.sum() / shapes.room[1])
+
+
+def test_which_pairs_go_together_changes_with_their_order() -> None:
+    source, target = lengths(3000)
+    shapes = choose_shapes(source, target, np.ones(3000), 4096, 3)
+    order = np.random.default_rng(3).permutation(3000)
+    first, second = cut(source, target, shapes), cut(source[order], target[order], shapes)
+    alike = set(first[0][: first[1][1]]) & set(order[second[0][: second[1][1]]])
+    assert len(alike) < 0.75 * first[1][1]
 
 
 def test_the_side_with_fewer_tokens_has_less_room() -> None:

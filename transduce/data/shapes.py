@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 GRID = 8  # widths are multiples of it, as matrix units like them
-SPARE = 1.04  # rows of a shape against those that fill the room on average, so that the room is filled first
+# Rows of a shape against those that fill the room on average, so that the room is filled first; wider ones hold shorter
+# pairs besides.
+SPARE, SPARE_WIDER = 1.04, 1.14
+MOST_UNEVEN = 0.1  # of the pairs of a shape that may go up for the balance of its sides
 UNEVEN = 1.01  # room of the side with fewer tokens, against its share
 # Padding a row to width W costs attention about W (W + 48): scores, W * W for each of 8 heads and read some six times,
 # and queries, keys, values and outputs, W * 512 each, moved once.
@@ -50,7 +53,8 @@ def choose_shapes(source: Integers, target: Integers, weights: NDArray[np.float6
     rooms = np.maximum(-(-rooms // 8) * 8, edges[-1])
     # A shape that no pair has yet (all weigh 0) is as wide as its width says.
     mean = np.where(held > 0, fuller / np.maximum(held, 1e-9), edges[chosen])
-    rows = np.ceil(SPARE * rooms.max() / mean / 8).astype(np.int64) * 8
+    spare = np.where(np.arange(len(chosen)) > 0, SPARE_WIDER, SPARE)
+    rows = np.ceil(spare * rooms.max() / mean / 8).astype(np.int64) * 8
     return Shapes(rows, edges[chosen], (int(rooms[0]), int(rooms[1])))
 
 
@@ -76,19 +80,17 @@ def cut(source: Integers, target: Integers, shapes: Shapes) -> tuple[Integers, I
     """Batches of pairs in the order given: (which pairs, where each batch starts, its shape).
 
     A batch takes pairs of its shape until one side's room or the rows are full. Pairs that fill no batch go up to the
-    next shape, so that only the last batch of the widest is part empty.
+    next shape, among its own, so that only the last batch of the widest is part empty.
     """
-    shape_of = np.searchsorted(shapes.widths, np.maximum(source, target))
-    order = np.argsort(shape_of.astype(np.min_scalar_type(len(shapes))), kind="stable")
-    bounds = np.searchsorted(shape_of[order], np.arange(len(shapes) + 1))
     taken: list[Integers] = []
     sizes: list[int] = []
     kinds: list[int] = []
-    left = np.zeros(0, dtype=np.int64)
+    left = np.arange(len(source), dtype=np.int64)
     for shape in range(len(shapes)):
-        pool = np.concatenate((left, order[bounds[shape] : bounds[shape + 1]]))
+        widest = shape == len(shapes) - 1
+        pool = left if widest else left[_staying(source[left], target[left], shapes, shape)]
         sums = [np.concatenate([[0], np.cumsum(lengths[pool])]) for lengths in (source, target)]
-        begin, widest = 0, shape == len(shapes) - 1
+        begin = 0
         while begin < len(pool):
             ends = [
                 int(np.searchsorted(total, total[begin] + room, side="right")) - 1
@@ -101,6 +103,34 @@ def cut(source: Integers, target: Integers, shapes: Shapes) -> tuple[Integers, I
             sizes.append(end - begin)
             kinds.append(shape)
             begin = end
-        left = pool[begin:]
+        waiting = np.ones(len(source), dtype=bool)
+        waiting[pool[:begin]] = False
+        left = left[waiting[left]]
     pairs = np.concatenate(taken) if taken else left
     return pairs, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), np.array(kinds, dtype=np.int64)
+
+
+def _staying(source: Integers, target: Integers, shapes: Shapes, shape: int) -> Integers:
+    """Which pairs, in their order, make up the batches of a shape: whole batches, of both sides in proportion.
+
+    Long pairs are those whose more varied side is long: that side would fill first there, and the other one here. So
+    pairs that have most of the other go up; and then, down to a whole number of batches, the longest, which need least
+    rows there.
+    """
+    width = int(shapes.widths[shape])
+    short = np.flatnonzero(np.maximum(source, target) <= width)
+    excess = source[short] - target[short] * (source.sum() / max(target.sum(), 1))
+    excess *= np.sign(excess.sum())
+    uneven = _sorted(np.rint(-excess).astype(np.int64))[: int(MOST_UNEVEN * len(short))]
+    short = np.delete(short, uneven[: np.searchsorted(excess[uneven].cumsum(), excess.sum())])
+    short = short[_sorted(np.maximum(source, target)[short])]
+    filled = np.maximum(
+        *(side[short].cumsum() / room for side, room in zip((source, target), shapes.room, strict=True))
+    )
+    return np.sort(short[: np.searchsorted(filled, np.floor(filled[-1:].sum()), side="right")])
+
+
+def _sorted(numbers: Integers) -> Integers:
+    """The order of small numbers, those that are the same as they came; 16 bits are sorted in linear time."""
+    lowest = numbers.min(initial=0)
+    return np.argsort((numbers - lowest).astype(np.min_scalar_type(numbers.max(initial=0) - lowest)), kind="stable")
