@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,15 @@ from workload import SIZES, Pairs, Sizes, save_batches
 
 HERE = Path(__file__).parent
 LEARNING_RATE = 1e-4
+PROFILED = 12  # steps
 
 
 @dataclass(frozen=True)
 class Variant:
-    """`kernel`: attention among packed tokens is ours. `narrow`: between layers vectors are as precise as products."""
+    """`kernel`: attention among packed tokens is ours. `narrow`: between layers vectors are as precise as products.
+
+    From `hashed` on they are what candidates.py has; `combined` has the compiler put small kernels together.
+    """
 
     name: str
     compiled: bool = True
@@ -43,11 +47,30 @@ class Variant:
     kernel: bool = True
     narrow: bool = False
     packed: bool = True
+    hashed: bool = False
+    loss: bool = False
+    cut: bool = False
+    joined: bool = False
+    gathered: bool = False
+    split: bool = False
+    combined: bool = False
 
 
+ALL = Variant("all", hashed=True, loss=True, cut=True, joined=True, gathered=True)
 VARIANTS = (
     Variant("compiled"),
     Variant("compiled, narrow", narrow=True),
+    Variant("hashed", hashed=True),
+    Variant("loss", loss=True),
+    Variant("cut", cut=True),
+    Variant("joined", joined=True),
+    Variant("gathered", gathered=True),
+    Variant("split", split=True),
+    Variant("combined", combined=True),
+    ALL,
+    replace(ALL, name="all, narrow", narrow=True),
+    replace(ALL, name="all, narrow, split", narrow=True, split=True),
+    replace(ALL, name="all, narrow, combined", narrow=True, combined=True),
     Variant("compiled, no kernel", kernel=False),
     Variant("compiled, no graphs", graphs=False),
     Variant("as written", compiled=False),
@@ -62,6 +85,9 @@ PEERS = ("torch", "marian", "torch-compiled")
 
 def made(variant: Variant, module: Any) -> Any:
     """The step as the variant says."""
+    import candidates
+    import torch._inductor.config
+
     from transduce.model import sublayers, whole
     from transduce.training.compiled import compiled_step
 
@@ -69,6 +95,17 @@ def made(variant: Variant, module: Any) -> Any:
         whole.LONGEST = 0
     if variant.narrow:
         sublayers.PostNormResidual.forward = narrow_post_norm  # type: ignore[method-assign]
+    put = {
+        candidates.hash_dropout: variant.hashed,
+        candidates.fuse_loss: variant.loss,
+        candidates.fuse_activation: variant.cut,
+        candidates.join_heads: variant.joined,
+        candidates.split_products: variant.split,
+    }
+    for patch, wanted in put.items():
+        if wanted:
+            patch()
+    torch._inductor.config.combo_kernels = variant.combined
     return compiled_step(module) if variant.compiled else module
 
 
@@ -84,6 +121,7 @@ class Ours:
 
     def __init__(self, variant: Variant, job: Job, corpus: str, tokens: int, shapes: int) -> None:
         import torch
+        from candidates import Gathered
 
         from transduce import config as configs
         from transduce.data.batching import Batches
@@ -101,7 +139,9 @@ class Ours:
         module = made(variant, Step(model, self.config.objective.build())).train()
         graphs = variant.graphs and self.device.type == "cuda"
         self.passes: Eager = (
-            Graphed(module, self.device, True, lambda text: print(text, file=sys.stderr))
+            (Gathered if variant.gathered else Graphed)(
+                module, self.device, True, lambda text: print(text, file=sys.stderr)
+            )
             if graphs
             else Eager(module, self.device, True)
         )
@@ -112,14 +152,14 @@ class Ours:
         self.full = split.source_lengths.sum() + split.target_lengths.sum() + 2 * len(split)
         self.room = len(plan) * sum(stream.few.room)
 
-    def make_pass(self) -> float:
-        """One update on each batch; gives the mean loss a token of the pass."""
+    def make_pass(self, most: int = 1 << 30) -> float:
+        """One update on each batch, or on so many of them; gives the mean loss a token."""
         import torch
 
         from transduce.training.optimizer import update
 
         total, count = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        for number, batch in enumerate(self.batches):
+        for number, batch in enumerate(self.batches[:most]):
             torch.manual_seed(number)
             self.optimizer.zero_grad(set_to_none=self.passes.drops_gradients)
             loss = self.passes(batch, 0)
@@ -128,14 +168,17 @@ class Ours:
         return float(total / count)
 
     def profile(self, path: Path) -> None:
-        from torch.profiler import ProfilerActivity, profile
+        """Of a few steps as they are, and of the same without graphs."""
+        import kernels
 
-        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.device.type == "cuda")
-        with profile(activities=kinds) as seen:
-            self.make_pass()
-            wait(self.device)
-        key = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
-        path.write_text(seen.key_averages().table(sort_by=key, row_limit=60, max_name_column_width=90))
+        from transduce.training.passes import Eager
+
+        steps = min(PROFILED, len(self.batches))
+        graphed, passes = kernels.traced(lambda: self.make_pass(steps)), self.passes
+        self.passes = Eager(passes.module, self.device, True)
+        plain = kernels.traced(lambda: self.make_pass(steps), shapes=True)
+        self.passes = passes
+        path.write_text(kernels.report(steps, graphed, plain), encoding="utf-8")
 
 
 def serve(words: Sequence[str]) -> None:
@@ -324,13 +367,16 @@ def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict
 def profile(
     contenders: Sequence[Contender], speeds: dict[str, float], options: argparse.Namespace, deadline: float, told: Told
 ) -> None:
-    """Which kernels the fastest of ours spends its time in, to a file."""
+    """Which kernels the first and the fastest of ours spend their time in, to a file each."""
     own = [contender for contender in contenders if contender.name in speeds and contender.name not in PEERS]
-    if own and options.output and time.monotonic() < deadline - 30:
-        fastest = max(own, key=lambda contender: speeds[contender.name])
-        fastest.tell(f"profile {options.output / 'profile.txt'}")
-        fastest.hear(deadline)
-        told(profiled=fastest.name, missing=fastest.missing)
+    fastest = sorted(own, key=lambda contender: -speeds[contender.name])[:1]
+    for contender in {each.name: each for each in (*own[:1], *fastest)}.values():
+        if options.output and time.monotonic() < deadline - 15:
+            path = options.output / f"profile-{'-'.join(contender.name.replace(',', '').split())}.txt"
+            contender.tell(f"profile {path}")
+            contender.hear(deadline)
+            told(profiled=contender.name, missing=contender.missing)
+            print("\n".join(path.read_text(encoding="utf-8").split("\n")[:45]) if path.exists() else "", flush=True)
 
 
 def write_jobs(options: argparse.Namespace, sizes: Sizes, pairs: Pairs, folder: Path) -> tuple[Path, Path]:

@@ -88,7 +88,7 @@ def _look(
 @triton.jit
 def _look_back(
     query, key, value, gradient, to_query, to_key, to_value, query_starts, key_starts, end, key_end,
-    query_token, key_token, value_token, gradient_token, to_token, to_value_token,
+    query_token, key_token, value_token, gradient_token, to_token, to_key_token, to_value_token,
     query_head, key_head, value_head, scale,
     CAUSAL: tl.constexpr, PLACES: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
 ):  # fmt: skip
@@ -96,7 +96,7 @@ def _look_back(
     first, other = tl.load(query_starts + row), tl.load(key_starts + row)
     if row == tl.num_programs(0) - 1:
         _clear(to_query, first, end, to_token, head * K, PLACES, K)
-        _clear(to_key, other, key_end, to_token, head * K, PLACES, K)
+        _clear(to_key, other, key_end, to_key_token, head * K, PLACES, K)
         _clear(to_value, other, key_end, to_value_token, head * V, PLACES, V)
     else:
         count = tl.load(query_starts + row + 1) - first
@@ -116,7 +116,7 @@ def _look_back(
             _write(to_query, tl.dot(slope, k, input_precision="ieee"), first, count, to_token, head * K, PLACES, K)
             _write(
                 to_key, tl.dot(tl.trans(slope), q, input_precision="ieee"),
-                other, keys, to_token, head * K, PLACES, K,
+                other, keys, to_key_token, head * K, PLACES, K,
             )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _attended_back(
     )
     _look_back[(len(query_starts), query.size(1))](
         query, key, value, gradient, *to, query_starts, key_starts, len(query), len(key),
-        query.stride(0), key.stride(0), value.stride(0), gradient.stride(0), to[0].stride(0), to[2].stride(0),
+        query.stride(0), key.stride(0), value.stride(0), gradient.stride(0), *(part.stride(0) for part in to),
         query.stride(1), key.stride(1), value.stride(1), scale,
         CAUSAL=causal, PLACES=places, K=query.size(2), V=value.size(2), num_warps=_warps(places),
     )  # fmt: skip
