@@ -1,6 +1,7 @@
 """Which way of making our step is fastest on a GPU: variants and peers on the same pairs, in one run of minutes.
 
     python benchmarks/compiling.py --device cuda --output results --seconds 570
+    python benchmarks/compiling.py --variants "compiled;hashed+narrow" --peers "" --bare --pairs 60000 --output results
     python benchmarks/compiling.py --device cpu --size tiny --tokens 512 --pairs 300 --rounds 1 --output /tmp/rehearsal
 
 Each variant is a process that holds its model. All make their first pass, which compiles, at the same time (so that its
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ PROFILED = 12  # steps
 class Variant:
     """`kernel`: attention among packed tokens is ours. `narrow`: between layers vectors are as precise as products.
 
-    From `hashed` on they are what candidates.py has; `combined` has the compiler put small kernels together.
+    From `hashed` to `split` they are what candidates.py has; `light`: cublasLt chooses how to multiply; `combined`: the
+    compiler puts small kernels together. A name of fields joined by + is the variant that has them.
     """
 
     name: str
@@ -53,24 +55,18 @@ class Variant:
     joined: bool = False
     gathered: bool = False
     split: bool = False
+    light: bool = False
     combined: bool = False
 
+    @classmethod
+    def named(cls, name: str) -> Variant:
+        known = {variant.name: variant for variant in VARIANTS}
+        return known[name] if name in known else cls(name, **dict.fromkeys(name.split("+"), True))
 
-ALL = Variant("all", hashed=True, loss=True, cut=True, joined=True, gathered=True)
+
 VARIANTS = (
     Variant("compiled"),
     Variant("compiled, narrow", narrow=True),
-    Variant("hashed", hashed=True),
-    Variant("loss", loss=True),
-    Variant("cut", cut=True),
-    Variant("joined", joined=True),
-    Variant("gathered", gathered=True),
-    Variant("split", split=True),
-    Variant("combined", combined=True),
-    ALL,
-    replace(ALL, name="all, narrow", narrow=True),
-    replace(ALL, name="all, narrow, split", narrow=True, split=True),
-    replace(ALL, name="all, narrow, combined", narrow=True, combined=True),
     Variant("compiled, no kernel", kernel=False),
     Variant("compiled, no graphs", graphs=False),
     Variant("as written", compiled=False),
@@ -105,6 +101,8 @@ def made(variant: Variant, module: Any) -> Any:
     for patch, wanted in put.items():
         if wanted:
             patch()
+    if variant.light:
+        torch.backends.cuda.preferred_blas_library("cublaslt")
     torch._inductor.config.combo_kernels = variant.combined
     return compiled_step(module) if variant.compiled else module
 
@@ -293,9 +291,8 @@ class Told:
 def started(options: argparse.Namespace, folder: Path, job: Path, peers_job: Path) -> list[Contender]:
     """All variants and peers that were asked for."""
     found = []
-    for number, variant in enumerate(VARIANTS):
-        if options.variants and variant.name not in options.variants:
-            continue
+    variants = [Variant.named(name) for name in options.variants] or VARIANTS
+    for number, variant in enumerate(variants):
         path = folder / f"variant {number}.json"
         path.write_text(json.dumps(asdict(variant)), encoding="utf-8")
         words = [str(path), str(job), str(folder / "corpus"), str(options.tokens), str(options.shapes)]
@@ -420,6 +417,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--compile-seconds", type=float, default=330, help="from the start to all first passes' end")
     parser.add_argument("--variants", default="", help="names, separated by semicolons; all if none")
     parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--bare", action="store_true", help="no `transduce train` afterwards")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(words)
     options.variants = [name for name in options.variants.split(";") if name]
@@ -447,9 +445,9 @@ def main() -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiled"))
         speeds, steps = measure(options, folder, told)
         bare = speeds.get("compiled", float("nan"))
-        if steps and time.monotonic() < BEGAN + options.seconds - 60:
+        if steps and not options.bare and time.monotonic() < BEGAN + options.seconds - 60:
             attempt(lambda: real_loop(options, folder, bare, steps, told), told, "loop")
-        if options.device == "cuda" and time.monotonic() < BEGAN + options.seconds - 40:
+        if options.device == "cuda" and not options.bare and time.monotonic() < BEGAN + options.seconds - 40:
             attempt(lambda: fitted(options, folder, told), told, "fitted")
     for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
         print(f"{name:30} {speed:12,.0f} target tokens/s")
