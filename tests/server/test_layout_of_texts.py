@@ -28,6 +28,7 @@ from transduce.server.markup import Passage, Piece, passages, placed
         ("one. two", ["one. two"]),
         ("Ja, z.B. Hunde. Und Katzen (viele). Ende", ["Ja, z.B. Hunde.", "Und Katzen (viele).", "Ende"]),
         ("a\nb\n\nc", ["a", "b", "c"]),
+        ("a\r\nb \rc\u2028d\x85e\vf\fg", [*"abcdefg"]),
     ],
 )
 def test_sentences(text: str, expected: list[str]) -> None:
@@ -50,6 +51,8 @@ def test_spaces_between_sentences_follow_the_language() -> None:
     assert Layout.of("你好。再见。").joined(["Hello.", "Bye."], "en") == "Hello. Bye."
     assert Layout.of("你好。再见。").joined(["甲", "乙"], "zh-Hans") == "甲乙"
     assert Layout.of(" \n ").joined([], "de") == " \n "
+    breaks = "One. \r\n\r\n\tTwo.\rThree\u2028Four  \r\n"
+    assert Layout.of(breaks).joined(["1", "2", "3", "4"], "zh") == "1 \r\n\r\n\t2\r3\u20284  \r\n"
 
 
 def untranslated(pieces: list[Piece]) -> str:
@@ -123,6 +126,10 @@ def test_tags_follow_their_words() -> None:
     crossed = Alignment(source, target, (), ((1, 0), (3, 1), (1, 3)))
     assert placed(passage, "hier la voiture rouge", crossed) is None
     assert placed(passage, "etwas anderes", alignment) is None  # these pieces do not spell it
+    (marks,) = passages("<b>one</b>, <i>two</i>.")
+    assert isinstance(marks, Passage)
+    assert [one.text for one in marks.stretches() if isinstance(one, Passage)] == ["one", "two"]  # no model says it
+    assert untranslated(marks.stretches()) == "<b>one</b>, <i>two</i>."
     (nested,) = passages("<a href='x'>the <b>red</b></a> car")
     assert isinstance(nested, Passage)
     linked = Alignment(source[:3], target[1:], (), ((0, 0), (1, 2), (2, 1)))

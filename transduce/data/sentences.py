@@ -14,6 +14,7 @@ from transduce.data.segment import Part
 
 # Stops of the scripts in use, with the quotes and brackets that close after them; spaces must follow those of the West.
 _END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？｡]++[”’」』）]*+")
+_LINE = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # whatever str.splitlines takes for a break
 _ABBREVIATIONS = frozenset(
     "dr mr mrs ms prof sr jr st vs etc inc ltd co corp dept est approx fig no nos vol pp ed eds al cf e.g i.e a.m p.m"
     " u.s jan feb mar apr jun jul aug sep sept oct nov dec bzw ca ggf hr fr frl nr str usw vgl z.b d.h u.a s.o i.d.r"
@@ -23,7 +24,7 @@ _ABBREVIATIONS = frozenset(
 
 def sentences(text: str) -> list[Part]:
     """The sentences of a text, each with the white space after it; space before the first is a part without text."""
-    spans = [span for line in re.finditer(r"[^\n]+", text) for span in _spans(text, *line.span())]
+    spans = [span for line in _LINE.finditer(text) for span in _spans(text, *line.span())]
     begins = [begin for begin, _ in spans] + [len(text)]
     parts = [Part("", text[: begins[0]])] if begins[0] else []
     return parts + [

@@ -63,12 +63,12 @@ class Passage:
         return found
 
     def stretches(self) -> list[Piece]:
-        """The text between the tags, each stretch by itself, and the tags."""
+        """The text between the tags, each stretch by itself, and the tags; a stop or a comma alone is left as it is."""
         found: list[Piece] = []
         ends = [*(tag.at for tag in self.tags), len(self.text)]
         for begin, end, tag in zip([0, *ends], ends, [*self.tags, None], strict=False):
             run = self.text[begin:end]
-            found += [Passage(run) if run.strip() else html.escape(run, quote=False)] * bool(run)
+            found += [Passage(run) if any(map(str.isalnum, run)) else html.escape(run, quote=False)] * bool(run)
             found += [tag.text] if tag is not None else []
         return found
 
