@@ -21,6 +21,8 @@ def test_a_text_by_every_road(client: TestClient, served_translator: transduce.T
         client.post("/translate", params=ASKED),
         client.post("/translate", params={"q": "nine"}, data=ASKED),  # the body overrules
         client.post("/translate", files=parts),
+        client.post("/translate", json={**ASKED, "format": None, "alternatives": None, "api_key": None}),
+        client.post("/translate", json=ASKED, headers={"content-type": "application/vnd.api+json"}),
         client.post(
             "/translate", json={**ASKED, "source": "EN", "target": "de-AT", "format": "text", "api_key": "any"}
         ),

@@ -149,6 +149,15 @@ def test_what_is_served(client: TestClient) -> None:
     assert described["paths"].keys() >= paths | {"/v2/translate", "/v2/languages", "/v2/usage"}
     asked = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert asked["properties"]["alternatives"]["anyOf"][0] == {"type": "integer", "maximum": 5}
+    for path, sent in (
+        ("/translate", {"q": "five", "source": "auto", "target": "de", "alternatives": 1}),
+        ("/v2/translate", {"text": ["five"], "target_lang": "DE"}),
+    ):
+        told = described["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+        found = client.post(path, json=sent).json()
+        if "translations" in found:
+            told, found = told["properties"]["translations"]["items"], found["translations"][0]
+        assert found.keys() == told["properties"].keys()
     page = client.get("/docs")
     assert all(path in page.text for path in described["paths"])
     assert "<script" not in page.text

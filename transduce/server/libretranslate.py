@@ -131,17 +131,19 @@ def check_texts(texts: list[str], settings: Settings) -> None:
 
 def _word(fields: Fields, name: str, default: str = "") -> str:
     word = fields.get(name, [default])[-1]
-    if not word and not default:
-        raise Refused(400, f"Invalid request: missing {name} parameter", "missing")
+    if word is None or word == "":  # null too, as programs write what they do not set
+        word = default
     if not isinstance(word, str):
         raise Refused(400, f"Invalid request: {name} parameter is not a text", "type")
-    return word or default
+    if not word:
+        raise Refused(400, f"Invalid request: missing {name} parameter", "missing")
+    return word
 
 
 def _alternatives(fields: Fields, settings: Settings) -> int:
     given = fields.get("alternatives", [0])[-1]
     try:
-        if isinstance(given, bool) or not isinstance(given, (int, str)):
+        if isinstance(given, bool) or not isinstance(given, (int, str, type(None))):
             raise ValueError
         wanted = int(given or 0)
     except ValueError:

@@ -130,12 +130,16 @@ def _others(state: State) -> dict[str, Any]:
     any_answer = {"type": "object"}
     told = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     others = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}}
+    found: dict[str, Any] = {"type": "array", "items": _object(confidence="number", language="string")}
     translated = {
         "type": "object",
-        "properties": {"translatedText": told, "alternatives": others},
+        "properties": {
+            "translatedText": told,
+            "detectedLanguage": {"anyOf": [found["items"], found]},
+            "alternatives": others,
+        },
         "required": ["translatedText"],
     }
-    found = {"type": "array", "items": _object(confidence="number", language="string")}
     known = {"type": "array", "items": _object(code="string", name="string", targets="array")}
     translate = {
         "type": "object",
@@ -143,10 +147,10 @@ def _others(state: State) -> dict[str, Any]:
             "q": {"anyOf": [text, many]},
             "source": source,
             "target": code,
-            "format": {"enum": ["text", "html"]},
+            "format": {"enum": ["text", "html", "", None]},
             # As text too, for that is how forms say it; a negative number is none.
             "alternatives": {
-                "anyOf": [{"type": "integer", "maximum": state.settings.alternatives}, {"type": "string"}]
+                "anyOf": [{"type": "integer", "maximum": state.settings.alternatives}, {"type": ["string", "null"]}]
             },
         },
         "required": ["q", "source", "target"],
@@ -158,6 +162,9 @@ def _others(state: State) -> dict[str, Any]:
         "required": ["text", "target_lang"],
     }
     answer = _object(translations="array")
+    answer["properties"]["translations"]["items"] = _object(
+        detected_source_language="string", text="string", billed_characters="integer"
+    )
     return {
         "/translate": {"post": _foreign("Translate, as LibreTranslate does.", translate, translated, "Error")},
         "/detect": {"post": _foreign("Detect, as LibreTranslate does.", detect, found, "Error")},

@@ -60,7 +60,7 @@ async def read_fields(request: Request, settings: Settings) -> Fields:
     """What a JSON object, a form or the query string says; a body overrules the query."""
     found = _pairs(request.scope["query_string"])
     body, kind = await read_body(request, settings), _type_of(request)
-    if kind == "application/json":
+    if kind == "application/json" or kind.endswith("+json"):
         tree = parse_json(body) if body else {}
         if not isinstance(tree, dict):
             raise Refused(400, "Invalid request: expected a JSON object", "json")
