@@ -128,9 +128,10 @@ def test_many_at_once_get_their_own(server: Server, served_translator: transduce
 
 
 def test_who_hangs_up_frees_the_model(server: Server) -> None:
-    body = json.dumps({"text": ["seven, eleven, " * 150] * 30, "source": "en", "target": "de", "beam": 16}).encode()
+    asked = {"text": ["seven, eleven, " * 150] * 30, "source": "en", "target": "de", "beam": 16}
     head = b"POST /v1/translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    for _ in range(3):
+    for stream in (False, True, True):
+        body = json.dumps({**asked, "stream": stream}).encode()
         connection = socket.create_connection(("127.0.0.1", server.port))
         connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
         until(lambda: server.gauge("transduce_running_sentences") > 0, 30)

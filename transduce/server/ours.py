@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
@@ -104,17 +104,19 @@ def _check_combination(given: TranslateRequest) -> None:
 
 
 class Lines(StreamingResponse):
-    """Lines of JSON; the gate is left when they are written, or nobody reads them any more."""
+    """Lines of JSON; the gate is left when they are written, or nobody reads them any more: then they never `ended`."""
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, lines: AsyncIterator[bytes], room: ExitStack) -> None:
+    def __init__(self, lines: AsyncIterator[bytes], room: ExitStack, gone: Callable[[], None]) -> None:
         super().__init__(lines)
-        self._room = room
+        self._room, self._gone, self.ended = room, gone, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._room:
             await super().__call__(scope, receive, send)
+        if not self.ended:
+            self._gone()
 
 
 async def _stream(state: State, asked: Asked) -> Response:
@@ -133,8 +135,10 @@ async def _stream(state: State, asked: Asked) -> Response:
             yield b'{"error": "the answer took too long", "code": "deadline"}\n'
         except UserError as error:
             yield json.dumps({"error": str(error), "code": "request"}).encode() + b"\n"
+        answer.ended = True
 
-    return Lines(lines(), room)
+    answer = Lines(lines(), room, state.meter.gone)
+    return answer
 
 
 async def _sentences(flow: Flow, plans: Sequence[Plan]) -> AsyncIterator[dict[str, Any]]:
