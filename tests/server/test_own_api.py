@@ -161,6 +161,7 @@ def test_what_is_served(client: TestClient) -> None:
     page = client.get("/docs")
     assert all(path in page.text for path in described["paths"])
     assert "<script" not in page.text
+    assert "href='/static/icon.svg'" in page.text  # else browsers ask for /favicon.ico, which is not there
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,34 @@ def test_refusals(path: str, changed: dict[str, Any], status: int, text: str, cl
 def test_only_json_is_read(client: TestClient) -> None:
     answer = client.post("/v1/translate", data=ASKED)
     assert (answer.status_code, answer.json()["error"]) == (415, "content-type: expected application/json")
+
+
+def test_a_full_server_says_when_to_come_again(client: TestClient) -> None:
+    gate = client.app.state.transduce.gate  # type: ignore[attr-defined]
+    gate.held = gate.most
+    try:
+        for path, told in (("/translate", "error"), ("/v2/translate", "message"), ("/v1/translate", "error")):
+            answer = client.post(path, content=b"{")  # which nobody reads
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json()[told] == "this server is busy; try again later"
+        assert {client.get(path).status_code for path in ("/livez", "/readyz", "/languages", "/")} == {200}
+    finally:
+        gate.held = 0
+    assert client.post("/v1/translate", json=ASKED).status_code == 200
+
+
+def test_a_deadline_ends_the_work(served_translator: transduce.Translator) -> None:
+    """At once or in lines; then there is room again."""
+    app = application([Served("toy", served_translator, (("en", "de"),))], Settings(seconds=0.05))
+    client, gate = TestClient(app, "http://localhost"), app.state.transduce.gate
+    asked = {"text": ["seven, eleven, " * 150] * 30, "source": "en", "target": "de", "beam": 16}
+    answer = client.post("/v1/translate", json=asked)
+    assert (answer.status_code, answer.headers["retry-after"]) == (504, "1")
+    assert answer.json() == {"error": "the answer took longer than 0.05 s", "code": "deadline"}
+    assert (gate.held, gate.requests) == (0, 0)
+    streamed = client.post("/v1/translate", json={**asked, "stream": True})
+    assert json.loads(streamed.text.split("\n")[-2]) == {"error": "the answer took too long", "code": "deadline"}
+    assert (gate.held, gate.requests) == (0, 0)
 
 
 def test_keys_and_their_rate(served_translator: transduce.Translator) -> None:

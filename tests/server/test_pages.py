@@ -65,6 +65,20 @@ def test_pages_hold_no_script_and_no_style_of_their_own(path: str, pages: TestCl
     assert own["models"][0]["tagged"] == ["de", "zh"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", path) for path in ("/", "/explore", "/learn", "/docs", "/metrics", "/nothing", "/static/nothing", "/spec")]
+    + [("POST", "/translate"), ("PUT", "/translate"), ("OPTIONS", "/v1/translate"), ("POST", "/v2/document")],
+)
+def test_no_answer_leaves_a_browser_free(method: str, path: str, pages: TestClient) -> None:
+    """Pages and refusals alike: nothing from elsewhere in them, and no page of elsewhere reads them."""
+    answer = pages.request(method, path, headers={"origin": "https://elsewhere.example"})
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert re.findall(r"(?:src|href)=[\"']?(?:https?:)?//", answer.text) == []
+
+
 def test_pages_speak_english_or_chinese(pages: TestClient) -> None:
     assert WORDS["en"].keys() == WORDS["zh"].keys()
     for asked, language in (("zh-CN,zh;q=0.9", "zh-Hans"), ("fr, zh;q=0.5", "zh-Hans"), ("fr", "en"), ("", "en")):

@@ -226,7 +226,8 @@ def page(described: dict[str, Any]) -> str:
             )
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>transduce: API</title>"
-        "<meta name='viewport' content='width=device-width'></head><body><h1>transduce: API</h1>"
+        "<link rel='icon' href='/static/icon.svg'><meta name='viewport' content='width=device-width'></head>"
+        "<body><h1>transduce: API</h1>"
         f"<p>{html.escape(described['info']['description'])}</p>"
         "<p>For programs: <a href='/v1/openapi.json'>OpenAPI</a>, <a href='/spec'>LibreTranslate's in Swagger</a>.</p>"
         f"{''.join(rows)}</body></html>"
