@@ -32,6 +32,8 @@ def test_it_translates_as_one_types_and_counts(open_page: OpenPage, toy: Toy) ->
     page.fill("#text", "five\n\nsix")
     until(page, "document.querySelector('#output').textContent.includes('\\n\\n')")
     assert output.inner_text().split() == [toy.translator(word, to="de") for word in ("five", "six")]
+    page.fill("#text", "😀" * 3000)
+    assert page.locator("#count:not(.error)").inner_text() == "3000 / 5000"
     page.fill("#text", "x" * 5001)
     page.wait_for_selector("#status.error")
     assert "at most 5000 characters" in page.locator("#status").inner_text()

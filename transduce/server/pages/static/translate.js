@@ -4,6 +4,7 @@ import { by, post, told, words } from "./server.js";
 const [text, output, source, target] = ["text", "output", "source", "target"].map(by);
 const [status, count, copy, clear, look] = ["status", "count", "copy", "clear", "look"].map(by);
 const state = { before: "", sentences: [], running: null, timer: 0, detected: "", shown: "" };
+const size = () => [...text.value].length; // as the server counts: a smiley is one
 const nameOf = (code) => [...source.options].find((one) => one.value === code)?.textContent ?? code;
 
 // -- translating ------------------------------------------------------------------------------------------------------
@@ -18,7 +19,7 @@ async function translate() {
   const asked = text.value;
   remember();
   if (!asked.trim()) { show([]); say(""); return; }
-  if (asked.length > told.characters) { say(words.too_long.replace("{limit}", told.characters), true); return; }
+  if (size() > told.characters) { say(words.too_long.replace("{limit}", told.characters), true); return; }
   const running = new AbortController();
   state.running = running;
   const patience = setTimeout(() => say(words.waiting), 300);
@@ -184,8 +185,8 @@ output.addEventListener("keydown", (event) => {
 // -- controls ---------------------------------------------------------------------------------------------------------
 
 function counted() {
-  count.textContent = `${text.value.length} / ${told.characters}`;
-  count.classList.toggle("error", text.value.length > told.characters);
+  count.textContent = `${size()} / ${told.characters}`;
+  count.classList.toggle("error", size() > told.characters);
   clear.hidden = !text.value;
 }
 
