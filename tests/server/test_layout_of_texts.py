@@ -136,6 +136,27 @@ def test_tags_follow_their_words() -> None:
     assert placed(nested, "la voiture rouge", linked) == "<a href='x'>la voiture <b>rouge</b></a>"
 
 
+@pytest.mark.parametrize(
+    ("html", "target", "links", "expected"),
+    [
+        ("the <b>red</b> car", ("▁das", "▁rot", "e", "▁Auto"), ((0, 0), (1, 1), (2, 3)), "das <b>rote</b> Auto"),
+        ("the <b>red</b> <i>car</i>", ("▁das", "▁Rot", "auto"), ((0, 0), (1, 1), (2, 2)), "das <b>Rot</b><i>auto</i>"),
+        ("the r<b>ed</b> car", ("▁das", "▁r", "ot"), ((0, 0), (2, 2)), "das r<b>ot</b>"),
+        ("the <b>red</b> car", ("红", "车"), ((1, 0), (2, 1)), "<b>红</b>车"),
+        ("the </b> red car", ("▁Rotauto",), ((1, 0),), "</b>Rotauto"),
+    ],
+)
+def test_tags_stand_beside_words(
+    html: str, target: tuple[str, ...], links: tuple[tuple[int, int], ...], expected: str
+) -> None:
+    """Not in the middle of one, unless they did so in the source, or two elements are in one word."""
+    (passage,) = passages(html)
+    assert isinstance(passage, Passage)
+    source = ("▁the", "▁r", "ed", "▁car") if "r<b>" in html else ("▁the", "▁red", "▁car")
+    text = "".join(target).replace("▁", " ").strip()
+    assert placed(passage, text, Alignment(source, target, (), links)) == expected
+
+
 def test_html_over_http(client: TestClient, served_translator: transduce.Translator) -> None:
     def ask(text: str) -> str:
         asked = {"q": text, "source": "en", "target": "de", "format": "html"}

@@ -147,7 +147,9 @@ def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | 
     if sources is None or targets is None:
         return None
     links = [(sources[s], targets[t]) for s, t in alignment.links]
-    found = _moved(passage, target, links)
+    found = _moved(passage, target, links, whole=True)
+    if found is None:  # two elements may share a word
+        found = _moved(passage, target, links, whole=False)
     return None if found is None else _with_tags(target, found)
 
 
@@ -165,11 +167,30 @@ def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int]] | None:
     return spans if not text[at:].strip() else None
 
 
-Link = tuple[tuple[int, int], tuple[int, int]]
+Span = tuple[int, int]
+Link = tuple[Span, Span]
 
 
-def _moved(passage: Passage, target: str, links: Sequence[Link]) -> list[tuple[int, str]] | None:
-    """Where in the target each tag goes, in order; None where elements would cross."""
+def _whole_words(passage: Passage, element: Span, target: str, span: Span) -> Span:
+    """The span of an element in the target, grown to words that it begins or ends in, if it did not in the source."""
+    begin, end = span
+    while not _within_word(passage.text, element[0]) and _within_word(target, begin):
+        begin -= 1
+    while not _within_word(passage.text, element[1]) and _within_word(target, end):
+        end += 1
+    return begin, end
+
+
+def _within_word(text: str, at: int) -> bool:
+    """Whether letters stand on both sides, in scripts that part words by spaces."""
+    around = text[max(at - 1, 0) : at + 1]
+    return (
+        len(around) == 2 and at > 0 and all(c.isalnum() and (c < "\u0e00" or "\u1e00" <= c < "\u2000") for c in around)
+    )
+
+
+def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) -> list[tuple[int, str]] | None:
+    """Where in the target each tag goes, in order, at `whole` words or not; None where elements would cross."""
     pairs, single = _elements(passage.tags)
     spans: list[tuple[int, int, int, int]] = []  # begin, end, and the numbers of the two tags
     for first, last in pairs:
@@ -178,7 +199,10 @@ def _moved(passage: Passage, target: str, links: Sequence[Link]) -> list[tuple[i
         if not reached and passage.text[begin:end].strip():
             return None
         place = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
-        spans.append((place, max((right for _, right in reached), default=place), first, last))
+        after = max((right for _, right in reached), default=place)
+        if reached and whole:
+            place, after = _whole_words(passage, (begin, end), target, (place, after))
+        spans.append((place, after, first, last))
     for one in spans:
         for other in spans:
             inner = one[2] < other[2] and other[3] < one[3]
@@ -232,4 +256,6 @@ def _end_of_words(passage: Passage, at: int, target: str) -> int:
         return len(target)
     guess = round(at / len(passage.text) * len(target))
     before = target.rfind(" ", 0, guess)
+    while before < 0 and _within_word(target, guess):
+        guess -= 1
     return before + 1 if before >= 0 else guess
