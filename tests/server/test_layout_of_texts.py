@@ -94,6 +94,18 @@ def test_no_html_is_too_broken(text: str) -> None:
             piece.sentences()
 
 
+def test_html_s_lines_may_end_anywhere(client: TestClient, served_translator: transduce.Translator) -> None:
+    """A line break is a space to a browser; a blank line parts, and what stands between sentences stays."""
+    (passage,) = passages("One\n  <b>two</b>\r\nthree.\n Four\n\nFive")
+    assert isinstance(passage, Passage)
+    parts = passage.sentences()
+    found = [part.text if isinstance(part, Passage) else part for part in parts]
+    assert found == ["One\n  two\r\nthree.", "\n ", "Four", "\n\n", "Five"]
+    asked = {"q": "<p>\n  sixty-two,\n  eleven\n</p>", "source": "en", "target": "de", "format": "html"}
+    expected = served_translator("sixty-two, eleven", to="de")
+    assert client.post("/translate", json=asked).json()["translatedText"] == f"<p>\n  {expected}\n</p>"
+
+
 def texts(html: str) -> list[str]:
     return [piece.text for piece in passages(html) if isinstance(piece, Passage)]
 

@@ -28,6 +28,14 @@ _VOID = frozenset("area base br col embed hr img input link meta param source tr
 _ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>=]+))?""")
 
 
+_SPACE, _BREAK = re.compile(r"\s+"), re.compile(r"\r\n|\r|\n")
+
+
+def _unwrapped(space: re.Match[str]) -> str:
+    """White space as a browser has it: one line break is a space; a blank line is left, for somebody meant it."""
+    return " " * len(space[0]) if len(_BREAK.findall(space[0])) < 2 else space[0]
+
+
 @dataclass(frozen=True)
 class Tag:
     """A tag inside a passage, before the character `at` of its text; `name` without its slash."""
@@ -49,16 +57,17 @@ class Passage:
         """Passages of one sentence each, and the space between them; a tag between two goes where it belongs."""
         found: list[Piece] = []
         begin, rest = 0, deque(self.tags)
-        parts = sentences(self.text)
+        parts = sentences(_SPACE.sub(_unwrapped, self.text))
         for number, part in enumerate(parts):
             end = begin + len(part.text)
             after = end + len(part.space)
+            text, space = self.text[begin:end], self.text[end:after]
             last = number == len(parts) - 1
             own = []
-            while rest and part.text and (last or rest[0].at < end or (rest[0].closing and rest[0].at <= after)):
+            while rest and text and (last or rest[0].at < end or (rest[0].closing and rest[0].at <= after)):
                 own.append(rest.popleft())
-            moved = tuple(replace(tag, at=min(max(tag.at - begin, 0), len(part.text))) for tag in own)
-            found += [Passage(part.text, moved)] * bool(part.text) + [html.escape(part.space)] * bool(part.space)
+            moved = tuple(replace(tag, at=min(max(tag.at - begin, 0), len(text))) for tag in own)
+            found += [Passage(text, moved)] * bool(text) + [html.escape(space)] * bool(space)
             begin = after
         return found
 

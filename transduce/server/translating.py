@@ -200,7 +200,7 @@ class Flow:
                 replace(tag, at=max(0, min(tag.at - len(before), len(piece.text.strip())))) for tag in piece.tags
             ),
         )
-        found = await self.sentence(bare.text, hops, "pieces" if bare.tags else None)
+        found = await self.sentence(" ".join(bare.text.split()), hops, "pieces" if bare.tags else None)
         text = placed(bare, found.text, found.alignment)
         if text is None:  # tags and words went different ways
             flat = replace(self.asked, n_best=1)
