@@ -243,6 +243,10 @@ def test_keys_and_their_rate(served_translator: transduce.Translator) -> None:
     assert client.get("/frontend/settings").json()["keyRequired"] is True
     described = client.get("/v1/openapi.json").json()
     assert described["security"] == [{"key": []}]
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():  # who has no key is told what the document says is for all
+            open_to_all = operation.get("security") == []
+            assert client.request(method, path).is_success is open_to_all, path
     metrics = client.get("/metrics").text
     assert 'transduce_requests_total{endpoint="/v1/translate",status="200"} 3.0' in metrics
     assert not any(word in metrics for word in ('one"', 'two"', "sixty", "testclient", "127.0.0.1"))

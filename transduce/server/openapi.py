@@ -13,6 +13,7 @@ from transduce import __version__
 from transduce.server import shapes
 from transduce.server.state import State
 
+_OPEN: dict[str, Any] = {"security": []}  # what takes nothing is told to everybody, with a key or without
 _ERRORS = {
     "400": "The request cannot be carried out.",
     "403": "The API key is wrong.",
@@ -111,9 +112,7 @@ def _operation(path: str, summary: str, given: type[BaseModel] | None, told: Any
     for status, text in errors.items():
         answers[status] = {"description": text, "content": _json(failure)}
     found: dict[str, Any] = {"summary": summary, "responses": answers}
-    if given:
-        found["requestBody"] = {"required": True, "content": _json(_reference(given))}
-    return found
+    return found | ({"requestBody": {"required": True, "content": _json(_reference(given))}} if given else _OPEN)
 
 
 def _object(**types: str) -> dict[str, Any]:
@@ -208,9 +207,7 @@ def _foreign(summary: str, given: dict[str, Any] | None, told: dict[str, Any], f
             "content": _json({"$ref": f"#/components/schemas/{failure}"}),
         }
     found: dict[str, Any] = {"summary": summary, "responses": answers}
-    if given:
-        found["requestBody"] = {"required": True, "content": _json(given)}
-    return found
+    return found | ({"requestBody": {"required": True, "content": _json(given)}} if given else _OPEN)
 
 
 def page(described: dict[str, Any]) -> str:
