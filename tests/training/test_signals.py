@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 STEPS = 60
 SLOW = "slowly:Slowly"  # an objective that takes its time, so that a signal finds the run still going
 OBJECTIVE = """
+import sys
 import time
 from dataclasses import dataclass
 from transduce.objectives.cross_entropy import CrossEntropy
@@ -34,7 +35,9 @@ class Slowly(CrossEntropy):
     def build(self, tools):
         loss = super().build()
         def slow(model, batch, step):
-            time.sleep(self.seconds if step >= 3 else 0)
+            if step >= 3:
+                print("a slow step begins", file=sys.stderr, flush=True)
+                time.sleep(self.seconds)
             return loss(model, batch, step)
         return slow
 """
@@ -110,7 +113,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_aborts_at_once(place: Path, number: signal.Signals, warm: str) -> None:
     child = Child(warm, place, f"objective={SLOW}", "objective.seconds=1000")
-    child.wait_for("step 3 of 60")
+    child.wait_for("a slow step begins")  # a signal before it would be heard at once, and the run saved
     child.send(number)
     child.wait_for("once more aborts")
     child.send(number)
