@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from transduce.data.symbols import Symbols
+from transduce.engines import slots as slots_module
 from transduce.engines.graphs import Recorder
 from transduce.engines.rooms import MOST_PLACES, MOST_ROOMS, most_places
-from transduce.engines.slots import UNFINISHED, Job, Shape, Slots, crowd, jobs_of, reached, rounded
+from transduce.engines.slots import UNFINISHED, Job, Report, Run, Shape, Slots, crowd, jobs_of, reached, rounded
 from transduce.engines.torch_engine import TorchEngine, with_precision
 from transduce.model import stepping
 from transduce.model.attention import Attention
@@ -181,6 +182,40 @@ def test_a_room_is_used_again_with_nothing_left_of_those_before() -> None:
         assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
     assert engine.rooms
     assert len(engine.rooms.rooms) == 1
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_a_few_at_a_time_come_in_and_are_read_while_the_host_is_ahead_as_of_a_gpu(
+    search: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "AT_ONCE", 2)
+    monkeypatch.setattr(slots_module, "LUMP", 2)
+    engine, sources = engine_of(), sentences(30)
+    in_room(engine, sources[:9], search)  # makes the room
+    (slots,) = engine.rooms.rooms.values()  # type: ignore[union-attr]
+    shapes, read, taking, reading = [], [], slots.take_in, Run.read
+    slots.ahead = 1
+    monkeypatch.setattr(slots, "take_in", lambda jobs, taken: shapes.append(len(jobs)) or taking(jobs, taken))
+    monkeypatch.setattr(Run, "read", lambda run: read.append(len(run.inside)) or reading(run))
+    with torch.inference_mode():
+        found = slots.run(
+            jobs_of(sources, slots.shape.plan, [NOTHING] * 30, slots.shape.plan.streams(search, range(30)))
+        )
+    assert_alike(found, plainly(engine, sources, search))
+    assert max(shapes) == 2
+    assert sum(shapes) == 30
+    assert max(read) > 0 or search.limits.longest == 1  # read while others were inside
+
+
+def test_sentences_at_their_limit_leave_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look waits for the device."""
+    limits = Limits(longest=9, shortest=8)
+    engine, sources, looks, done = engine_of(), sentences(8, longest=5), [], Report.done
+    monkeypatch.setattr(Report, "done", lambda report: looks.append(report) or done(report))
+    found = in_room(engine, sources, Greedy(limits))
+    assert_alike(found, plainly(engine, sources, Greedy(limits)))
+    assert {len(own[0].token_log_probs) for own in found} == {9}
+    assert len(looks) == 8
 
 
 def test_another_room_leaves_the_weights_where_recorded_work_reads_them() -> None:

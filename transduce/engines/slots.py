@@ -1,18 +1,21 @@
 """Translating any number of sentences in a room of fixed size: those that are done make way for those that wait.
 
 The room's shapes are rounded up, so that few of them serve all batches (and their graphs are soon recorded). The host
-runs one step ahead of what it knows: it asks for a step, and while that is done looks at who was done before it.
+runs one step ahead of what it knows: it asks for a step, and while that is done looks at who was done before it, and
+reads what they have written: it never waits for what it asked last, but for the end of a run.
 Shapes: B sentences at a time, b arrivals, S source length, P prefix length.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,8 +28,10 @@ from transduce.search.board import Arrivals, Board, Finding, longest_first
 from transduce.search.constraints import phrase_table
 from transduce.search.fixed import Constants, Plan, Stepper
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.wishes import Wishes
+from transduce.search.wishes import NOTHING, Wishes
 
+AT_ONCE = 128  # sentences encoded together: the device begins with the longest while the others are made ready
+LUMP = 64  # sentences read together while others are still inside: less is not worth a look
 PATIENCE = 64  # steps run as they are written in a new room before any is recorded, if nobody comes to it again
 UNFINISHED = Hypothesis((), 0.0, 0.0, False, ())  # of a sentence left before its end
 SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -47,10 +52,9 @@ def crowd(count: int) -> int:
     return rounded(count) if count > SIZES[0] else 1 << (count - 1).bit_length()
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A sentence that waits: its number, its source, bounds on what is written, what else is asked of that, and where
-    the random draws of its paths begin."""
+    the random draws of its paths begin. No dataclass: a GPU waits while hundreds are made."""
 
     number: int
     source: Sequence[int]
@@ -68,12 +72,11 @@ def jobs_of(
     sources: Sequence[Sequence[int]], plan: Plan, wishes: Sequence[Wishes], streams: Sequence[Sequence[int]]
 ) -> list[Job]:
     """One a source (given without end symbol), the longest first."""
-    longest = plan.limits.lengths([len(source) + 1 for source in sources], wishes)
-    made = [
-        Job(i, source, longest[i], plan.limits.shortest + len(wishes[i].prefix), wishes[i], streams[i])
-        for i, source in enumerate(sources)
-    ]
-    return [made[i] for i in longest_first([len(source) for source in sources])]
+    lengths = [len(source) + 1 for source in sources]
+    longest = plan.limits.lengths(lengths, wishes)
+    shortest = [plan.limits.shortest + len(wish.prefix) for wish in wishes]
+    made = list(map(Job, range(len(sources)), sources, longest, shortest, wishes, streams))
+    return [made[i] for i in longest_first(lengths)]
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,18 @@ class Shape:
         if sentences > fitting:  # a power of two, so that lists of any size share the room
             sentences = 1 << (fitting.bit_length() - 1)
         source = rounded(max(len(job.source) + 1 for job in jobs))
-        prefix = max(len(job.wishes.prefix) for job in jobs)
-        most_phrases = max(len(job.wishes.exclude) for job in jobs)
-        tokens = max((len(phrase) for job in jobs for phrase in job.wishes.exclude), default=0)
+        asked = [job.wishes for job in jobs if job.wishes is not NOTHING]
+        prefix = max((len(wish.prefix) for wish in asked), default=0)
+        most_phrases = max((len(wish.exclude) for wish in asked), default=0)
+        tokens = max((len(phrase) for wish in asked for phrase in wish.exclude), default=0)
         phrases = (crowd(most_phrases), crowd(tokens)) if tokens else (0, 0)
         room = Room(sentences, plan.paths, source, length)
         return cls(room, rounded(prefix) if prefix else 0, phrases, plan)
+
+    @property
+    def widths(self) -> tuple[int, int, int, int]:
+        """Numbers that come in with each sentence besides its source: four bounds, streams, prefix, phrases."""
+        return 4, self.room.paths, self.prefix, math.prod(self.exclude)
 
 
 class Slots:
@@ -107,12 +116,13 @@ class Slots:
     def __init__(self, model: Holding, source: Symbols, shape: Shape, stepper: Stepper, compiled: bool) -> None:
         self.model, self.source, self.shape, self.stepper = model, source, shape, stepper
         self.device = stepper.board.place.device
+        self.ahead = 1 if self.device.type == "cuda" else 0  # steps asked for before it is known who was done
         module = cast("nn.Module", model)
         # Not the parameters themselves, which may be given other memory while these are still read.
         weights = tuple(tensor.detach() for tensor in itertools.chain(module.parameters(), module.buffers()))
         self.recorder = Recorder(self.device, weights)
         self.step = compiled_step(stepper) if compiled else stepper
-        self.arrivals: dict[tuple[int, int], Arrivals] = {}
+        self.arrivals: dict[torch.Size, Tensor] = {}
         self.visits = self.steps = 0
 
     @classmethod
@@ -128,43 +138,56 @@ class Slots:
     def run(self, jobs: Sequence[Job]) -> list[list[Hypothesis]]:
         """Hypotheses of each job, by its number."""
         self.visits += 1
-        run = Run(self, deque(jobs))
+        run = Run(self, jobs)
         with in_a_room():
             while run.going:
                 run.step()
-        return run.found(len(jobs))
+        run.read()
+        return [run.found.get(number) or [UNFINISHED] for number in range(len(jobs))]
 
     def take_in(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
         """Encode sources and put them in their slots."""
-        waiting = self._pack(jobs, slots)
-        shape = (len(waiting.slots), waiting.source.size(1))
-        if shape not in self.arrivals:
-            self.arrivals[shape] = Arrivals(*(tensor.to(self.device) for tensor in waiting.tensors()))
-        arrivals = self.arrivals[shape]
-        for place, tensor in zip(arrivals.tensors(), waiting.tensors(), strict=True):
-            place.copy_(pinned(tensor, self.device), non_blocking=True)
-        self.recorder.run(("arrivals", shape), lambda: self._admit(arrivals))
+        table = self._table(jobs, slots)
+        if table.shape not in self.arrivals:
+            self.arrivals[table.shape] = torch.empty(table.shape, dtype=table.dtype, device=self.device)
+        arrivals = self.arrivals[table.shape]
+        arrivals.copy_(table, non_blocking=True)
+        self.recorder.run(("arrivals", table.shape), lambda: self._admit(arrivals))
 
-    def _pack(self, jobs: Sequence[Job], slots: Sequence[int]) -> Arrivals:
-        """Rows are a power of two: the last sentence comes in as often as it takes, to the same slot."""
+    def _table(self, jobs: Sequence[Job], slots: Sequence[int]) -> Tensor:
+        """What `_admit` reads, in one tensor on the host, since each copy to a GPU takes the host ten microseconds.
+
+        Rows are a power of two: the last sentence comes in as often as it takes, to the same slot.
+        """
         rows = min(crowd(len(jobs)), self.shape.room.sentences)
         more = rows - len(jobs)
         jobs, slots = [*jobs, *[jobs[-1]] * more], [*slots, *[slots[-1]] * more]
-        sources = [job.source for job in jobs]
-        width = rounded(max(len(source) + 1 for source in sources))
-        prefixes = [[*job.wishes.prefix, *[-1] * (self.shape.prefix - len(job.wishes.prefix))] for job in jobs]
-        excluded = [phrase_table(job.wishes.exclude, *self.shape.exclude) for job in jobs]
-        return Arrivals(
-            *pad_sources(sources, self.source, width),
-            torch.tensor(slots),
-            torch.tensor([job.longest for job in jobs]),
-            torch.tensor([job.shortest for job in jobs]),
-            torch.tensor(prefixes, dtype=torch.int64).view(rows, self.shape.prefix),
-            torch.tensor(excluded, dtype=torch.int64).view(rows, *self.shape.exclude),
-            torch.tensor([job.streams for job in jobs], dtype=torch.int64),
-        )
+        _, sources, longest, shortest, wishes, streams = zip(*jobs, strict=True)
+        tokens = [len(source) + 1 for source in sources]
+        padded, _ = pad_sources(sources, self.source, rounded(max(tokens)))
+        width, on_gpu = sum(self.shape.widths) + padded.size(1), self.device.type == "cuda"
+        table = torch.empty(rows, width, dtype=torch.int64, pin_memory=on_gpu)
+        bounds, draws, prefix, exclude, source = (part.numpy() for part in self._columns(table))
+        bounds[:] = np.transpose([tokens, slots, longest, shortest])
+        draws[:] = streams
+        source[:] = padded.numpy()
+        if most := prefix.shape[1]:
+            prefix[:] = [[*wish.prefix, *[-1] * (most - len(wish.prefix))] for wish in wishes]
+        if exclude.shape[1]:
+            tables = [phrase_table(wish.exclude, *self.shape.exclude) for wish in wishes]
+            exclude[:] = np.reshape(tables, exclude.shape)
+        return table
 
-    def _admit(self, arrivals: Arrivals) -> None:
+    def _columns(self, table: Tensor) -> tuple[Tensor, ...]:
+        """The parts of a table that `Shape.widths` tells, and last the sources."""
+        widths = self.shape.widths
+        return torch.split(table, [*widths, table.size(1) - sum(widths)], dim=1)
+
+    def _admit(self, table: Tensor) -> None:
+        bounds, streams, prefix, exclude, source = self._columns(table)
+        tokens, slots, longest, shortest = bounds.t().contiguous()
+        phrases = exclude.view(len(table), *self.shape.exclude)
+        arrivals = Arrivals(source.contiguous(), tokens, slots, longest, shortest, prefix, phrases, streams)
         memory = self.model.encode(arrivals.source, arrivals.mask)
         self.model.fill(self.stepper.held, arrivals.slots, memory)
         self.stepper.board.admit(arrivals, self.shape.plan.symbols)
@@ -189,44 +212,45 @@ def compiled_step(stepper: Stepper) -> Callable[[int], None]:
     return run
 
 
-def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Where a GPU can fetch it by itself while the host goes on."""
-    return tensor.pin_memory() if device.type == "cuda" else tensor
-
-
 class Run:
     """One list of jobs on its way through the slots."""
 
-    def __init__(self, slots: Slots, waiting: deque[Job]) -> None:
-        self.slots, self.waiting = slots, waiting
-        self.stoppable = any(job.wishes.stop is not None for job in waiting)
+    def __init__(self, slots: Slots, jobs: Sequence[Job]) -> None:
+        self.slots, self.waiting = slots, deque(jobs)
+        self.stoppable = any(job.wishes.stop is not None for job in jobs)
         self.board = slots.stepper.board
         self.inside: dict[int, Job] = {}
         self.free = list(range(slots.shape.room.sentences))
         self.since = [0] * len(self.free)  # the step at which each slot's sentence came in
+        self.until = [0] * len(self.free)  # and at which it is over, if it did not end before
         self.now = 0
         self.reports: deque[Report] = deque()
-        self.left: list[tuple[list[Job], Finding]] = []
+        self.left: list[Leaving] = []  # and not read yet
+        self.found: dict[int, list[Hypothesis]] = {}  # by number of the job
 
     @property
     def going(self) -> bool:
         return bool(self.waiting or self.inside)
 
     def step(self) -> None:
-        """Let in who waits, if it is worth it, go one token further, and let go who was done before."""
+        """Let in who waits, if it is worth it, go one token further, and let go who was done before or is over."""
         self._forget()
         if self.waiting and (not self.inside or len(self.free) * 8 >= len(self.since)):
             self._let_in()
         if not self.inside:
             return
-        written = [self.now - self.since[slot] for slot in self.inside]
-        if any(count < job.longest for count, job in zip(written, self.inside.values(), strict=True)):
-            self.slots.advance(max(written))
-            self.now += 1
-            self.reports.append(Report(self.board.done, dict(self.inside)))
-            if self.slots.device.type == "cuda" and len(self.reports) < 2:
-                return
-        self._let_go(self.reports.popleft())
+        self.slots.advance(self.now - min(self.since[slot] for slot in self.inside))
+        self.now += 1
+        if sum(len(leaving.jobs) for leaving in self.left) >= LUMP:
+            self.read()  # before others leave, whose findings come only after the step that was just asked for
+        self._let_go([slot for slot in self.inside if self.until[slot] <= self.now])
+        if not self.inside:
+            return
+        self.reports.append(Report(self.board.done, dict(self.inside)))
+        if len(self.reports) <= self.slots.ahead:
+            return
+        report = self.reports.popleft()
+        self._let_go([slot for slot in report.done() if self.inside.get(slot) is report.inside[slot]])
 
     def _forget(self) -> None:
         """Sentences that nobody waits for leave at once; their slots go on idly until others come."""
@@ -238,31 +262,56 @@ class Run:
             self.free.append(slot)
 
     def _let_in(self) -> None:
-        count = min(len(self.waiting), len(self.free))
-        jobs = [self.waiting.popleft() for _ in range(count)]
-        taken, self.free = self.free[:count], self.free[count:]
-        self.slots.take_in(jobs, taken)
-        for slot, job in zip(taken, jobs, strict=True):
-            self.inside[slot], self.since[slot] = job, self.now
+        while self.waiting and self.free:
+            count = min(len(self.waiting), len(self.free), AT_ONCE)
+            jobs = [self.waiting.popleft() for _ in range(count)]
+            taken, self.free = self.free[:count], self.free[count:]
+            self.slots.take_in(jobs, taken)
+            for slot, job in zip(taken, jobs, strict=True):
+                self.inside[slot], self.since[slot], self.until[slot] = job, self.now, self.now + job.longest
 
-    def _let_go(self, report: Report) -> None:
-        done = [slot for slot in report.done() if self.inside.get(slot) is report.inside[slot]]
-        if not done:
-            return
-        index = pinned(torch.tensor(done), self.slots.device).to(self.slots.device, non_blocking=True)
-        self.left.append(([self.inside.pop(slot) for slot in done], Finding.of(self.board, index)))
-        self.free += done
+    def _let_go(self, done: list[int]) -> None:
+        if done:
+            self.left.append(Leaving([self.inside.pop(slot) for slot in done], self.board, done))
+            self.free += done
 
-    def found(self, count: int) -> list[list[Hypothesis]]:
-        """Read only now, so that nothing waited for the device in between; nothing for who was not waited for."""
-        results: list[list[Hypothesis]] = [[UNFINISHED] for _ in range(count)]
+    def read(self) -> None:
+        """What those have found who left."""
         if not self.left:
-            return results
-        jobs = [job for own, _ in self.left for job in own]
-        read = self.slots.shape.plan.read(Finding.joined([finding for _, finding in self.left]))
-        for job, hypotheses in zip(jobs, read, strict=True):
-            results[job.number] = hypotheses
-        return results
+            return
+        findings = [leaving.finding() for leaving in self.left]
+        jobs = itertools.chain.from_iterable(leaving.jobs for leaving in self.left)
+        for job, hypotheses in zip(jobs, self.slots.shape.plan.read(Finding.joined(findings)), strict=True):
+            self.found[job.number] = hypotheses
+        self.left = []
+
+
+class Mark:
+    """Behind all that a device was asked so far; on a CPU that is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if self.event is not None:
+            self.event.record()
+
+    def wait(self) -> None:
+        """Until the device has come by."""
+        if self.event is not None:
+            self.event.synchronize()
+
+
+class Leaving:
+    """Sentences that are done, and what they found, on its way from the device."""
+
+    def __init__(self, jobs: Sequence[Job], board: Board, slots: Sequence[int]) -> None:
+        device = board.place.device
+        index = torch.tensor(slots, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+        self.jobs, self.coming = jobs, Finding.of(board, index)
+        self.mark = Mark(device)
+
+    def finding(self) -> Finding:
+        self.mark.wait()
+        return self.coming
 
 
 class Report:
@@ -272,13 +321,10 @@ class Report:
         self.inside = inside
         self.flags = torch.empty(done.shape, dtype=torch.bool, pin_memory=done.device.type == "cuda")
         self.flags.copy_(done, non_blocking=True)
-        self.arrived = torch.cuda.Event() if done.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        if self.arrived is not None:
-            self.arrived.record()
+        self.mark = Mark(done.device)
 
     def done(self) -> list[int]:
         """Slots whose sentences are decided."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
+        self.mark.wait()
         flags = self.flags.tolist()
         return [slot for slot in self.inside if flags[slot]]

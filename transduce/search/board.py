@@ -10,7 +10,7 @@ M phrases of X tokens.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from transduce.search.hypothesis import Hypothesis, best_first
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Sentences that come in: source and mask (b, S), the slots (b,) they take of the B there are.
+    """Sentences that come in: source (b, S), of which each has so many tokens (b,), the slots (b,) they take of the B.
 
     longest (b,) is the most tokens each may write, shortest (b,) the fewest before an end, prefix (b, P) how it must
     begin, -1 after that. exclude (b, M, X) are phrases it must not hold: -1 before a phrase, -2 where there is none.
@@ -33,7 +33,7 @@ class Arrivals:
     """
 
     source: Tensor
-    mask: Tensor
+    tokens: Tensor
     slots: Tensor
     longest: Tensor
     shortest: Tensor
@@ -41,8 +41,10 @@ class Arrivals:
     exclude: Tensor
     streams: Tensor
 
-    def tensors(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]
+    @property
+    def mask(self) -> Tensor:
+        """True at real tokens: (b, S)."""
+        return torch.arange(self.source.size(1), device=self.source.device) < self.tokens[:, None]
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Board:
 
 def longest_first(lengths: Sequence[int]) -> list[int]:
     """The order in which sentences come in, so that none is longer than those that made the room."""
-    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    return sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
 
 
 @dataclass(frozen=True)
@@ -142,29 +144,29 @@ class Finding:
 
     @classmethod
     def of(cls, board: Board, slots: Tensor) -> Finding:
+        """On its way: a GPU has to come by what it is asked now before this may be read or joined."""
         names = [field.name for field in dataclasses.fields(cls)]
-        return cls(*(getattr(board, name).index_select(0, slots) for name in names))
+        return cls(*(getattr(board, name).index_select(0, slots).to("cpu", non_blocking=True) for name in names))
 
     @classmethod
     def joined(cls, findings: Sequence[Finding]) -> Finding:
-        """All of them in a row, on the CPU."""
+        """All of them in a row."""
         names = [field.name for field in dataclasses.fields(cls)]
-        return cls(*(torch.cat([getattr(finding, name) for finding in findings]).cpu() for name in names))
+        return cls(*(torch.cat([getattr(finding, name) for finding in findings]) for name in names))
 
     def singles(self, eos: int) -> list[list[Hypothesis]]:
         """Every path of each sentence, the most probable first, of equals the first: they went on by themselves."""
-        lengths = (self.place + 1).tolist()
-        written = slice(1, max(lengths) + 1)
-        parts = (part[:, written].transpose(1, 2).tolist() for part in (self.chosen, self.token_log_probs))
-        return [
-            sorted(
-                (Hypothesis.read(own[:length], logs[:length], eos) for own, logs in zip(*paths, strict=True)),
-                key=lambda hypothesis: -hypothesis.score,
-            )
-            for *paths, length in zip(*parts, lengths, strict=True)
-        ]
+        paths, most = self.cost.shape[1], int(self.place.max()) + 1
+        parts = (part[:, 1 : most + 1].transpose(1, 2).flatten(0, 1) for part in (self.chosen, self.token_log_probs))
+        tokens, log_probs = (part.numpy() for part in parts)  # (B * K, most)
+        lengths = (self.place + 1).repeat_interleave(paths).numpy()
+        ends = (tokens == eos) & (np.arange(most) < lengths[:, None])
+        ended = ends.any(1)
+        every = _written(tokens, log_probs, np.where(ended, ends.argmax(1) + 1, lengths), ended, 0.0)
+        own = [every[first : first + paths] for first in range(0, len(every), paths)]
+        return own if paths == 1 else [sorted(one, key=lambda hypothesis: -hypothesis.score) for one in own]
 
-    def beams(self, radix: int, eos: int, alpha: float) -> list[list[Hypothesis]]:
+    def beams(self, radix: int, alpha: float) -> list[list[Hypothesis]]:
         """The n best of each sentence; live paths at the limit only fill places that finished ones left empty."""
         paths, kept = self.cost.shape[1], self.finished.shape[1]
         there = self.finished[..., 0] > -torch.inf  # (B, n)
@@ -177,26 +179,45 @@ class Finding:
         near = self.cost <= last * (1 + 1e-5) + 1e-4
         wanting = (self.cost < torch.inf) & near & (lacking > 0)
         live = _ends(wanting, (self.place[:, None] + 1).expand_as(every), every)
-        found: list[tuple[list[Hypothesis], list[Hypothesis]]] = [([], []) for _ in range(len(self.place))]
-        lasts = self.finished[..., 2][there].tolist()
-        for (sentence, tokens, log_probs), last in zip(self._read(finished, radix), lasts, strict=True):
-            found[sentence][0].append(Hypothesis.read([*tokens, eos], [*log_probs, last], eos, alpha))
-        for sentence, tokens, log_probs in self._read(live, radix):
-            found[sentence][1].append(Hypothesis.read(tokens, log_probs, eos, alpha))
-        return [_best(*own, kept) for own in found]
+        found: list[list[Hypothesis]] = [[] for _ in range(len(self.place))]
+        for ends, lasts in ((finished, self.finished[..., 2][there].numpy()), (live, None)):
+            for sentence, hypothesis in zip(ends.sentence.tolist(), self._read(ends, lasts, radix, alpha), strict=True):
+                found[sentence].append(hypothesis)
+        return [_best(own, kept) for own in found]
 
-    def _read(self, ends: Ends, radix: int) -> Iterator[tuple[int, list[int], list[float]]]:
-        """The sentence of each path, its tokens and their log-probabilities, walking back from where it ended."""
+    def _read(self, ends: Ends, lasts: NDArray[np.float64] | None, radix: int, alpha: float) -> list[Hypothesis]:
+        """Paths, walking back from where they ended. `lasts`: log-probabilities of their end symbols, or None."""
         chosen, log_probs, path = self.chosen.numpy(), self.token_log_probs.numpy(), ends.path
         count, longest = len(path), int(ends.place.max(initial=0))
-        tokens, logs = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.float32)
+        tokens, logs = np.zeros((count, longest + 1), np.int64), np.zeros((count, longest + 1), np.float32)
         for line in range(longest, 0, -1):
             parent, tokens[:, line - 1] = np.divmod(chosen[ends.sentence, line, path], radix)
             logs[:, line - 1] = log_probs[ends.sentence, line, path]
             path = np.where(ends.place >= line, parent, path)
-        parts = zip(ends.sentence.tolist(), ends.place.tolist(), tokens.tolist(), logs.tolist(), strict=True)
-        for sentence, length, own, own_logs in parts:
-            yield sentence, own[:length], own_logs[:length]
+        if lasts is not None:
+            logs[np.arange(count), ends.place] = lasts
+        ended = np.full(count, lasts is not None)
+        return _written(tokens, logs, ends.place + ended, ended, alpha)
+
+
+def _written(
+    tokens: NDArray[np.int64],
+    log_probs: NDArray[np.float32],
+    lengths: NDArray[np.int64],
+    ended: NDArray[np.bool_],
+    alpha: float,
+) -> list[Hypothesis]:
+    """Of rows of tokens and log-probabilities (h, l), of which `lengths` (h,) count, with an end symbol where `ended`.
+
+    Each row is cut from one long tuple: hundreds of lists would have the garbage collector look at them.
+    """
+    all_tokens, all_log_probs = tuple(tokens.ravel().tolist()), tuple(log_probs.ravel().tolist())
+    starts = np.arange(len(lengths)) * tokens.shape[1]
+    rows = zip(starts.tolist(), (starts + lengths).tolist(), ended.tolist(), strict=True)
+    return [
+        Hypothesis.written(all_tokens[start : end - has_end], all_log_probs[start:end], has_end, alpha)
+        for start, end, has_end in rows
+    ]
 
 
 @dataclass(frozen=True)
@@ -213,9 +234,9 @@ def _ends(there: Tensor, place: Tensor, path: Tensor) -> Ends:
     return Ends(sentence.numpy(), place[sentence, column].numpy(), path[sentence, column].numpy())
 
 
-def _best(finished: list[Hypothesis], live: list[Hypothesis], count: int) -> list[Hypothesis]:
-    best = [*sorted(finished, key=best_first), *sorted(live, key=best_first)][:count]
+def _best(own: list[Hypothesis], count: int) -> list[Hypothesis]:
+    """The best, each text once."""
     different: dict[tuple[int, ...], Hypothesis] = {}
-    for hypothesis in best:
+    for hypothesis in sorted(own, key=best_first)[:count]:
         different.setdefault(hypothesis.tokens, hypothesis)
-    return sorted(different.values(), key=best_first)
+    return list(different.values())

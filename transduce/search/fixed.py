@@ -26,7 +26,7 @@ from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.stepwise import drawing, make_streams, most_probable
-from transduce.search.wishes import Wishes
+from transduce.search.wishes import NOTHING, Wishes
 
 try:
     from transduce.search import choice_on_gpu
@@ -77,13 +77,14 @@ class Plan:
             not wish.include
             and all(token < self.vocabulary for phrase in (wish.prefix, *wish.exclude) for token in phrase)
             for wish in wishes
+            if wish is not NOTHING
         )
         return known and asked and left >= 1 and not (self.beam and self.vocabulary < 2 * self.paths)
 
     def streams(self, search: Any, keys: Sequence[int]) -> list[list[int]]:
         """What the draws of each path follow from, for each sentence."""
         if self.drawn is None:
-            return [[0] * self.paths for _ in keys]
+            return [[0] * self.paths] * len(keys)
         seed: int = getattr(search, "candidates", search).seed
         found: list[list[int]] = make_streams(seed, keys, self.paths, len(keys)).view(-1, self.paths).tolist()
         return found
@@ -96,7 +97,7 @@ class Plan:
     def read(self, finding: Finding) -> list[list[Hypothesis]]:
         """Hypotheses of sentences that are done, best first."""
         if self.beam:
-            return finding.beams(self.radix, self.symbols.eos, self.alpha)
+            return finding.beams(self.radix, self.alpha)
         return finding.singles(self.symbols.eos)
 
 

@@ -54,14 +54,23 @@ class Hypothesis:
         """
         ended = eos in tokens
         length = tokens.index(eos) + 1 if ended else len(tokens)
-        log_prob = math.fsum(token_log_probs[:length])
-        return cls(
-            tokens=tuple(tokens[: length - 1] if ended else tokens),
-            score=log_prob / length_penalty(length, alpha) + coverage,
-            log_prob=log_prob,
-            finished=ended and complete,
-            token_log_probs=tuple(token_log_probs[:length]),
-        )
+        own = tokens[: length - 1] if ended else tokens
+        return cls.written(own, token_log_probs[:length], ended and complete, alpha, coverage)
+
+    @classmethod
+    def written(
+        cls,
+        tokens: Sequence[int],
+        token_log_probs: Sequence[float],
+        finished: bool,
+        alpha: float = 0.0,
+        coverage: float = 0.0,
+    ) -> Hypothesis:
+        """From tokens without end symbol and log-probabilities with it, where there is one."""
+        parts = tuple(token_log_probs)
+        log_prob = math.fsum(parts)
+        score = log_prob / length_penalty(len(parts), alpha) + coverage
+        return cls(tuple(tokens), score, log_prob, finished, parts)
 
 
 def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:

@@ -58,6 +58,6 @@ class Limits:
 
     def lengths(self, sources: Sequence[int], wishes: Sequence[Wishes]) -> list[int]:
         """The most steps each sentence may take, end symbol included. `sources` are their lengths, end included."""
-        wanted = [int(self.longest_ratio * source) + self.longest_extra for source in sources]
-        written = [min(max(length, self.shortest + 1), self.longest) for length in wanted]
-        return [most + len(wish.prefix) for most, wish in zip(written, wishes, strict=True)]
+        wanted = {source: int(self.longest_ratio * source) + self.longest_extra for source in set(sources)}
+        written = {source: min(max(length, self.shortest + 1), self.longest) for source, length in wanted.items()}
+        return [written[source] + len(wish.prefix) for source, wish in zip(sources, wishes, strict=True)]
