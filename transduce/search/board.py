@@ -183,17 +183,19 @@ class Finding:
         for ends, lasts in ((finished, self.finished[..., 2][there].numpy()), (live, None)):
             for sentence, hypothesis in zip(ends.sentence.tolist(), self._read(ends, lasts, radix, alpha), strict=True):
                 found[sentence].append(hypothesis)
-        return [_best(own, kept) for own in found]
+        return [own if len(own) == 1 else _best(own, kept) for own in found]
 
     def _read(self, ends: Ends, lasts: NDArray[np.float64] | None, radix: int, alpha: float) -> list[Hypothesis]:
         """Paths, walking back from where they ended. `lasts`: log-probabilities of their end symbols, or None."""
-        chosen, log_probs, path = self.chosen.numpy(), self.token_log_probs.numpy(), ends.path
-        count, longest = len(path), int(ends.place.max(initial=0))
-        tokens, logs = np.zeros((count, longest + 1), np.int64), np.zeros((count, longest + 1), np.float32)
+        chosen, log_probs, paths = self.chosen.numpy(), self.token_log_probs.numpy(), self.cost.shape[1]
+        count, longest = len(ends.path), int(ends.place.max(initial=0))
+        lines = np.append(np.arange(1, longest + 1), 0)[:, None]  # the last for end symbols, which are in no line
+        where = (ends.sentence * chosen.shape[1] + lines) * paths  # (longest + 1, h), in the flat tables
+        path = ends.path
         for line in range(longest, 0, -1):
-            parent, tokens[:, line - 1] = np.divmod(chosen[ends.sentence, line, path], radix)
-            logs[:, line - 1] = log_probs[ends.sentence, line, path]
-            path = np.where(ends.place >= line, parent, path)
+            where[line - 1] += path
+            path = np.where(ends.place >= line, chosen.take(where[line - 1]) // radix, path)
+        tokens, logs = chosen.take(where).T % radix, log_probs.take(where).T
         if lasts is not None:
             logs[np.arange(count), ends.place] = lasts
         ended = np.full(count, lasts is not None)
