@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import sentencepiece
 
 from transduce.data.numbering import Processor, Renumbered, Table
+from transduce.data.punctuation import NARROW, WIDE, widened
 from transduce.data.sampling import Sampler, Tokens
 from transduce.data.spelling import spellings
 from transduce.data.symbols import Symbols
@@ -122,9 +123,10 @@ class Tokenizer:
         return [token for piece, token in self._plain.items() if inside in piece and inside != piece]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of the tokens; special symbols are skipped."""
+        """Text of the tokens; special symbols are skipped, Chinese marks as wide as they were before normalization."""
         plain = [token for token in map(int, tokens) if token not in self._specials]
-        return self._processor.decode(plain)
+        text: str = self._processor.decode(plain)
+        return widened(text) if self._narrows else text
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """The subword string of each token."""
@@ -171,6 +173,11 @@ class Tokenizer:
             unknown = self._processor.unk_id()
             known = self._known[character] = not any(self._processor.is_byte(t) or t == unknown for t in tokens)
         return not known
+
+    @cached_property
+    def _narrows(self) -> bool:
+        """Whether full-width marks become narrow ones; models of others, which have tables, write as their makers do."""
+        return self.table is None and self._processor.normalize(WIDE).removeprefix("▁") == NARROW
 
     @cached_property
     def _inside(self) -> Processor:
