@@ -13,6 +13,7 @@ import pytest
 from cli_runner import Run, refused
 
 import transduce
+from transduce import conversion
 from transduce.engines.fallback import Fallback
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
@@ -113,10 +114,28 @@ def test_an_engine_that_was_not_built(both: Path, toy: Toy, capsys: pytest.Captu
     told = "native engine: it was not built when transduce was installed"
     assert capsys.readouterr().err == f"{told} (torch does it this time)\n"
     assert refusal(EngineRefusal, both, engine="native") == told
-    (both / "model.safetensors").unlink()
-    assert refusal(EngineRefusal, both).startswith(
-        f"{told} (here torch cannot do it instead: {both} has no weights for it"
-    )
+
+
+def test_converted_weights_are_enough_for_torch(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the core was not built, for what it refuses, and where torch is asked for."""
+    monkeypatch.setattr("transduce.native.library.built", lambda: None)
+    whole = conversion.convert(toy.model, tmp_path / "whole", quantize="none")
+    rounded = conversion.convert(toy.model, tmp_path / "rounded")
+    texts = ["five", "four hundred and twenty-one", "seventy-two"]
+    expected = toy.translator.translate(texts, to="de")
+    found = transduce.load(whole, "cpu").translate(texts, to="de")
+    assert [one.text for one in found] == [one.text for one in expected]
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+    assert "its C++ core was not built" in capsys.readouterr().err
+    for options in ({"engine": "torch"}, {"weights": [1.0]}):
+        translator = transduce.load(whole, "cpu", **options)  # type: ignore[arg-type]
+        assert isinstance(translator.engine, TorchEngine)
+        assert translator("five", to="de") == expected[0].text
+    assert len(transduce.load(rounded, "cpu").translate(["five"], to="de", beam=20, n_best=12)[0].alternatives) == 11
+    mixed = transduce.load([whole, toy.model], "cpu")
+    assert mixed(texts, to="de") == [one.text for one in expected]
 
 
 def test_weights_that_were_trained_further_are_not_translated_with_the_old_ones(
@@ -152,11 +171,6 @@ def test_what_no_engine_can_open(toy: Toy, converted: Path) -> None:
     assert refusal(ConfigError, converted, engine="native", precision="bf16") == (
         "engine: native has the precision it was converted with, and bf16 was asked for; use engine=torch"
     )
-    for options in ({"engine": "torch"}, {"weights": [1.0]}):
-        assert refusal(RunError, converted, **options) == (
-            f"{converted}: was converted for the native engine and has no model.safetensors, the weights that torch"
-            " reads; give the run folder that it was converted from"
-        )
 
 
 def test_damage_to_a_converted_folder(converted: Path) -> None:

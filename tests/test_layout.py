@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "training": "errors progress durable config data model search objectives evaluation engines translator experiment"
     " launch model_folder",
     "loading": "errors extras data model_folder translation translator search.ensemble search.fit engines"
-    " native.raising training.run_folder",
+    " native.raising training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors config data.lines progress translation translator search.choice",

@@ -1,6 +1,7 @@
 """Open a trained model: `transduce.load("runs/demo")("Guten Morgen")`, or several that translate as one.
 
-A run folder is opened with torch, a converted one by the native engine, and then nothing here imports torch.
+A run folder is opened with torch, a converted one by the native engine, and then nothing here imports torch. What the
+native engine refuses, or where it was not built, torch does: with the weights of the run, or with the converted ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.data.tokenizer import Tokenizers
-from transduce.engines.fallback import Fallback, Inside, tell
+from transduce.engines.fallback import Fallback, tell
 from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.extras import needed_by
 from transduce.model_folder import (
@@ -32,6 +33,8 @@ from transduce.translator import Translator
 
 if TYPE_CHECKING:
     from transduce.data.reader import Reading
+    from transduce.experiment import Config
+    from transduce.model.whole import EncoderDecoder
 
 BATCH_TOKENS, BATCH_FRAMES = 4096, 32768  # of a batch; an encoder has fewer places than there are frames
 ENGINES = ("auto", "torch", "native")
@@ -53,10 +56,10 @@ def load(
     `device`: "auto", "cpu", "cuda" or "cuda:1". `trust=True` lets a folder's config import classes of the user's own.
     `weights` say how much each member of an ensemble counts, alike if not given; its search is the first one's.
     `engine`: "torch", "native" (for what `transduce convert` wrote: on CPUs, one model), or "auto": native where it
-    can be, with torch for what it refuses if the folder has weights for both. With torch, `precision` "bf16" rounds
-    the weights to 16 bits, which a GPU runs faster, and `graphs` says whether a GPU's steps are recorded and replayed
-    ("on", which is what "auto" means, "off", or "compiled": torch compiles them first, which takes minutes; for
-    servers).
+    can be, with torch for what it refuses. Torch opens converted weights too, rounded as they are. With torch,
+    `precision` "bf16" rounds the weights to 16 bits, which a GPU runs faster, and `graphs` says whether a GPU's steps
+    are recorded and replayed ("on", which is what "auto" means, "off", or "compiled": torch compiles them first, which
+    takes minutes; for servers).
     """
     folders = [Path(folder)] if isinstance(folder, (str, Path)) else [Path(one) for one in folder]
     if not folders:
@@ -111,11 +114,6 @@ def _open_either(folder: Path, trust: bool, with_torch: Callable[[], Translator]
     """The native engine, with torch behind it."""
 
     def open_torch(refusal: EngineRefusal) -> Translator:
-        if not (folder / MODEL).is_file():
-            raise EngineRefusal(
-                f"{refusal} (here torch cannot do it instead: {folder} has no weights for it; give the run folder that"
-                " it was converted from)"
-            )
         if importlib.util.find_spec("torch") is None:
             raise EngineRefusal(
                 f"{refusal} (here torch cannot do it instead: it is not installed; pip install 'transduce[train]')"
@@ -131,37 +129,17 @@ def _open_either(folder: Path, trust: bool, with_torch: Callable[[], Translator]
         translator = open_torch(refusal)
         tell(refusal)
         return translator
-    inside = None if (folder / MODEL).is_file() else _inside(folder, trust)
-    translator.engine = Fallback(translator.engine, second, inside)
+    note = ""
+    if not (folder / MODEL).is_file():
+        note = WHOLE if Converted.read(folder).quantize == "none" else ROUNDED
+    translator.engine = Fallback(translator.engine, second, note)
     return translator
-
-
-def _inside(folder: Path, trust: bool) -> Inside:
-    """Converted weights in torch, to be looked into; they translate no better than the native engine, and slower."""
-
-    def open_weights() -> Engine:
-        from transduce.engines.torch_engine import TorchEngine, pick_device
-        from transduce.native.raising import raised
-        from transduce.training.run_folder import read_config
-
-        config, tokenizers = read_config(folder, trust), Tokenizers.load(folder / TOKENIZER)
-        sizes = tokenizers.source.size, tokenizers.target.size
-        model = raised(config.model, folder / NATIVE, *sizes, tokenizers.shared)
-        symbols = tokenizers.source.symbols, tokenizers.target.symbols
-        return TorchEngine(model, *symbols, pick_device("cpu"))
-
-    return Inside(open_weights, WHOLE if Converted.read(folder).quantize == "none" else ROUNDED)
 
 
 def _open_native(folder: Path, trust: bool) -> Translator:
     from transduce.engines.native_engine import NativeEngine
 
-    tokenizers = Tokenizers.load(folder / TOKENIZER)
-    facts = Converted.read(folder)
-    if facts.tokenizer != tokenizers.digest():
-        raise RunError(
-            f"{folder}: {NATIVE} was converted with another tokenizer than {TOKENIZER}/ holds; convert it again"
-        )
+    tokenizers, facts = _facts_of(folder)
     if (folder / MODEL).is_file() and seal_of(folder / MODEL) != facts.weights:
         raise EngineRefusal(
             f"{folder}: {NATIVE} was converted from other weights than {MODEL} holds now; convert it again"
@@ -172,19 +150,42 @@ def _open_native(folder: Path, trust: bool) -> Translator:
     return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder())
 
 
+def _facts_of(folder: Path) -> tuple[Tokenizers, Converted]:
+    """The tokenizers that converted weights belong to, and what is known of them."""
+    tokenizers, facts = Tokenizers.load(folder / TOKENIZER), Converted.read(folder)
+    if facts.tokenizer != tokenizers.digest():
+        raise RunError(
+            f"{folder}: {NATIVE} was converted with another tokenizer than {TOKENIZER}/ holds; convert it again"
+        )
+    return tokenizers, facts
+
+
+def _open_member(folder: Path, trust: bool) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
+    """As `open_model`; of a folder that holds converted weights alone, those."""
+    from transduce.training.run_folder import open_model, read_config
+
+    if (folder / MODEL).is_file() or not (folder / NATIVE).is_file():
+        return open_model(folder, trust)
+    from transduce.native.raising import raised
+
+    config, (tokenizers, facts) = read_config(folder, trust), _facts_of(folder)
+    sizes = tokenizers.source.size, tokenizers.target.size
+    return config, tokenizers, raised(config.model, folder / NATIVE, *sizes, tokenizers.shared), facts.longest
+
+
 def _open_torch(
     folders: Sequence[Path], device: str, trust: bool, weights: Sequence[float], precision: str, graphs: str
 ) -> Translator:
-    with needed_by(f"{folders[0]}: a model that is not converted"):
+    converted = (folders[0] / NATIVE).is_file()
+    with needed_by(f"{folders[0]}: {'engine=torch' if converted else 'a model that is not converted'}"):
         from transduce.engines.torch_engine import TorchEngine, pick_device, with_precision
         from transduce.search.ensemble import Ensemble
-        from transduce.training.run_folder import open_model
 
     place = pick_device(device)
-    config, tokenizers, first, longest = open_model(folders[0], trust)
+    config, tokenizers, first, longest = _open_member(folders[0], trust)
     members = [first.to(place)]
     for other in folders[1:]:
-        its_config, its_tokenizers, model, its_longest = open_model(other, trust)
+        its_config, its_tokenizers, model, its_longest = _open_member(other, trust)
         if its_tokenizers.digest() != tokenizers.digest():
             raise ConfigError(
                 f"{other}: has another tokenizer than {folders[0]}, and models of an ensemble must read and write the"

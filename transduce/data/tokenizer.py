@@ -176,7 +176,7 @@ class Tokenizer:
 
     @cached_property
     def _narrows(self) -> bool:
-        """Whether full-width marks become narrow ones; models of others, which have tables, write as their makers do."""
+        """Whether full-width marks become narrow; models of others, which have tables, write as their makers do."""
         return self.table is None and self._processor.normalize(WIDE).removeprefix("▁") == NARROW
 
     @cached_property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transduce.errors import EngineRefusal
@@ -20,28 +19,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Inside:
-    """Where the second engine has no weights of its own: how to open the first one's in it, and what to say of them."""
-
-    open: Callable[[], Engine]
-    note: str
-
-
 class Fallback:
     """Runs `first`; `open_second` gives the engine for what it refuses, and is called when that first happens.
 
-    Each refusal is told once, in a line on standard error. `inside` is for those who look into the model alone.
+    Each refusal is told once, in a line on standard error. `note` says of what sort the second one's weights are, where
+    they are those of the first.
     """
 
-    def __init__(
-        self, first: Engine, open_second: Callable[[EngineRefusal], Engine], inside: Inside | None = None
-    ) -> None:
+    def __init__(self, first: Engine, open_second: Callable[[EngineRefusal], Engine], note: str = "") -> None:
         self.first = first
-        self.inside = inside
+        self.note = note
         self._open_second = open_second
         self._second: Engine | None = None
-        self._looked_into: Engine | None = None
         self._told: set[str] = set()
         self._lock = threading.Lock()
 
@@ -59,13 +48,11 @@ class Fallback:
         return self._either(lambda engine: engine.attend(sources, targets, layer))
 
     def behind(self, refusal: EngineRefusal) -> Engine:
-        """The engine that can be looked into, which the first has no way to be asked for; opened if it is not yet."""
-        if self.inside is None:
-            return self._take_over(refusal)
-        with self._lock:
-            if self._looked_into is None:
-                self._looked_into = self.inside.open()
-            return self._looked_into
+        """The engine that can be looked into, which the first has no way to be asked for; opened if it is not yet.
+
+        With a note nothing is told: who looks reads it there.
+        """
+        return self._take_over(refusal, quietly=bool(self.note))
 
     def _either(self, work: Callable[[Engine], T]) -> T:
         try:
@@ -73,11 +60,11 @@ class Fallback:
         except EngineRefusal as refusal:
             return work(self._take_over(refusal))
 
-    def _take_over(self, refusal: EngineRefusal) -> Engine:
+    def _take_over(self, refusal: EngineRefusal, quietly: bool = False) -> Engine:
         with self._lock:  # threads that are refused together open one engine
             if self._second is None:
                 self._second = self._open_second(refusal)
-            if str(refusal) not in self._told:
+            if not quietly and str(refusal) not in self._told:
                 self._told.add(str(refusal))
                 tell(refusal)
             return self._second

@@ -247,14 +247,14 @@ def opened(engine: Any) -> Any:
     if isinstance(engine, Fallback):
         try:
             engine = engine.behind(EngineRefusal("native engine: it does not tell where each head looks"))
-        except (EngineRefusal, ConfigError):  # no weights for it; a config that needs classes of somebody's own
+        except (EngineRefusal, ConfigError):  # no torch; a config that needs classes of somebody's own
             return None
     return engine if isinstance(engine, Opened) else None
 
 
 def notes_of(engine: Any) -> tuple[str, ...]:
     """What is to be said of the weights that are looked into, where they are not those that were trained."""
-    return (engine.inside.note,) if isinstance(engine, Fallback) and engine.inside is not None else ()
+    return (engine.note,) if isinstance(engine, Fallback) and engine.note else ()
 
 
 def _from_outside(case: _Case, best: Hypothesis, top: int, stop: Stop | None) -> _Looked:
