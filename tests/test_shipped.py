@@ -206,6 +206,8 @@ def test_inspect_and_serve_take_ours(
         found = client.post("/translate", json={"q": GERMAN, "source": "de", "target": "en"}).json()
         assert found["translatedText"] == translator(GERMAN, to="en")
         assert sorted(one["code"] for one in client.get("/languages").json()) == ["de", "en", "zh"]
+        through = client.post("/translate", json={"q": GERMAN, "source": "de", "target": "zh"}).json()
+        assert through["translatedText"] == translator(translator(GERMAN, to="en"), to="zh")
 
 
 def test_demo_is_a_tour_of_ours(translator: transduce.Translator, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

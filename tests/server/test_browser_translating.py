@@ -119,6 +119,21 @@ def test_the_language_is_found_out(open_page: OpenPage) -> None:
     assert page.locator("#swap").is_enabled()
 
 
+def test_text_in_the_target_language_goes_to_another(open_page: OpenPage) -> None:
+    """Nobody wants English in English; who chooses just that has it."""
+    page = open_page("/")
+    english = "this is the number forty-two and nothing else"
+    page.select_option("#source", "de")  # of which there is one translation
+    page.select_option("#source", "auto")
+    assert page.input_value("#target") == "en"
+    page.fill("#text", english)
+    until(page, "document.querySelector('#target').value !== 'en' && document.querySelector('#output .word')")
+    assert page.input_value("#target") in ("de", "zh")
+    page.select_option("#target", "en")
+    until(page, f"document.querySelector('#output').textContent === '{english}'")
+    assert page.input_value("#target") == "en"
+
+
 def test_other_words_by_pointer_rewrite_the_rest(open_page: OpenPage) -> None:
     page = open_page("/")
     output = typed(page, f"seven\n{TEXT}")

@@ -93,6 +93,16 @@ def test_folders_and_their_languages(native_toy: Path, served_translator: transd
         pairs_of(tmp_path / "none", Untagged)  # type: ignore[arg-type]
 
 
+def test_what_is_certain_is_not_taken_for_another_language(served_translator: transduce.Translator) -> None:
+    served = [Served("a", served_translator, (DE_EN, EN_DE)), Served("b", served_translator, (EN_ZH,))]
+    asked = {"q": "Das ist ein deutscher Satz, und das kann jeder sehen.", "source": "auto", "target": "zh"}
+    without = TestClient(application(served, Settings()), "http://localhost").post("/translate", json=asked)
+    assert without.status_code == 400
+    assert without.json() == {"error": "Chinese (zh) is not available as a target language from German (de)"}
+    through = TestClient(application(served, Settings(pivot="en")), "http://localhost").post("/translate", json=asked)
+    assert through.json()["detectedLanguage"]["language"] == "de"
+
+
 def test_pivot_and_detection_over_http(served_translator: transduce.Translator) -> None:
     served = [Served("a", served_translator, (DE_EN, EN_DE)), Served("b", served_translator, (EN_ZH,))]
     client = TestClient(application(served, Settings(pivot="en")), "http://localhost")

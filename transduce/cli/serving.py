@@ -34,6 +34,8 @@ def serve(
 
     Examples:
 
+        transduce serve
+
         transduce serve runs/demo/model
 
         transduce serve en-de=models/small de-en=models/back --port 8080 characters=10000
@@ -51,7 +53,8 @@ def serve(
     names = {field.name for field in dataclasses.fields(Settings)}
     overrides = [word for word in words or () if word.partition("=")[0] in names and "=" in word]
     folders = [word for word in words or () if word not in overrides]
-    settings = configs.load(Settings, None, overrides)
+    # Ours was taught English to and from the others, which can be had from each other by way of it.
+    settings = configs.load(Settings, None, overrides if folders else ["pivot=en", *overrides])
     if api_keys is not None:
         settings = dataclasses.replace(settings, keys=_keys(api_keys))
     if host in LOCAL and not settings.hosts:

@@ -21,6 +21,7 @@ from transduce.translation import Translation
 T = TypeVar("T")
 LONG = 2000  # characters
 SURE = 50.0  # percent, from which on a text in the target language is taken for one
+CERTAIN = 90.0  # from which on a text that cannot be translated to it is refused rather than taken for another language
 Counts = dict[tuple[str, str], int]  # tokens, by model and sentence
 
 
@@ -255,12 +256,14 @@ def _apart(piece: str | Passage) -> Sequence[str | Passage]:
 
 
 def _recognised(state: State, models: Models, text: str, target: str) -> Detected:
-    """The likeliest language that can be translated to the target, or surely is the target."""
+    """The likeliest language that can be translated to the target; or what the text surely is, whatever follows."""
     found = state.detector.detect(text)
     for one in found:
         try:
             hops = models.route(one.language, target)
         except Refused:
+            if one.confidence >= CERTAIN:
+                return one
             continue
         if hops or one.confidence >= SURE:
             return one

@@ -3,7 +3,7 @@ import { by, post, told, words } from "./server.js";
 
 const [text, output, source, target] = ["text", "output", "source", "target"].map(by);
 const [status, count, copy, clear, look] = ["status", "count", "copy", "clear", "look"].map(by);
-const state = { before: "", sentences: [], running: null, timer: 0, detected: "", shown: "" };
+const state = { before: "", sentences: [], running: null, timer: 0, detected: "", chosen: "" };
 const size = () => [...text.value].length; // as the server counts: a smiley is one
 const nameOf = (code) => [...source.options].find((one) => one.value === code)?.textContent ?? code;
 
@@ -27,6 +27,7 @@ async function translate() {
     const answer = await post("/v1/translate", { text: asked, source: source.value, target: target.value }, running.signal);
     const [found] = answer.translations;
     state.detected = found.detected?.language ?? "";
+    if (turned()) { schedule(0); return; }
     state.before = found.sentences?.length ? found.before : "";
     show(found.sentences?.length ? found.sentences : [{ source: asked, text: found.text, space: "" }]);
     say(state.detected ? `${words.detected}: ${nameOf(state.detected)}` : "");
@@ -39,6 +40,15 @@ async function translate() {
     clearTimeout(patience);
     if (state.running === running) state.running = null;
   }
+}
+
+/** Whether text that is in the target's language already goes to another one now, unless just this one was chosen. */
+function turned() {
+  const [ways, own] = [told.ways[state.detected] ?? [], target.value];
+  if (source.value !== "auto" || state.detected !== own || state.chosen === own || !ways.length) return false;
+  const liked = navigator.languages.map((one) => one.split("-")[0]).find((one) => ways.includes(one));
+  target.value = liked ?? ways[0];
+  return true;
 }
 
 function say(message, wrong = false) {
@@ -234,7 +244,7 @@ function remember() {
 
 text.addEventListener("input", () => { counted(); schedule(250); });
 source.addEventListener("change", () => { fit(); schedule(0); });
-target.addEventListener("change", () => { fit(); schedule(0); });
+target.addEventListener("change", () => { state.chosen = target.value; fit(); schedule(0); });
 by("swap").addEventListener("click", swap);
 by("key")?.addEventListener("change", () => schedule(0));
 copy.addEventListener("click", copied);
