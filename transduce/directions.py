@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.data.tokenizer import Tokenizer
-from transduce.detection import Detector
+from transduce.detection import Detector, plain_language
 from transduce.errors import ConfigError, DataError, UserError
 from transduce.extras import needed_by
 from transduce.languages import find, name_of
@@ -107,6 +107,9 @@ class Asked:
         return known
 
     def _recognised(self, text: str, target: str) -> Way:
+        plain = plain_language(text, self.languages)
+        if plain and (plain, target) in self.pairs:
+            return Way(plain, target, True)
         with needed_by("without --to, telling which language a text is in", extra="serve"):
             best = self._detector.detect(text)[0]
         if target:
