@@ -40,8 +40,9 @@ MAY_IMPORT = {
     "model_folder": "errors durable config search.choice",
     "directions": "errors extras languages detection data.tokenizer model_folder",
     "translation": "alignment search.hypothesis search.wishes",
-    "translator": "errors data alignment per_text translation search.fit search.hypothesis search.wishes search.limits"
-    " search.settings",
+    "capitals": "data.tokenizer search.wishes translation",
+    "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.wishes"
+    " search.limits search.settings",
     "plot": "errors progress",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors progress durable config data model search objectives evaluation engines translator experiment"

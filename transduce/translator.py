@@ -14,6 +14,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
 from transduce.alignment import Alignment, Block, Grouped, Unit, attend_all, group_text, group_tokens, join
+from transduce.capitals import aloud, quietened
 from transduce.data.grouping import group_by_length
 from transduce.data.segment import Part, split_long
 from transduce.data.tokenizer import Tokenizers
@@ -143,10 +144,7 @@ class Translator:
         stops: Sequence[Stop] = (),
         window: int = 0,
     ) -> Iterator[Translation]:
-        """The same as `translate`, over any number of texts in flat memory: `window` of them are run at once.
-
-        0 is 1,000, or 8,000 where the engine makes its own batches.
-        """
+        """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
         chosen = self.choose_search(beam, n_best, search)
         begun = 0
@@ -298,9 +296,11 @@ class Translator:
         wishes: Sequence[Wishes],
         align: Unit | None,
     ) -> list[Translation]:
+        loud = [False] * len(texts)
         if self.reading is None:
             cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
-            tags, texts = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)], [text for _, text in cut]
+            tags = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)]
+            texts, loud = quietened([text for _, text in cut], wishes, self.tokenizers.source)
         jobs = [
             job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], wishes[number])
         ]
@@ -310,12 +310,13 @@ class Translator:
         for job, hypotheses, aligned in zip(jobs, done, blocks, strict=True):
             results[job.text].append(_Found(job.part, hypotheses, aligned))
         left = unwanted(wishes)
-        return [
+        made = [
             self._joined(parts, align == "words")
             if parts
             else Translation("", finished=number not in left, alignment=Alignment() if align else None)
             for number, parts in enumerate(results)
         ]
+        return [aloud(one) if own else one for one, own in zip(made, loud, strict=True)]
 
     def _blocks(
         self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
