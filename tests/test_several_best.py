@@ -12,6 +12,7 @@ from cli_runner import Run, refused
 
 import transduce
 from transduce.errors import ConfigError
+from transduce.native.library import built
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
@@ -149,6 +150,7 @@ def test_a_server_gives_as_many(folder: Path) -> None:
     assert written == list(dict.fromkeys(texts(expected)))
 
 
+@pytest.mark.skipif(built() is None, reason="the core is not built: make native")
 @pytest.mark.parametrize("own", [Beam(4), Sample(samples=5, seed=3), MinimumBayesRisk(Samples(samples=3))], ids=str)
 def test_both_engines_give_the_same(toy: Toy, native_toy: Path, own: Any) -> None:
     found = []

@@ -137,7 +137,7 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert "characters: expected int, got" in refused(run("serve", "x", "characters=many"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = refused(run("serve", native_toy, "--port", port))
+        said = refused(run("serve", native_toy, "--engine", "torch", "--port", port))
     assert said == f"127.0.0.1:{port}: cannot listen there (Address already in use); give another --host or --port"
     Path("keys").write_text("# none\n")
     assert refused(run("serve", native_toy, "--api-keys", "keys")).startswith("keys: no API key in it")

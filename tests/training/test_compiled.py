@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,7 @@ def test_traced_and_differentiated_ahead_the_curve_is_the_same(dropout: float, b
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="kernels for a CPU need a C++ compiler")
 def test_with_kernels_of_its_own_the_curve_is_the_same() -> None:
     made = batches(20, shapes=1)
     written = curve(Step(build(0.0), CrossEntropy(0.1).build()), made)
