@@ -18,6 +18,7 @@ from transduce.engines.fallback import Fallback
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
 from transduce.model_folder import Converted
+from transduce.native import library
 from transduce.search.settings import MaskPredict
 from transduce.training.weights import load_weights, save_weights
 
@@ -120,7 +121,8 @@ def test_converted_weights_are_enough_for_torch(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where the core was not built, for what it refuses, and where torch is asked for."""
-    monkeypatch.setattr("transduce.native.library.built", lambda: None)
+    monkeypatch.setattr(library, "built", lambda: None)
+    monkeypatch.setattr(library, "library", library.library.__wrapped__)  # it may be opened already
     whole = conversion.convert(toy.model, tmp_path / "whole", quantize="none")
     rounded = conversion.convert(toy.model, tmp_path / "rounded")
     texts = ["five", "four hundred and twenty-one", "seventy-two"]
