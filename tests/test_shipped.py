@@ -72,6 +72,8 @@ def test_without_a_model_all_say_what_to_do(run: Run) -> None:
     text = refused(run("translate", "--to", "zh", "Cats like to sleep."))
     assert text.startswith(f"'Cats like to sleep.' is no folder of a model, {told}")
     assert text.endswith("or train a small one with `transduce demo` (it will be in runs/demo/model)")
+    with pytest.raises(UserError, match="no model is named, and this build of transduce carries none"):
+        transduce.load()
 
 
 @pytest.mark.usefixtures("bare")
@@ -94,6 +96,7 @@ def test_a_wheel_carries_the_folder() -> None:
 
 def test_no_model_named_translates_with_ours(translator: transduce.Translator, run: Run) -> None:
     expected = translator([LONG, "five"], to="zh")
+    assert transduce.load()([LONG, "five"], to="zh") == expected
     assert run("translate", "--to", "zh", LONG, "five").lines == expected
     assert run("translate", "--to", "ZH-cn", "--from", "EN", LONG, "five").lines == expected
     assert run("translate", "--to", "zh", stdin=f"{LONG}\nfive\n".encode()).lines == expected

@@ -15,6 +15,7 @@ from typing import Any
 from transduce.languages import base_of
 
 ENOUGH = 1000  # characters of a text tell
+LIKELY, SURE = 50.0, 90.0  # percent of confidence: enough to go by it, and to refuse a text for it
 _NAMES = {"nb": "no"}  # codes of ours that have another there
 _KIN = {"yue": "zh", "wuu": "zh", "nn": "no"}  # told apart there, and written nearly as these
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from transduce.data.tokenizer import Tokenizer
-from transduce.detection import Detector, plain_language
+from transduce.detection import LIKELY, SURE, Detector, plain_language
 from transduce.errors import ConfigError, DataError, UserError
 from transduce.extras import needed_by
 from transduce.languages import find, name_of
 from transduce.model_folder import SCORES
 
-SURE, LIKELY = 90.0, 50.0  # percent: enough to refuse a text for its language, and to pick a target by it
 _TAG = re.compile(r"<2([A-Za-z-]+)>|>>([A-Za-z-]+)<<")
 Pairs = tuple[tuple[str, str], ...]
 

@@ -26,6 +26,7 @@ from transduce.model_folder import (
     check_is_model,
     read_search,
     seal_of,
+    shipped,
 )
 from transduce.search.fit import STEPWISE
 from transduce.translation import Engine
@@ -43,7 +44,7 @@ WHOLE = "Inside are the converted weights, which were not rounded."
 
 
 def load(
-    folder: str | Path | Sequence[str | Path],
+    folder: str | Path | Sequence[str | Path] | None = None,
     device: str = "auto",
     trust: bool = False,
     weights: Sequence[float] = (),
@@ -51,7 +52,7 @@ def load(
     precision: str = "fp32",
     graphs: str = "auto",
 ) -> Translator:
-    """The translator in a folder, or an ensemble of those in several folders.
+    """The translator in a folder, or an ensemble of those in several folders; of none, the one that comes along.
 
     `device`: "auto", "cpu", "cuda" or "cuda:1". `trust=True` lets a folder's config import classes of the user's own.
     `weights` say how much each member of an ensemble counts, alike if not given; its search is the first one's.
@@ -61,6 +62,7 @@ def load(
     are recorded and replayed ("on", which is what "auto" means, "off", or "compiled": torch compiles them first, which
     takes minutes; for servers).
     """
+    folder = shipped() if folder is None else folder
     folders = [Path(folder)] if isinstance(folder, (str, Path)) else [Path(one) for one in folder]
     if not folders:
         raise ConfigError("load: no folder was given; expected a run folder, or a list of them for an ensemble")

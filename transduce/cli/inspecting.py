@@ -45,9 +45,7 @@ def inspect(
 
         transduce inspect "Cats like to sleep." --to de
 
-        transduce inspect "four thousand and twelve" --model runs/demo/model --to de --beam 4
-
-        transduce inspect "four thousand and twelve" --model runs/demo/model --to de --output page.html
+        transduce inspect "four thousand and twelve" --model runs/mine --to de --beam 4 --output page.html
 
         transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
     """

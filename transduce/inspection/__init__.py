@@ -1,7 +1,7 @@
 """Looking inside a model: what it read, where each head looked, what it nearly said.
 
 from transduce.inspection import inspect
-seen = inspect(transduce.load("runs/demo", engine="torch"), "four thousand and twelve", to="de")
+seen = inspect(transduce.load(), "Cats like to sleep.", to="de")
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from transduce.alignment import Alignment, Unit
-from transduce.detection import Detected
+from transduce.detection import LIKELY, SURE, Detected
 from transduce.server.failures import Refused
 from transduce.server.layout import Layout
 from transduce.server.markup import Passage, passages, placed
@@ -20,8 +20,6 @@ from transduce.translation import Translation
 
 T = TypeVar("T")
 LONG = 2000  # characters
-SURE = 50.0  # percent, from which on a text in the target language is taken for one
-CERTAIN = 90.0  # from which on a text that cannot be translated to it is refused rather than taken for another language
 Counts = dict[tuple[str, str], int]  # tokens, by model and sentence
 
 
@@ -262,10 +260,10 @@ def _recognised(state: State, models: Models, text: str, target: str) -> Detecte
         try:
             hops = models.route(one.language, target)
         except Refused:
-            if one.confidence >= CERTAIN:
+            if one.confidence >= SURE:
                 return one
             continue
-        if hops or one.confidence >= SURE:
+        if hops or one.confidence >= LIKELY:
             return one
     return found[0]
 
