@@ -37,24 +37,18 @@ PROFILED = 12  # steps
 
 @dataclass(frozen=True)
 class Variant:
-    """`kernel`: attention among packed tokens is ours. `narrow`: between layers vectors are as precise as products.
+    """`kernel`: attention among packed tokens is ours; `residual`: so are the sums and norms between sublayers.
 
-    From `hashed` to `split` they are what candidates.py has; `light`: cublasLt chooses how to multiply; `combined`: the
-    compiler puts small kernels together. A name of fields joined by + is the variant that has them.
+    `light`: cublasLt chooses how to multiply; `combined`: the compiler puts small kernels together. A name of fields
+    joined by + is the variant that has them.
     """
 
     name: str
     compiled: bool = True
     graphs: bool = True
     kernel: bool = True
-    narrow: bool = False
+    residual: bool = True
     packed: bool = True
-    hashed: bool = False
-    loss: bool = False
-    cut: bool = False
-    joined: bool = False
-    gathered: bool = False
-    split: bool = False
     light: bool = False
     combined: bool = False
 
@@ -66,11 +60,10 @@ class Variant:
 
 VARIANTS = (
     Variant("compiled"),
-    Variant("compiled, narrow", narrow=True),
     Variant("compiled, no kernel", kernel=False),
+    Variant("compiled, residuals by the compiler", residual=False),
     Variant("compiled, no graphs", graphs=False),
     Variant("as written", compiled=False),
-    Variant("as written, narrow", compiled=False, narrow=True),
     Variant("as written, padded, no graphs", compiled=False, packed=False, graphs=False),
 )
 PEERS = ("torch", "marian", "torch-compiled")
@@ -81,37 +74,20 @@ PEERS = ("torch", "marian", "torch-compiled")
 
 def made(variant: Variant, module: Any) -> Any:
     """The step as the variant says."""
-    import candidates
+    import torch
     import torch._inductor.config
 
-    from transduce.model import sublayers, whole
+    from transduce.model import norms, whole
     from transduce.training.compiled import compiled_step
 
     if not variant.kernel:
         whole.LONGEST = 0
-    if variant.narrow:
-        sublayers.PostNormResidual.forward = narrow_post_norm  # type: ignore[method-assign]
-    put = {
-        candidates.hash_dropout: variant.hashed,
-        candidates.fuse_loss: variant.loss,
-        candidates.fuse_activation: variant.cut,
-        candidates.join_heads: variant.joined,
-        candidates.split_products: variant.split,
-    }
-    for patch, wanted in put.items():
-        if wanted:
-            patch()
+    if not variant.residual:
+        norms.residual_on_gpu = None  # type: ignore[assignment]
     if variant.light:
         torch.backends.cuda.preferred_blas_library("cublaslt")
     torch._inductor.config.combo_kernels = variant.combined
     return compiled_step(module) if variant.compiled else module
-
-
-def narrow_post_norm(self: Any, x: Any, sublayer: Callable[[Any], Any], mask: Any = None) -> Any:
-    from transduce.model.linear import narrowed
-
-    x = narrowed(x)
-    return narrowed(self.norm(x + self.dropout(sublayer(x)), mask))
 
 
 class Ours:
@@ -119,7 +95,6 @@ class Ours:
 
     def __init__(self, variant: Variant, job: Job, corpus: str, tokens: int, shapes: int) -> None:
         import torch
-        from candidates import Gathered
 
         from transduce import config as configs
         from transduce.data.batching import Batches
@@ -137,9 +112,7 @@ class Ours:
         module = made(variant, Step(model, self.config.objective.build())).train()
         graphs = variant.graphs and self.device.type == "cuda"
         self.passes: Eager = (
-            (Gathered if variant.gathered else Graphed)(
-                module, self.device, True, lambda text: print(text, file=sys.stderr)
-            )
+            Graphed(module, self.device, True, lambda text: print(text, file=sys.stderr))
             if graphs
             else Eager(module, self.device, True)
         )

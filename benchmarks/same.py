@@ -17,6 +17,7 @@ import torch
 
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
+from transduce.model import norms
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
@@ -64,6 +65,7 @@ def main() -> None:
     device = torch.device(sys.argv[1])
     said: list[str] = []
     ways: dict[str, tuple[Callable[[Step], Eager], bool]] = {
+        "as written": (lambda step: Eager(step, device, False), False),
         "packed": (lambda step: Eager(step, device, False), True),
         "compiled": (lambda step: Eager(CompiledStep(step), device, False), True),
         "bf16, packed and compiled": (lambda step: Eager(CompiledStep(step), device, True), True),
@@ -74,7 +76,9 @@ def main() -> None:
             lambda step: Graphed(CompiledStep(step), device, False, said.append),
             True,
         )
-    written = curve(lambda step: Eager(step, device, False), device, packed=False)
+    ours, norms.residual_on_gpu = norms.residual_on_gpu, None  # type: ignore[assignment]
+    written = curve(lambda step: Eager(step, device, False), device, packed=False)  # by torch alone
+    norms.residual_on_gpu = ours
     found: dict[str, float | str] = {"first": written[0], "last": written[-1]}
     for name, (make, packed) in ways.items():
         torch.compiler.reset()

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import kernels
 import scaling
 import speedrun
 import training
@@ -199,3 +200,17 @@ def test_decoding_in_rooms_is_measured_and_checked(tmp_path: Path, warm: str) ->
     files = [row for row in rows if row["what"] == "file"]
     assert {row["written"] for row in files} == {files[0]["most"]}
     assert "| graphs |" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+def test_time_is_told_by_kind_gap_and_shape() -> None:
+    def event(name: str, begin: float, lasts: float, number: int = 0) -> dict[str, object]:
+        return {"cat": "kernel", "name": name, "ts": begin, "dur": lasts, "args": {"External id": number}}
+
+    ran = [event("nvjet_tst_128", 0, 400, 7), event("_look_back", 450, 100), event("triton_poi_fused_relu", 500, 100)]
+    call = {"External id": 7, "Input Dims": [[512], [2000, 512], [512, 1000]]}
+    calls = [{"cat": "cpu_op", "name": "aten::addmm", "ts": 0, "dur": 1, "args": call}]
+    assert kernels.idle(ran) == 50
+    assert [kernels.kind_of(str(one["name"])) for one in ran] == ["products", "attention back", "cutting off at zero"]
+    told = kernels.report(2, ran, [*calls, *ran])
+    assert "0.300 ms each, of which 0.025 idle" in told
+    assert "   5 TFLOP/s aten::addmm" in told  # 2 * 2000 * 512 * 1000 in 400 us

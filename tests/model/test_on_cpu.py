@@ -62,7 +62,8 @@ def test_maps_that_pay_and_no_others_go_their_own_way(monkeypatch: pytest.Monkey
     assert "OnCpu" in type(own(many).grad_fn).__name__
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert "OnCpu" not in type(own(many).grad_fn).__name__
-        assert "OnCpu" in type(own(many, relu=True).grad_fn).__name__
+        # Where the processor has no way to multiply bfloat16, neither has oneDNN.
+        assert ("OnCpu" in type(own(many, relu=True).grad_fn).__name__) is linear._IN_BFLOAT16
     with torch.no_grad():
         torch.testing.assert_close(own(many), F.linear(many, own.weight, own.bias))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm, LayerNorm, Norm
-from transduce.model.packing import Packed
+from transduce.model.packing import Lying, Packed
 from transduce.model.positions import Alibi, Learned, Positions, RelativeBias, Rotary, Sinusoidal
 from transduce.model.scores import Additive, Cosine, Relu, ScaledDot, Score
 from transduce.model.seq2seq import Model, Seq2Seq
@@ -47,9 +48,10 @@ def numbers(model: Seq2Seq, batch: Batch) -> list[Tensor]:
 
 
 def row_by_row(
-    query: Tensor, key: Tensor, value: Tensor, starts: tuple[Tensor, Tensor], scale: float, causal: bool, longest: int
+    parts: Sequence[Tensor], starts: tuple[Tensor, Tensor], scale: float, causal: bool, longest: int
 ) -> Tensor:
     """What the kernel of attention_on_gpu.py does, as a sum over rows; beyond the last, nothing."""
+    query, key, value = (one for part in parts for one in (part.unbind(1) if part.dim() == 4 else (part,)))
     found = []
     for begin, end, other, last in zip(*(side[i:].tolist() for side in starts for i in (0, 1)), strict=False):
         assert max(end - begin, last - other) <= longest
@@ -80,6 +82,40 @@ def test_looked_at_where_they_lie_tokens_are_the_same(positions: Positions, scor
     assert models[0].encoder.short is models[0].decoder.short is lying
     expected, found = numbers(models[0], batch), numbers(models[1], replace(batch, room=(30, 40)))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_heads_side_by_side_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = collate(lines(3, 7, 1, 5, 2), lines(4, 6, 2, 5, 3), SYMBOLS, SYMBOLS, 16, 16, rows=9)
+    models = [build(LayerNorm(), Sinusoidal(), Mixed(), Attention(2)) for _ in range(2)]
+    assert models[0].encoder.alike is models[0].decoder.alike is True
+    expected = numbers(models[0], batch)
+    made = []
+
+    def beside(real: Tensor, count: int, longest: int, beside: bool) -> Lying:
+        assert not beside  # it is for compiled code
+        made.append(Lying(real, count, longest, beside=True))
+        return made[-1]
+
+    monkeypatch.setattr("transduce.model.whole.Lying", beside)
+    found = numbers(models[1], replace(batch, room=(30, 40)))
+    assert len(made) == 2
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        Attention(2, key_heads=1),
+        Attention(2, key_width=32),
+        Attention(2, score=Cosine()),
+        Attention(2, query_key_norm=True),
+    ],
+    ids=["grouped", "narrow keys", "cosine", "normed"],
+)
+def test_heads_that_are_not_alike_stay_apart(attention: Attention) -> None:
+    assert not build(LayerNorm(), Sinusoidal(), Top(), attention).decoder.alike
+    assert not build(LayerNorm(), Rotary(), Top(), Attention(2)).decoder.alike
 
 
 @pytest.mark.parametrize(

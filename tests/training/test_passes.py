@@ -24,7 +24,7 @@ from transduce.objectives.inputs import InputNoise, ScheduledSampling
 from transduce.objectives.r_drop import RDrop
 from transduce.objectives.terms import ZLoss
 from transduce.training.optimizer import Adam, update
-from transduce.training.passes import Eager, Graphed
+from transduce.training.passes import Eager, Graphed, add_gradients
 from transduce.training.settings import Training
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
@@ -149,3 +149,20 @@ def test_a_whole_run_is_the_same_with_graphs_and_without(tmp_path: Path) -> None
         toys.run(corpus, tmp_path / name, *settings, f"training.graphs={name}")
     curves = [[entry["loss"] for entry in toys.reports(tmp_path / name)] for name in ("true", "false")]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)
+
+
+def test_gradients_added_at_once_are_those_of_backward() -> None:
+    torch.manual_seed(1)
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    unused = torch.nn.Parameter(torch.ones(2))
+    parameters = [*layers.parameters(), unused]
+    found = []
+    for way in (lambda total: total.backward(), lambda total: add_gradients(total, parameters)):
+        for parameter in parameters:
+            parameter.grad = None
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            way(layers(torch.randn(6, 4)).square().sum())
+        found.append([parameter.grad for parameter in parameters])
+    assert found[0][-1] is found[1][-1] is None
+    assert all(torch.equal(a, b) for a, b in zip(found[0][:-1], found[1][:-1], strict=True))

@@ -168,6 +168,9 @@ class MultiHeadAttention(nn.Module):
         # Whether our kernels know it, and whether tokens can be looked at where they lie packed (packing.py).
         self.tiled = self.fused and {width, value_width} <= TILED
         self.short = self.tiled and not config.dropout
+        # Whether queries, keys and values are alike and left as they were made, and so may stay side by side.
+        self.alike = type(self.score) is DotScore and self.groups == config.heads and width == value_width
+        self.alike = self.alike and not config.query_key_norm
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.joined: tuple[Tensor, Tensor] | None = None  # weights and biases of keys, values and queries, see `join`
@@ -201,11 +204,17 @@ class MultiHeadAttention(nn.Module):
 
     def remember(self, memory: Tensor, turn: Turn = unturned, layout: Padded = PADDED) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
+        if layout.beside:
+            pair = self._beside(memory, self.key, self.value)
+            return pair, pair
         key, value = (layout.spread(x) for x in self._project(memory, self.key, self.value))
         return turn(self.key_norm(split(key, self.width))), split(value, self.value_width)
 
     def reflect(self, x: Tensor, turn: Turn = unturned, layout: Padded = PADDED) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same x, for self-attention."""
+        if layout.beside:
+            all_three = self._beside(x, self.query, self.key, self.value)
+            return all_three, all_three, all_three
         key, value, query = (layout.spread(part) for part in self._project(x, self.key, self.value, self.query))
         query, key = self.query_norm(split(query, self.width)), self.key_norm(split(key, self.width))
         return turn(query), turn(key), split(value, self.value_width)
@@ -265,6 +274,11 @@ class MultiHeadAttention(nn.Module):
             return [projection(x) for projection in maps]
         weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
         return torch.split(F.linear(x, weight, bias), [one.out_features for one in maps], dim=-1)
+
+    def _beside(self, x: Tensor, *maps: nn.Linear) -> Tensor:
+        """x (1, N, D) through several maps by one product, whose result stays as it is: (1, N, maps, H, K)."""
+        weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
+        return F.linear(x, weight, bias).view(*x.shape[:2], len(maps), -1, self.width)
 
 
 def split(x: Tensor, width: int) -> Tensor:

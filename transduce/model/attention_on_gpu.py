@@ -8,6 +8,8 @@ Shapes: N packed queries, M packed keys, B rows, H heads, K the width of a head'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -15,15 +17,18 @@ from torch import Tensor
 
 
 def attend_rows(
-    query: Tensor, key: Tensor, value: Tensor, starts: tuple[Tensor, Tensor], scale: float, causal: bool, longest: int
+    parts: Sequence[Tensor], starts: tuple[Tensor, Tensor], scale: float, causal: bool, longest: int
 ) -> Tensor:
     """Equation 1 within each row: query (N, H, K), key (M, H, K), value (M, H, V); (N, H, V).
 
-    `starts` (B + 1,) each are the first place of every row among queries and keys, and the end of the last; what is
-    beyond it comes out as 0. No row has more than `longest` tokens, a tile's worth; one with queries has keys.
+    Parts may lie side by side, as one product leaves them, and their gradients then do too: keys and values
+    (M, 2, H, K), or all three (N, 3, H, K). `starts` (B + 1,) each are the first place of every row among queries and
+    keys, and the end of the last; what is beyond it comes out as 0. No row has more than `longest` tokens, a tile's
+    worth; one with queries has keys.
     """
     places = max(16, triton.next_power_of_2(longest))
-    found: Tensor = _attended(query.to(value.dtype), key.to(value.dtype), value, *starts, scale, causal, places)
+    parts = [part.to(parts[-1].dtype) for part in parts]
+    found: Tensor = _attended(parts, *starts, scale, causal, places)
     return found
 
 
@@ -120,12 +125,17 @@ def _look_back(
             )  # fmt: skip
 
 
+def _apart(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Query, key and value, whether they lie side by side or not."""
+    return [one for part in parts for one in (part.unbind(1) if part.dim() == 4 else (part,))]
+
+
 @torch.library.custom_op("transduce::attended", mutates_args=())
 def _attended(
-    query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
-    scale: float, causal: bool, places: int,
-) -> Tensor:  # fmt: skip
-    out = query.new_empty(*query.shape[:2], value.size(2))
+    parts: Sequence[Tensor], query_starts: Tensor, key_starts: Tensor, scale: float, causal: bool, places: int
+) -> Tensor:
+    query, key, value = _apart(parts)
+    out: Tensor = _like_query(parts, query_starts, key_starts, scale, causal, places)
     _look[(len(query_starts), query.size(1))](
         query, key, value, out, query_starts, key_starts, len(query), query.stride(0), key.stride(0), value.stride(0),
         out.stride(0), query.stride(1), key.stride(1), value.stride(1), scale,
@@ -136,36 +146,35 @@ def _attended(
 
 @_attended.register_fake
 def _like_query(
-    query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
-    scale: float, causal: bool, places: int,
-) -> Tensor:  # fmt: skip
+    parts: Sequence[Tensor], query_starts: Tensor, key_starts: Tensor, scale: float, causal: bool, places: int
+) -> Tensor:
+    query, _, value = _apart(parts)
     return query.new_empty(*query.shape[:2], value.size(2))
 
 
 @torch.library.custom_op("transduce::attended_back", mutates_args=())
 def _attended_back(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
+    gradient: Tensor, parts: Sequence[Tensor], query_starts: Tensor, key_starts: Tensor,
     scale: float, causal: bool, places: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    gradient = gradient.contiguous()
-    to: tuple[Tensor, Tensor, Tensor] = _like_all(
-        gradient, query, key, value, query_starts, key_starts, scale, causal, places
-    )
+) -> list[Tensor]:  # fmt: skip
+    gradient, (query, key, value) = gradient.contiguous(), _apart(parts)
+    found: list[Tensor] = _like_parts(gradient, parts, query_starts, key_starts, scale, causal, places)
+    to = _apart(found)
     _look_back[(len(query_starts), query.size(1))](
         query, key, value, gradient, *to, query_starts, key_starts, len(query), len(key),
         query.stride(0), key.stride(0), value.stride(0), gradient.stride(0), *(part.stride(0) for part in to),
         query.stride(1), key.stride(1), value.stride(1), scale,
         CAUSAL=causal, PLACES=places, K=query.size(2), V=value.size(2), num_warps=_warps(places),
     )  # fmt: skip
-    return to
+    return found
 
 
 @_attended_back.register_fake
-def _like_all(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
+def _like_parts(
+    gradient: Tensor, parts: Sequence[Tensor], query_starts: Tensor, key_starts: Tensor,
     scale: float, causal: bool, places: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+) -> list[Tensor]:  # fmt: skip
+    return [part.new_empty(part.shape) for part in parts]
 
 
 def _warps(places: int) -> int:
@@ -173,13 +182,14 @@ def _warps(places: int) -> int:
 
 
 def _keep(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs[:5])
-    ctx.settings = inputs[5:]
+    parts, *starts = inputs[:3]
+    ctx.save_for_backward(*starts, *parts)
+    ctx.settings = inputs[3:]
 
 
 def _back(ctx, gradient):
-    found = _attended_back(gradient, *ctx.saved_tensors, *ctx.settings)
-    return (*found, None, None, None, None, None)
+    query_starts, key_starts, *parts = ctx.saved_tensors
+    return _attended_back(gradient, parts, query_starts, key_starts, *ctx.settings), None, None, None, None, None
 
 
 _attended.register_autograd(_back, setup_context=_keep)

@@ -28,6 +28,10 @@ class Linear(nn.Linear):
         if learning and _for_one_dnn(x) and self._pays(x, relu):
             y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
             return y
+        if learning and relu and x.is_cuda and torch.compiler.is_compiling():
+            rows = (narrowed(part) for part in (x.flatten(0, -2), self.weight, self.bias))
+            y = _CutOff.apply(*rows)  # type: ignore[no-untyped-call]
+            return y.view(*x.shape[:-1], -1)
         return mapped(x, self.weight, self.bias, relu)
 
     def _pays(self, x: Tensor, relu: bool) -> bool:
@@ -46,6 +50,25 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False) -> Tenso
         return rows.view(*x.shape[:-1], -1)
     y = F.linear(x, weight, bias)
     return F.relu(y) if relu else y
+
+
+class _CutOff(torch.autograd.Function):
+    """max(0, rows W^T + b) in the product's own kernel: rows (N, I), weight (O, I), bias (O,) to (N, O).
+
+    A compiler would cut off in a second one, which reads and writes all of it again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        found = torch._addmm_activation(bias, rows, weight.T)
+        ctx.save_for_backward(rows, weight, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, weight, found = ctx.saved_tensors
+        gradient = torch.where(found > 0, gradients[0], 0.0).to(found.dtype)
+        return gradient @ weight, gradient.T @ rows, gradient.sum(0)
 
 
 class _LearningOnCpu(torch.autograd.Function):

@@ -1,7 +1,7 @@
 """Normalisation: over each token's width (LayerNorm, RMSNorm) or over all real tokens of a batch (BatchNorm).
 
 Each takes x (B, T, D) and a mask (B, T), True at real tokens (None: all are), which only BatchNorm looks at. `of_sum`
-is the norm of x + y, on a GPU in one kernel where no gradient is wanted.
+is the norm of x + drop(y), on a GPU in one kernel: LayerNorm always, RMSNorm where no gradient is wanted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from torch import distributed as processes
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.model.dropout import Dropout
+from transduce.model.linear import narrowed
 from transduce.model.stepping import kernels_for
 
+try:
+    from transduce.model import residual_on_gpu
+except ImportError:  # torch for CPUs comes without triton
+    residual_on_gpu = None  # type: ignore[assignment]
+
 EPSILON = 1e-5
+NOTHING_DROPPED = Dropout(0.0)
 
 
 class LayerNormOfToken(nn.LayerNorm):
@@ -26,11 +34,14 @@ class LayerNormOfToken(nn.LayerNorm):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x)
 
-    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
         kernels = kernels_for(x)
-        if kernels is None:
-            return self(x + y, mask)  # type: ignore[no-any-return]
-        found: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
+        if kernels is not None:
+            found: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
+        elif self.training and x.is_cuda and residual_on_gpu is not None and x.size(-1) <= residual_on_gpu.WIDEST:
+            found = residual_on_gpu.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
+        else:
+            found = self(x + drop(y), mask)
         return found
 
 
@@ -41,10 +52,10 @@ class RMSNormOfToken(nn.RMSNorm):
         assert self.weight is not None
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
-    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
         kernels = kernels_for(x)
         if kernels is None:
-            return self(x + y, mask)  # type: ignore[no-any-return]
+            return self(x + drop(y), mask)  # type: ignore[no-any-return]
         found: Tensor = kernels.normed_sum(x, y, self.weight, None, self.eps)
         return found
 
@@ -68,8 +79,8 @@ class BatchNormOverTokens(nn.Module):
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_variance", torch.ones(d_model))
 
-    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self(x + y, mask)  # type: ignore[no-any-return]
+    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
+        return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mean, variance = self._statistics(x, mask) if self.training else self._running()

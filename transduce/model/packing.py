@@ -37,6 +37,7 @@ class Padded:
     """Tokens stay where they are, (B, T, *)."""
 
     direct: ClassVar[bool] = False  # whether it has a way of its own to `attend`
+    beside: bool = False  # and whether it takes queries, keys and values as one product leaves them
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
@@ -97,13 +98,18 @@ class Packed(Padded):
 
 
 class Lying(Packed):
-    """Packed, and looked at where they lie: heads are (1, H, N, K), and `sight` is where each row starts."""
+    """Packed, and looked at where they lie: heads are (1, H, N, K), and `sight` is where each row starts.
+
+    `beside`: what one product makes stays side by side, so that its gradient need not be put together: queries, keys
+    and values of the same tokens are then one (1, N, 3, H, K), and keys and values alone (1, M, 2, H, K).
+    """
 
     direct = True
 
-    def __init__(self, mask: Tensor, room: int, longest: int) -> None:
+    def __init__(self, mask: Tensor, room: int, longest: int, beside: bool = False) -> None:
         super().__init__(mask, room)
         self.longest = longest  # of a row, here and where it looks
+        self.beside = beside
         ends = mask.sum(1, dtype=torch.int32).cumsum(0, dtype=torch.int32)
         self.starts = torch.cat((ends.new_zeros(1), ends))  # (B + 1,)
 
@@ -119,15 +125,28 @@ class Lying(Packed):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
     ) -> Tensor:
-        """For query (1, H, N, K), key and value (1, G, M, K) whose rows begin at `mask`, as `sight` has it."""
-        repeats = query.size(1) // key.size(1)
-        if repeats > 1:
-            key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
-        query, key, value = (heads.squeeze(0).transpose(0, 1) for heads in (query, key, value))  # (N, H, K)
+        """For query (1, H, N, K), key and value (1, G, M, K) whose rows begin at `mask`, as `sight` has it.
+
+        What lies side by side is given once for each that is in it.
+        """
         scale = query.size(-1) ** -0.5 if scale is None else scale
+        if query.dim() == 5:
+            parts = [query.squeeze(0)]
+        elif key.dim() == 5:
+            parts = [_by_token(query), key.squeeze(0)]
+        else:
+            repeats = query.size(1) // key.size(1)
+            if repeats > 1:
+                key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
+            parts = [_by_token(heads) for heads in (query, key, value)]
         both = self.starts, self.starts if mask is None else mask
-        found = attention_on_gpu.attend_rows(query, key, value, both, scale, causal, self.longest)
+        found = attention_on_gpu.attend_rows(parts, both, scale, causal, self.longest)
         return found.flatten(1).unsqueeze(0)
+
+
+def _by_token(heads: Tensor) -> Tensor:
+    """(1, H, N, K) to (N, H, K)."""
+    return heads.squeeze(0).transpose(0, 1)
 
 
 class _Moved(torch.autograd.Function):

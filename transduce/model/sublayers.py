@@ -62,7 +62,7 @@ class PostNormResidual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], mask: Tensor | None = None) -> Tensor:
-        normed: Tensor = self.norm.of_sum(x, self.dropout(sublayer(narrowed(x))), mask)  # type: ignore[operator]
+        normed: Tensor = self.norm.of_sum(x, sublayer(narrowed(x)), mask, self.dropout)  # type: ignore[operator]
         return normed
 
 

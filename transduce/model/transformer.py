@@ -175,6 +175,13 @@ class PackingStack(nn.Module):
         plain = self.positions.bias(1, 1) is None and not self.window
         return plain and all(attention.short for attention in attentions)
 
+    @property
+    def alike(self) -> bool:
+        """Whether all attention leaves queries and keys as they are made, and so does the place of each."""
+        attentions = (module for module in self.modules() if isinstance(module, MultiHeadAttention))
+        still = type(self.positions).rotate is PositionScheme.rotate
+        return still and all(attention.alike for attention in attentions)
+
 
 class EncoderStack(PackingStack):
     """Source vectors in, the memory of every layer out."""

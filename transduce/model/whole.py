@@ -190,8 +190,10 @@ class Seq2Seq(EncoderDecoder):
         """
         longest = max(source.size(1), tokens.size(1))
         short = longest <= LONGEST and on_gpu(source) and self.encoder.short and self.decoder.short
+        # Compiled, a product of joined weights costs little; as it is written, joining them costs more than it saves.
+        beside = torch.compiler.is_compiling() and bool(self.encoder.alike and self.decoder.alike)
         layouts = [
-            Lying(real, count, longest) if short else Packed(real, count)
+            Lying(real, count, longest, beside) if short else Packed(real, count)
             for real, count in zip((source_mask, mask), room, strict=True)
         ]
         memory = self.encoder(self.source_embedding(source), source_mask, None, layouts[0])

@@ -14,6 +14,11 @@ from torch import Tensor
 
 from transduce.model.linear import multiplied, narrowed, summed_products
 
+try:
+    from transduce.objectives import losses_on_gpu
+except ImportError:  # torch for CPUs comes without triton
+    losses_on_gpu = None  # type: ignore[assignment]
+
 STRETCH = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
 # On a CPU a stretch is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
 # multiplied by whole stretches, for each adds a gradient of all weights to the last.
@@ -104,7 +109,9 @@ def _losses_in_parts(
 ) -> tuple[Tensor, Tensor]:
     """`_losses` of so many rows at a time; slopes are written over the logits, in their type."""
     if torch.compiler.is_compiling():
-        return _losses_compiled(logits, gold, mask, smoothing)
+        on_gpu = logits.is_cuda and losses_on_gpu is not None and logits.dtype != torch.float64
+        ways = losses_on_gpu.losses_and_slopes if on_gpu else _losses_compiled
+        return ways(logits, gold, mask, smoothing)
     if rows >= len(logits):
         sums, slope = _losses(logits, gold, mask, smoothing, learning)
         return sums, slope.to(logits.dtype)
