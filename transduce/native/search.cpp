@@ -349,12 +349,14 @@ void Sentence::take_beam(Ask* asks) {
     if (finished_.size() > static_cast<size_t>(options_.kept)) finished_.pop_back();
   }
   live_.swap(going);
-  // A live path cannot score more than now, by the penalty that flatters it most.
+  // A live path cannot score more than now, by the penalty that flatters it most. One that could not displace what is
+  // kept is not advanced any further: all that it leaves its place to has a lower total, and cannot either.
   int length = step_ + 1;
-  float kindest = penalties_[options_.length_penalty >= 0 ? task.longest : length + 1], best = kNever;
-  for (const Path& path : live_) best = std::max(best, path.rank);
+  float kindest = penalties_[options_.length_penalty >= 0 ? task.longest : length + 1];
   bool full = finished_.size() == static_cast<size_t>(options_.kept);
-  bool decided = live_.empty() || task.longest <= length || (full && finished_.back().first >= best / kindest);
+  auto beaten = [&](const Path& path) { return full && finished_.back().first >= path.rank / kindest; };
+  bool decided = task.longest <= length || std::all_of(live_.begin(), live_.end(), beaten);
+  if (!wanted_.wishes) live_.erase(std::remove_if(live_.begin(), live_.end(), beaten), live_.end());
   if (!decided) return;
   for (auto& [score, path] : finished_) keep(path, path.met == wanted_.all());
   for (size_t i = 0; !full && i < live_.size(); i++) keep(live_[i], live_[i].met == wanted_.all());
