@@ -17,8 +17,9 @@ B, H, T, S, K, W = 3, 2, 5, 7, 4, 6
 
 @pytest.fixture(autouse=True)
 def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little there is to multiply."""
+    """However little there is to multiply, and however good this processor is at it."""
     monkeypatch.setattr(linear, "WORTH", 0)
+    monkeypatch.setattr(linear, "_IN_SINGLE", linear._ONE_DNN)
 
 
 def gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
@@ -66,6 +67,8 @@ def test_maps_that_pay_and_no_others_go_their_own_way(monkeypatch: pytest.Monkey
         assert ("OnCpu" in type(own(many, relu=True).grad_fn).__name__) is linear._IN_BFLOAT16
     with torch.no_grad():
         torch.testing.assert_close(own(many), F.linear(many, own.weight, own.bias))
+    monkeypatch.setattr(linear, "_IN_SINGLE", False)  # a processor without AVX-512
+    assert "OnCpu" not in type(own(many, relu=True).grad_fn).__name__
 
 
 def test_what_needs_no_gradient_gets_none() -> None:

@@ -1,7 +1,8 @@
 """Linear maps, and what a CPU wants of them while it learns.
 
-On a CPU oneDNN multiplies single precision a tenth faster than the library torch takes by itself (measured on Zen 4),
-and adds the bias and cuts off at zero while a row is at hand; in bfloat16 torch takes it anyway.
+On a CPU with AVX-512 oneDNN multiplies single precision a tenth faster than the library torch takes by itself (measured
+on Zen 4), and adds the bias and cuts off at zero while a row is at hand; in bfloat16 torch takes it anyway. With AVX2
+alone it is slower (Zen 3: a tenth, gradients of weights by a third), and torch's own way is taken.
 Shapes: N tokens, I numbers in, O numbers out.
 """
 
@@ -17,6 +18,7 @@ from transduce.model.stepping import kernels_for
 
 WORTH = 1 << 24  # multiplications from which on a map is made in our own way
 _ONE_DNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+_IN_SINGLE: bool = _ONE_DNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
 _IN_BFLOAT16: bool = _ONE_DNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
@@ -114,9 +116,9 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _for_one_dnn(x: Tensor) -> bool:
-    """Whether it is installed and has a way to multiply what x holds; a compiler finds its own."""
+    """Whether it is installed and multiplies what x holds faster than torch's own; a compiler finds its own way."""
     in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
-    able = _IN_BFLOAT16 if in_bfloat16 else _ONE_DNN and x.dtype == torch.float32
+    able = _IN_BFLOAT16 if in_bfloat16 else _IN_SINGLE and x.dtype == torch.float32
     return able and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
