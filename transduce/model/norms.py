@@ -28,6 +28,13 @@ EPSILON = 1e-5
 NOTHING_DROPPED = Dropout(0.0)
 
 
+def has_kernel(x: Tensor) -> bool:
+    """Whether residual_on_gpu.py, whose sums are of single precision, is for what x holds."""
+    if residual_on_gpu is None or not x.is_cuda:
+        return False
+    return x.dtype != torch.float64 and x.size(-1) <= residual_on_gpu.WIDEST
+
+
 class LayerNormOfToken(nn.LayerNorm):
     """Mean 0 and variance 1 over a token's width."""
 
@@ -38,7 +45,7 @@ class LayerNormOfToken(nn.LayerNorm):
         kernels = kernels_for(x)
         if kernels is not None:
             found: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
-        elif self.training and x.is_cuda and residual_on_gpu is not None and x.size(-1) <= residual_on_gpu.WIDEST:
+        elif self.training and has_kernel(y):
             found = residual_on_gpu.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
         else:
             found = self(x + drop(y), mask)
