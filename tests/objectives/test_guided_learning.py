@@ -107,10 +107,10 @@ def test_alignments_are_learned_when_they_are_given() -> None:
 
 
 def test_the_diagonal_is_learned_where_the_text_is_monotonic() -> None:
-    free, plain = train((), reordered=False, steps=160)
-    guided, loss = train((GuidedAttention(weight=1.0),), reordered=False, steps=160)
+    free, plain = train((), reordered=False, steps=180)
+    guided, loss = train((GuidedAttention(weight=1.0),), reordered=False, steps=180)
     before, after = error_rates(free, False)[1], error_rates(guided, False)[1]
     print(f"AER of the top layer's heads: {before.mean():.3f} unguided, {after.mean():.3f} guided")
     print(f"loss a token: {plain:.3f} unguided, {loss:.3f} guided (either may be ahead after so few steps)")
     assert after.mean() < 0.2
-    assert after.mean() < 0.6 * before.mean()  # half of it, a little more or less by how a processor rounds
+    assert after.mean() < before.mean() / 2

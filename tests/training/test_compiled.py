@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -250,3 +251,14 @@ def test_what_is_compiled_is_kept_unless_it_is_said_where(monkeypatch: pytest.Mo
 
 def test_the_default_is_auto() -> None:
     assert Config().training.compile == "auto"
+
+
+def test_the_compiler_is_told_of_every_kernel_that_training_has() -> None:
+    package = Path(compiled.__file__).parents[1]
+    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*_on_gpu.py")]
+    named = [name for text in texts for name in re.findall(r'custom_op\("transduce::(\w+)"', text)]
+    assert sorted(named) == sorted(compiled.KERNELS)
+    compiled.introduce_kernels()
+    from torch._inductor.lowering import FALLBACK_ALLOW_LIST
+
+    assert {f"transduce::{name}" for name in named} <= set(FALLBACK_ALLOW_LIST)

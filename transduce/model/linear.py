@@ -1,4 +1,4 @@
-"""Linear maps, and what a CPU wants of them while it learns.
+"""Linear maps, and what a CPU and compiled code for a GPU want of them while they learn.
 
 On a CPU with AVX-512 oneDNN multiplies single precision a tenth faster than the library torch takes by itself (measured
 on Zen 4), and adds the bias and cuts off at zero while a row is at hand; in bfloat16 torch takes it anyway. With AVX2

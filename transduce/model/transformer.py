@@ -171,16 +171,17 @@ class PackingStack(nn.Module):
     @property
     def short(self) -> bool:
         """Whether all attention can look at packed tokens where they lie: all of a row, by scores alone."""
-        attentions = (module for module in self.modules() if isinstance(module, MultiHeadAttention))
         plain = self.positions.bias(1, 1) is None and not self.window
-        return plain and all(attention.short for attention in attentions)
+        return plain and all(attention.short for attention in self._attentions())
 
     @property
     def alike(self) -> bool:
         """Whether all attention leaves queries and keys as they are made, and so does the place of each."""
-        attentions = (module for module in self.modules() if isinstance(module, MultiHeadAttention))
         still = type(self.positions).rotate is PositionScheme.rotate
-        return still and all(attention.alike for attention in attentions)
+        return still and all(attention.alike for attention in self._attentions())
+
+    def _attentions(self) -> Iterator[MultiHeadAttention]:
+        return (module for module in self.modules() if isinstance(module, MultiHeadAttention))
 
 
 class EncoderStack(PackingStack):

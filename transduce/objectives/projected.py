@@ -110,8 +110,8 @@ def _losses_in_parts(
     """`_losses` of so many rows at a time; slopes are written over the logits, in their type."""
     if torch.compiler.is_compiling():
         on_gpu = logits.is_cuda and losses_on_gpu is not None and logits.dtype != torch.float64
-        ways = losses_on_gpu.losses_and_slopes if on_gpu else _losses_compiled
-        return ways(logits, gold, mask, smoothing)
+        way = losses_on_gpu.losses_and_slopes if on_gpu else _losses_compiled
+        return way(logits, gold, mask, smoothing)
     if rows >= len(logits):
         sums, slope = _losses(logits, gold, mask, smoothing, learning)
         return sums, slope.to(logits.dtype)

@@ -47,8 +47,12 @@ class Eager:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             loss = self.loss(batch, step)
         loss = loss if counted else loss.uncounted()
-        loss.total.backward()  # type: ignore[no-untyped-call]
+        self.add_gradients(loss.total)
         return replace(loss, total=loss.total.detach())
+
+    def add_gradients(self, total: Tensor) -> None:
+        """The backward pass."""
+        total.backward()  # type: ignore[no-untyped-call]
 
     def loss(self, batch: Batch, step: int) -> Loss:
         """The forward pass."""
@@ -111,11 +115,8 @@ class Graphed(Eager):
         self.seen.add(shape)
         return super().__call__(batch, step)
 
-    def run(self, batch: Batch, step: int, counted: bool = True) -> Loss:
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            loss = self.loss(batch, step)
-        add_gradients(loss.total, [parameter for parameter in self.module.parameters() if parameter.requires_grad])
-        return replace(loss, total=loss.total.detach())
+    def add_gradients(self, total: Tensor) -> None:
+        add_gradients(total, [parameter for parameter in self.module.parameters() if parameter.requires_grad])
 
     def _replay(self, recorded: Recorded, batch: Batch) -> Loss:
         for place, tensor in zip(recorded.batch.tensors(), batch.tensors(), strict=True):
