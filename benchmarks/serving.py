@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py load models/demo --clients 64 --requests 20000     # every answer against offline ones
     python benchmarks/serving.py throughput en-de=models/small --input test.en      # 64 clients against one at a time
+    python benchmarks/serving.py throughput models/small --serve "--device cuda --precision bf16" --input test.en
     python benchmarks/serving.py overload en-de=models/small --input test.en        # 80 % of capacity, then 400 %
     python benchmarks/serving.py disconnects models/demo --requests 1000
     python benchmarks/serving.py signals models/demo --times 50
@@ -18,6 +19,7 @@ import asyncio
 import json
 import math
 import random
+import shlex
 import signal
 import statistics
 import sys
@@ -38,6 +40,11 @@ def texts_of(options: argparse.Namespace, count: int) -> list[str]:
         return [lines[i % len(lines)] for i in range(count)]
     draw = random.Random(1)
     return [", ".join(english(draw.randrange(10**6)) for _ in range(draw.choice((1, 1, 2, 4)))) for _ in range(count)]
+
+
+def words_of(options: argparse.Namespace) -> list[str]:
+    """What `transduce serve` is told."""
+    return [*options.models, *shlex.split(options.serve)]
 
 
 def asked(options: argparse.Namespace, text: str) -> tuple[str, Any]:
@@ -81,7 +88,7 @@ def load(options: argparse.Namespace) -> None:
     def check(tree: Any, content: bytes) -> bool:
         return answered(content) == expected[tree["text"]]
 
-    with serving(options.models) as server:
+    with serving(words_of(options)) as server:
         answers = Answers()
         asyncio.run(closed_loop(server, options.clients, work_of(options, texts), check, answers))
         print(answers.told())
@@ -91,16 +98,15 @@ def load(options: argparse.Namespace) -> None:
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """64 clients against one, in turns on the same server."""
+    """64 clients against one with the same texts, in turns on the same server."""
     texts = texts_of(options, options.requests)
-    with serving(options.models) as server:
+    with serving(words_of(options)) as server:
         rates: dict[int, list[float]] = {1: [], options.clients: []}
         costs: dict[int, list[float]] = {1: [], options.clients: []}
         for turn in range(options.turns + 1):
             for clients in rates:
-                share = texts[: max(50, len(texts) // (8 if clients == 1 else 1))]
                 answers, used = Answers(), server.processor
-                asyncio.run(closed_loop(server, clients, work_of(options, share), lambda *_: True, answers))
+                asyncio.run(closed_loop(server, clients, work_of(options, texts), lambda *_: True, answers))
                 passed, used = time.perf_counter() - answers.begun, server.processor - used
                 if turn:  # the first turn warms up
                     rates[clients].append(answers.statuses[200] / passed)
@@ -144,7 +150,7 @@ def overload(options: argparse.Namespace) -> None:
     def delay() -> float:
         return draw.expovariate(1.0)
 
-    with serving(options.models) as server:
+    with serving(words_of(options)) as server:
         end = time.perf_counter() + options.seconds / 2
 
         def endless() -> Iterator[tuple[str, Any]]:
@@ -201,7 +207,7 @@ def disconnects(options: argparse.Namespace) -> None:
             freed.append((slots, slots + await until(idle_model, 30)))
         return freed
 
-    with serving(options.models) as server:
+    with serving(words_of(options)) as server:
         slots, idle = (sorted(column) for column in zip(*asyncio.run(run(server)), strict=True))
         gone = asyncio.run(gauge(server, "transduce_disconnects_total"))
         client = Client(server.host, server.port)
@@ -220,7 +226,7 @@ def signals(options: argparse.Namespace) -> None:
     lost = cut = total = 0
     longest = 0.0
     for number in range(options.times):
-        server = Server([sys.executable, "-m", "transduce", "serve", *options.models, "--port", "0"])
+        server = Server([sys.executable, "-m", "transduce", "serve", *words_of(options), "--port", "0"])
         answers = Answers()
 
         async def run(server: Server = server, answers: Answers = answers, number: int = number) -> float:
@@ -331,14 +337,14 @@ def hostile(options: argparse.Namespace) -> None:
                 flush=True,
             )
 
-    with serving(options.models) as server:
+    with serving(words_of(options)) as server:
         asyncio.run(run(server))
 
 
 def memory(options: argparse.Namespace) -> None:
     """Many requests, memory looked at now and then: the slope over the second half is what counts."""
     texts = texts_of(options, 5000)
-    with serving(options.models) as server:
+    with serving(words_of(options)) as server:
         seen: list[tuple[int, float]] = []
         answers = Answers()
         step = max(1, options.requests // 50)
@@ -370,6 +376,7 @@ def main() -> None:
     parser.add_argument(
         "models", nargs="+", help="what `transduce serve` is told: models, and settings such as workers=1"
     )
+    parser.add_argument("--serve", default="", help="options of `transduce serve`, such as '--device cuda'")
     parser.add_argument("--input", default="", help="texts, one a line; number words if none is given")
     parser.add_argument("--target", default="de")
     parser.add_argument("--beam", type=int, default=0, help="0 for the model's own search")

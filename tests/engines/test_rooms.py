@@ -14,7 +14,7 @@ import torch
 from transduce.data.symbols import Symbols
 from transduce.engines import slots as slots_module
 from transduce.engines.graphs import Recorder
-from transduce.engines.rooms import MOST_PLACES, MOST_ROOMS, most_places
+from transduce.engines.rooms import ALL, MOST_PLACES, MOST_ROOMS, SPARE, most_places
 from transduce.engines.slots import UNFINISHED, Job, Report, Run, Shape, Slots, crowd, jobs_of, reached, rounded
 from transduce.engines.torch_engine import TorchEngine, with_precision
 from transduce.model import stepping
@@ -269,11 +269,55 @@ def test_models_of_other_kinds_have_no_rooms() -> None:
 
 def test_no_more_rooms_are_kept_than_there_should_be() -> None:
     engine = engine_of()
+    assert engine.rooms
+    engine.rooms.places = MOST_PLACES
     for size in range(1, MOST_ROOMS + 3):
         in_room(engine, [[5]], Beam(size, limits=SHORT))
-    assert engine.rooms
     assert len(engine.rooms.rooms) == MOST_ROOMS
     assert min(shape.plan.paths for shape in engine.rooms.rooms) == 3  # the last used stay
+
+
+def test_no_more_places_are_kept_than_there_should_be() -> None:
+    engine = engine_of()
+    assert engine.rooms
+    engine.rooms.places = 64
+    for size in range(1, 11):
+        in_room(engine, [[5]], Beam(size, limits=SHORT))
+        assert sum(shape.places for shape in engine.rooms.rooms) <= ALL * 64
+    assert [shape.plan.paths for shape in engine.rooms.rooms] == [8, 9, 10]  # the last used stay; 16 places a path
+    engine.rooms.places = 8
+    in_room(engine, [[5]], Beam(11, limits=SHORT))
+    assert [shape.plan.paths for shape in engine.rooms.rooms] == [11]  # one is kept, however large
+
+
+def test_fewer_and_shorter_sentences_are_searched_in_a_room_that_is_there() -> None:
+    """Batches of a server are of all sizes, and a room for each would be recorded again and again."""
+    engine, search = engine_of(), Beam(2, n_best=2, limits=SHORT)
+    assert engine.rooms
+    engine.rooms.places = MOST_PLACES
+    many = sentences(60, longest=9)
+    for sources in (many, many[:30], sentences(7, longest=3), many[:4]):
+        assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
+    (shape,) = engine.rooms.rooms
+    assert (shape.room.sentences, visits(engine)) == (64, 4)
+    in_room(engine, many[:1], search)
+    in_room(engine, many[:2], search)
+    small = [one.room.sentences for one in engine.rooms.rooms]
+    assert small == [64, 1, 2]  # in 64 places of a sentence one or two would be too slow
+    assert SPARE < 64 / 2
+
+
+def test_a_room_for_other_searches_or_shorter_sentences_will_not_do() -> None:
+    engine, short, long = engine_of(), Limits(longest=14), Limits(longest=40, longest_extra=40)
+    assert engine.rooms
+    engine.rooms.places = MOST_PLACES
+    for number, search in enumerate((Beam(2, limits=short), Beam(3, limits=short), Beam(2, limits=long)), start=1):
+        assert_alike(in_room(engine, sentences(5), search), plainly(engine, sentences(5), search))
+        assert len(engine.rooms.rooms) == number
+    for wishes in ([Wishes(prefix=(5,))] * 5, [Wishes(exclude=((5,),))] * 5):
+        in_room(engine, sentences(5), Beam(2, limits=short), wishes)
+    in_room(engine, [[7] * 30], Beam(2, limits=short))
+    assert len(engine.rooms.rooms) == 6
 
 
 def test_without_memory_for_a_room_the_search_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:

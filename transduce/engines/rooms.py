@@ -22,7 +22,9 @@ from transduce.search.fixed import Plan
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
 
-MOST_ROOMS = 8  # kept for those who come again
+MOST_ROOMS = 32  # kept for those who come again,
+ALL = 8  # with no more places between them than this many of the largest
+SPARE = 16  # a room of up to so many times the places is as good as a new one, whose steps are yet to be recorded
 MOST_PLACES = 2048 * 128  # tokens that all paths of a room may write between them: 3 GB of a base model's bf16
 SHARE = 16  # of a GPU's memory, at most this part for a room
 
@@ -58,19 +60,33 @@ class Rooms:
         shape = Shape.of(jobs, plan, self.places)
         with self.lock:
             try:
-                slots = self.rooms.get(shape) or Slots.of(self.model, self.source, shape, self.device, self.compiled)
+                slots = self._room(shape)
                 if slots is None:
                     self._refused("this model")
                     return None
-                self.rooms[shape] = slots
-                self.rooms.move_to_end(shape)
-                if len(self.rooms) > MOST_ROOMS:
-                    self.rooms.popitem(last=False)
                 return slots.run(jobs)
             except torch.OutOfMemoryError:
                 self.rooms.clear()
                 self._refused("so many sentences in the GPU's memory")
                 return None
+
+    def _room(self, shape: Shape) -> Slots | None:
+        """The smallest that is there and will do, else a new one, which may cost the place of one long not used.
+
+        A server's batches are of all sizes: with a room for each, they would be given up and recorded again all day.
+        """
+        fitting = [one for one in self.rooms if one.holds(shape) and one.places <= SPARE * shape.places]
+        shape = min(fitting, key=lambda one: one.places, default=shape)
+        slots = self.rooms.get(shape) or Slots.of(self.model, self.source, shape, self.device, self.compiled)
+        if slots is None:
+            return None
+        self.rooms[shape] = slots
+        self.rooms.move_to_end(shape)
+        while len(self.rooms) > 1 and (
+            len(self.rooms) > MOST_ROOMS or sum(one.places for one in self.rooms) > ALL * self.places
+        ):
+            self.rooms.popitem(last=False)
+        return slots
 
     def _refused(self, what: str) -> None:
         """Say, once for each reason, that the plain searches take over."""

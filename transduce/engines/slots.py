@@ -105,6 +105,18 @@ class Shape:
         return cls(room, rounded(prefix) if prefix else 0, phrases, plan)
 
     @property
+    def places(self) -> int:
+        """Tokens that all paths may write between them."""
+        return self.room.sentences * self.room.paths * self.room.length
+
+    def holds(self, other: Shape) -> bool:
+        """Whether what would have the other room can be done in this one."""
+        same = (self.plan, self.prefix, self.exclude) == (other.plan, other.prefix, other.exclude)
+        own, asked = self.room, other.room
+        large = own.sentences >= asked.sentences and own.source >= asked.source and own.length >= asked.length
+        return same and large
+
+    @property
     def widths(self) -> tuple[int, int, int, int]:
         """Numbers that come in with each sentence besides its source: four bounds, streams, prefix, phrases."""
         return 4, self.room.paths, self.prefix, math.prod(self.exclude)

@@ -198,16 +198,22 @@ void search_all(const Model& model, Pool& pool, Rooms& rooms, const Options& opt
     rows += sentences.back()->most_rows();
   }
   Queue queue(sentences);
-  Pool::Loan loan(pool);
+  int drivers = std::max(1, std::min(rows / kFewRows, static_cast<int>(sentences.size())));
+  Pool::Loan loan(pool, drivers == 1 ? model.threads_for(rows) : drivers);
   Team& team = loan.team();
-  int drivers = std::max(1, std::min({team.size(), rows / kFewRows, static_cast<int>(sentences.size())}));
+  drivers = std::min(drivers, team.size());
   int most = std::min(kManyRows, std::max(1, rows / drivers));
-  team.run(drivers, [&](int, int) {
+  auto one = [&](int, int) {
     std::unique_ptr<Workspace> room = rooms.take();
     Team own;
     drive(model, queue, most, options.traced, drivers == 1 ? team : own, *room);
     rooms.give_back(std::move(room));
-  });
+  };
+  if (drivers == 1) {
+    one(0, 0);
+  } else {
+    team.run_last(drivers, one);
+  }
 }
 
 }  // namespace transduce

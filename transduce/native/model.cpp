@@ -32,6 +32,18 @@ Model::Model(const char* path, const Kernels* chosen) : kernels(chosen), file_(p
   }
 }
 
+int Model::threads_for(int rows) const {
+  constexpr double kProducts = 1 << 17;  // of two numbers, that a thread does in a few microseconds
+  const Layer& block = decoder.blocks[0];
+  double total = 0, count = 0;
+  for (const Matrix* matrix : {&block.self.project, &block.self.output, &block.cross.project, &block.cross.output,
+                               &block.inner, &block.outer}) {
+    total += static_cast<double>(matrix->outputs) * matrix->inputs;
+    count++;
+  }
+  return 1 + static_cast<int>(std::min(1e6, rows * total / count / kProducts));
+}
+
 NormWeights Model::read_norm(const std::string& name) const {
   return {file_.floats(name + ".gain", 1, padded(d_model)), file_.floats(name + ".shift", 1, padded(d_model))};
 }

@@ -145,6 +145,9 @@ class Model {
     });
   }
 
+  // So many threads are worth their while in a step of these rows: with more, waiting for one another takes longer.
+  int threads_for(int rows) const;
+
   const Kernels* kernels;
   int d_model, source_vocabulary, target_vocabulary;
   Stack encoder, decoder;

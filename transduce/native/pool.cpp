@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 
 namespace transduce {
@@ -62,6 +63,7 @@ void Team::help(int member) {
     if (number_.load() == number) work(member);
     inside_.fetch_sub(1);
     done = number;
+    if (last_.load()) return;
   }
 }
 
@@ -78,13 +80,13 @@ void Pool::after_fork() {
   process_ = getpid();
 }
 
-Pool::Loan::Loan(Pool& pool) : pool_(pool) {
+Pool::Loan::Loan(Pool& pool, int most) : pool_(pool) {
   std::unique_lock<std::mutex> guard(pool.lock_);
   pool.after_fork();
   pool.waiting_++;
   pool.changed_.wait(guard, [&] { return pool.free_ > 0; });
   pool.waiting_--;
-  int size = pool.waiting_ ? 1 : pool.free_;
+  int size = std::min(most, std::max(1, pool.free_ / (pool.waiting_ + 1)));
   pool.free_ -= size;
   team_.grow(size);
   int member = 1;
@@ -110,7 +112,7 @@ Pool::Loan::~Loan() {
       if (helper->team == &team_) return false;
     return true;
   });
-  pool_.free_ += team_.size();
+  pool_.free_++;
   pool_.changed_.notify_all();
 }
 
@@ -124,6 +126,7 @@ void Pool::serve(Helper* helper) {
     team->help(helper->member);
     guard.lock();
     helper->team = nullptr;
+    free_++;
     changed_.notify_all();
   }
 }

@@ -28,6 +28,13 @@ class Team {
     }
   }
 
+  // The same as the team's last work: a helper that finds no piece left is free for other teams.
+  template <class Body>
+  void run_last(int count, const Body& body) {
+    last_.store(true);
+    run(count, body);
+  }
+
   void help(int member);  // what a helper does until `dismiss`
   void dismiss() { over_.store(true); }
 
@@ -43,7 +50,7 @@ class Team {
   std::atomic<int> next_{0};
   std::atomic<int> inside_{0};        // helpers that may be working on the piece of work given out last
   std::atomic<unsigned> number_{0};   // odd while work is given out
-  std::atomic<bool> over_{false};
+  std::atomic<bool> last_{false}, over_{false};
   std::mutex failing_;
   std::exception_ptr failure_;
 };
@@ -53,10 +60,10 @@ class Pool {
   explicit Pool(int threads);
   ~Pool();
 
-  // A team of one to all threads for the length of a call; waits until at least one is free.
+  // A team of one to `most` threads for the length of a call, or its share where others wait; waits until one is free.
   class Loan {
    public:
-    explicit Loan(Pool& pool);
+    Loan(Pool& pool, int most);
     ~Loan();
     Team& team() { return team_; }
 
