@@ -51,10 +51,10 @@ def test_a_sentence_is_searched_alike_alone_and_in_a_batch(engine: TorchEngine, 
 
 def test_out_of_memory_says_what_to_lower(engine: TorchEngine) -> None:
     with pytest.raises(RunError) as caught:
-        engine.search(SOURCES, Beam(size=10**9), [NOTHING] * 4, [0] * 4)
+        engine.search(SOURCES, Beam(size=10**12), [NOTHING] * 4, [0] * 4)
     assert str(caught.value) == (
-        "out of memory with 4 texts at once, the longest of 6 tokens, 1,000,000,000 hypotheses for each: lower the beam"
-        " or the number of samples, or give the translator fewer batch_tokens, or shorter texts"
+        "out of memory with 4 texts at once, the longest of 6 tokens, 1,000,000,000,000 hypotheses for each: lower the"
+        " beam or the number of samples, or give the translator fewer batch_tokens, or shorter texts"
     )
 
 

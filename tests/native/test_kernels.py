@@ -69,6 +69,21 @@ def test_the_largest_products_do_not_saturate(kernels: str) -> None:
 
 
 @here
+def test_pairs_on_either_side_of_what_sixteen_bits_hold_are_exact(kernels: str) -> None:
+    """Two products of weights plus 128 fit where the pair's sum is 128 at most; larger pairs are added in two parts."""
+    up = [(64, 64), (64, 65), (127, 1), (127, 2), (127, 127), (-127, 127), (1, 0)]
+    edges = [*up, *((-a, -b) for a, b in up)]
+    draw = np.random.default_rng(7)
+    chosen = draw.integers(len(edges), size=(11, 96))
+    x = np.array(edges, np.float32)[chosen].reshape(11, 192)
+    x[:, 0] = 127
+    values = draw.choice(np.array([-127, -126, 0, 1, 126, 127], np.int8), size=(64, 192))
+    assert (multiply(kernels, values, x) == x.astype(np.int64) @ values.T.astype(np.int64)).all()
+    for row in range(11):
+        assert (multiply(kernels, values, x[row : row + 1]) == multiply(kernels, values, x)[row]).all()
+
+
+@here
 def test_rows_are_quantized_as_numpy_would(kernels: str) -> None:
     draw = np.random.default_rng(5)
     x = draw.normal(size=(9, 128)).astype(np.float32)

@@ -189,9 +189,10 @@ INTERFACE int transduce_multiply(const char* kernels, const uint8_t* panels, con
     matrix.bias = bias;
     std::vector<int8_t> values(static_cast<size_t>(rows) * inputs);
     std::vector<float> x_scales(rows);
-    std::vector<int32_t> offsets(rows);
+    std::vector<int32_t> offsets(rows), rests(rows);
+    std::vector<Rest> rest(values.size() / 4);
     const Kernels* chosen = kernels_named(kernels);
-    Quantized quantized = {values.data(), x_scales.data(), offsets.data()};
+    Quantized quantized = {values.data(), x_scales.data(), offsets.data(), rest.data(), rests.data()};
     chosen->quantize(x, rows, inputs, quantized);
     chosen->multiply_int8(matrix, 0, outputs / kPanel, quantized, rows, out, outputs, After::kNothing);
   });

@@ -20,11 +20,20 @@ struct Matrix {
   const float* bias = nullptr;     // one an output
 };
 
-// Rows of activations in int8: value * scale is the number; offset is 128 times the sum of the row's values.
+// Four values of a row, to be added to those from `place` on.
+struct Rest {
+  int32_t place;
+  int8_t values[4];
+};
+
+// Rows of activations in int8: value * scale is the number; offset is 128 times the sum of the row's values. Kernels that
+// cannot add the products of two large values leave a part of them in `rest`, of which there are `rests` a row.
 struct Quantized {
   int8_t* values;
   float* scales;
   int32_t* offsets;
+  Rest* rest;  // [rows][inputs / 4]
+  int32_t* rests;
 };
 
 // A number of rows that the compiler knows.

@@ -1,5 +1,6 @@
-// AVX2 with FMA. vpmaddubsw adds pairs of products in 16 bits and would saturate with weights up to 255; of sizes up to
-// 127 on both sides two products always fit, so the weight's sign is given to the activation and sums are exact.
+// AVX2 with FMA. vpmaddubsw adds pairs of products in 16 bits. Weights are unsigned (plus 128, which the row's offset takes
+// off again), so that two products fit where neither the positive nor the negative values of a pair are above 128 in sum.
+// One pair in fifty or so is: then half of it is added by itself, and sums are exact.
 // kernels_avxvnni.cpp includes this file once more, for processors that have vpdpbusd for these vectors.
 #include "kernels.h"
 
@@ -70,28 +71,48 @@ inline void store_bytes(int8_t* x, Integers a) {
   __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(x), _mm_packs_epi16(words, words));
 }
+typedef __m256i Bytes;
+inline Bytes bytes_at(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
 #ifdef AVX_VNNI
-typedef __m256i Weights;
-inline Weights weights_at(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
-inline Integers add_products(Integers total, Weights w, Integers inputs) {
+inline Integers add_products(Integers total, Bytes w, Integers inputs) {
   return reinterpret_cast<Integers>(
       _mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(total), w, reinterpret_cast<__m256i>(inputs)));
 }
-inline Integers without_offset(Integers total, int32_t offset) { return total - integers(offset); }
+constexpr bool kParted = false;
+inline int part(int8_t*, int, Rest*) { return 0; }
 #else
-struct Weights {
-  __m256i signs, sizes;
-};
-inline Weights weights_at(const uint8_t* x) {
-  __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-  __m256i signs = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
-  return {signs, _mm256_abs_epi8(signs)};
-}
-inline Integers add_products(Integers total, const Weights& w, Integers inputs) {
-  __m256i pairs = _mm256_maddubs_epi16(w.sizes, _mm256_sign_epi8(reinterpret_cast<__m256i>(inputs), w.signs));
+inline Integers add_products(Integers total, Bytes w, Integers inputs) {
+  __m256i pairs = _mm256_maddubs_epi16(w, reinterpret_cast<__m256i>(inputs));
   return total + reinterpret_cast<Integers>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
-inline Integers without_offset(Integers total, int32_t) { return total; }  // signed products have none
+constexpr bool kParted = true;
+
+// Which 16-bit places hold pairs whose bytes, none of them negative, are above 128 in sum.
+inline __m256i above(__m256i bytes) {
+  return _mm256_cmpgt_epi16(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)), _mm256_set1_epi16(128));
+}
+
+// Halve the values of pairs that are too large, put what is taken off into `rest`, and tell how often that was.
+inline int part(int8_t* values, int width, Rest* rest) {
+  const __m256i zero = _mm256_setzero_si256();
+  int count = 0;
+  for (int i = 0; i < width; i += 32) {
+    __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + i));
+    __m256i less = _mm256_sub_epi8(zero, v);
+    __m256i over = _mm256_or_si256(above(_mm256_max_epi8(v, zero)), above(_mm256_max_epi8(less, zero)));
+    for (uint32_t mask = static_cast<uint32_t>(_mm256_movemask_epi8(over)); mask;) {
+      int group = __builtin_ctz(mask) / 4;
+      mask &= ~(0xFu << group * 4);
+      Rest& own = rest[count++];
+      own.place = i + group * 4;
+      for (int j = 0; j < 4; j++) {
+        own.values[j] = static_cast<int8_t>(values[own.place + j] / 2);
+        values[own.place + j] = static_cast<int8_t>(values[own.place + j] - own.values[j]);
+      }
+    }
+  }
+  return count;
+}
 #endif
 
 #include "kernels_products.h"

@@ -34,7 +34,7 @@ inline uint32_t greater(Vector a, Vector b) { return _mm512_cmp_ps_mask(a, b, _C
 
 constexpr int kVectors = 4, kRows = 6;
 typedef int32_t Integers __attribute__((vector_size(64)));
-typedef __m512i Weights;
+typedef __m512i Bytes;
 inline Integers integers(int x) { return reinterpret_cast<Integers>(_mm512_set1_epi32(x)); }
 inline Integers rounded(Vector a) { return reinterpret_cast<Integers>(_mm512_cvtps_epi32(a)); }
 inline Vector floats(Integers a) { return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(a)); }
@@ -42,12 +42,13 @@ inline int32_t sum(Integers a) { return _mm512_reduce_add_epi32(reinterpret_cast
 inline void store_bytes(int8_t* x, Integers a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(x), _mm512_cvtsepi32_epi8(reinterpret_cast<__m512i>(a)));
 }
-inline Weights weights_at(const uint8_t* x) { return _mm512_load_si512(x); }
-inline Integers add_products(Integers total, const Weights& w, Integers inputs) {
+inline Bytes bytes_at(const uint8_t* x) { return _mm512_load_si512(x); }
+inline Integers add_products(Integers total, Bytes w, Integers inputs) {
   return reinterpret_cast<Integers>(
       _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), w, reinterpret_cast<__m512i>(inputs)));
 }
-inline Integers without_offset(Integers total, int32_t offset) { return total - integers(offset); }
+constexpr bool kParted = false;
+inline int part(int8_t*, int, Rest*) { return 0; }
 
 #include "kernels_products.h"
 

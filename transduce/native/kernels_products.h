@@ -1,7 +1,7 @@
 // Products of matrices for processors with wide vectors of bytes: tiles of some rows by some vectors of outputs, as large
 // as the registers hold. Each such kernels_*.cpp defines, besides what kernels_vector.h asks for, kVectors and kRows
-// of a tile, Integers (as many 32-bit numbers as a Vector has), Weights (packed bytes as its instruction wants
-// them) and their operations, and includes this file after that one.
+// of a tile, Integers (as many 32-bit numbers as a Vector has) with their operations, and whether products of bytes are
+// kParted: added by pairs in 16 bits, for which part() makes rows ready. It includes this file after that one.
 
 inline void finish(Vector value, float* out, After after) {
   if (after == After::kRelu) value = greatest(value, splat(0.0f));
@@ -25,6 +25,7 @@ void quantize(const float* x, int rows, int width, Quantized out) {
     }
     out.scales[r] = highest / 127;
     out.offsets[r] = 128 * sum(total);
+    if (kParted) out.rests[r] = part(values, width, out.rest + static_cast<size_t>(r) * (width / 4));
   }
 }
 
@@ -51,9 +52,9 @@ void multiply_int8(const Matrix& matrix, int first, int last, Quantized x, int r
       for (int r = 0; r < kCount; r++)
         for (int v = 0; v < kVectors; v++) total[r][v] = integers(0);
       for (int k = 0; k < inputs; k += 4) {
-        Weights own[kVectors];
+        Bytes own[kVectors];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; v++) own[v] = weights_at(weights + static_cast<size_t>(k) * kPanel + v * kWidth * 4);
+        for (int v = 0; v < kVectors; v++) own[v] = bytes_at(weights + static_cast<size_t>(k) * kPanel + v * kWidth * 4);
 #pragma GCC unroll 6
         for (int r = 0; r < kCount; r++) {
           int four;
@@ -63,11 +64,23 @@ void multiply_int8(const Matrix& matrix, int first, int last, Quantized x, int r
         }
       }
 #pragma GCC unroll 6
+      for (int r = 0; kParted && r < kCount; r++) {
+        const Rest* rest = x.rest + static_cast<size_t>(begin + r) * (inputs / 4);
+        for (const Rest* end = rest + x.rests[begin + r]; rest < end; rest++) {
+          int four;
+          __builtin_memcpy(&four, rest->values, 4);
+          const uint8_t* own = weights + static_cast<size_t>(rest->place) * kPanel;
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; v++)
+            total[r][v] = add_products(total[r][v], bytes_at(own + v * kWidth * 4), integers(four));
+        }
+      }
+#pragma GCC unroll 6
       for (int r = 0; r < kCount; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; v++) {
           int place = column + v * kWidth;
-          Vector value = floats(without_offset(total[r][v], x.offsets[begin + r]));
+          Vector value = floats(total[r][v] - integers(x.offsets[begin + r]));
           value = fma(value, splat(x.scales[begin + r]) * load(matrix.scales + place), load(matrix.bias + place));
           finish(value, out + (begin + r) * stride + place, after);
         }

@@ -53,12 +53,14 @@ void add_place(const Stack& stack, const float* keys, size_t group_stride, Numbe
 Quantized Model::quantize(const Matrix& matrix, const float* x, int rows, Team& team, Workspace& room) const {
   if (!matrix.bytes) return {};
   size_t width = matrix.inputs;
-  Quantized out = {room.values.room(rows * width), room.scales.room(rows), room.offsets.room(rows)};
+  Quantized out = {room.values.room(rows * width), room.scales.room(rows), room.offsets.room(rows),
+                   room.rest.room(rows * width / 4), room.rests.room(rows)};
   int step = rows >= 32 ? 8 : rows;
   team.run((rows + step - 1) / step, [&](int piece, int) {
     int first = piece * step;
     kernels->quantize(x + first * width, std::min(step, rows - first), matrix.inputs,
-                      {out.values + first * width, out.scales + first, out.offsets + first});
+                      {out.values + first * width, out.scales + first, out.offsets + first,
+                       out.rest + first * width / 4, out.rests + first});
   });
   return out;
 }

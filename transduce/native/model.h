@@ -108,7 +108,8 @@ struct Workspace {
   Buffer<float> x, normed, wide, narrow, heads, scores, stretch, memory, keys;
   Buffer<int8_t> values;
   Buffer<float> scales;
-  Buffer<int32_t> offsets;
+  Buffer<int32_t> offsets, rests;
+  Buffer<Rest> rest;
   std::vector<const void*> pointers;
   std::vector<Buffer<char>> blocks;  // of keys and values that nobody needs now
 
