@@ -26,6 +26,9 @@ from training import Contender, Facts, rows_of
 from worker import Job, ours, peer
 from workload import BOS, EOS, PAD, SIZES, Pairs, Sizes, fullness, load_batches, save_batches
 
+from transduce.model_folder import is_shipped, shipped
+from transduce.native.library import built
+
 ROOT = Path(__file__).parents[1]
 TINY = SIZES["tiny"]
 
@@ -200,6 +203,22 @@ def test_decoding_in_rooms_is_measured_and_checked(tmp_path: Path, warm: str) ->
     files = [row for row in rows if row["what"] == "file"]
     assert {row["written"] for row in files} == {files[0]["most"]}
     assert "| graphs |" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    built() is None or not is_shipped(), reason="needs the native core, and the model that comes with us"
+)
+def test_a_server_is_loaded_and_measured() -> None:
+    few = ["--clients", "3", "--requests", "9", "--beam", "1", "--serve", "--engine native"]
+    load = run(sys.executable, "serving.py", "load", str(shipped()), *few)
+    assert "{200: 9}" in load
+    assert "0 answers differ from offline ones" in load
+    lines = run(sys.executable, "serving.py", "throughput", str(shipped()), *few, "--turns", "1").splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == ["1 clients", "3 clients"]
+    assert all("{200: 9}" in line for line in lines[:2])  # the same texts for both
+    assert lines[2].startswith("one at a time ")
+    assert lines[2].endswith(" times")
 
 
 def test_time_is_told_by_kind_gap_and_shape() -> None:
