@@ -9,8 +9,8 @@
 namespace transduce {
 namespace {
 
-constexpr int kFewRows = 8;    // a thread: with fewer, all threads work on the same rows
-constexpr int kManyRows = 64;  // that one thread advances together
+constexpr int kFewRows = 8;     // a thread: with fewer, all threads work on the same rows
+constexpr int kManyRows = 128;  // that one thread advances together
 
 // One thread's part of the model's answers, collected stretch by stretch.
 class Listener {

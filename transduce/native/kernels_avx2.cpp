@@ -66,10 +66,11 @@ inline int32_t sum(Integers a) {
   for (int i = 0; i < kWidth; i++) total += a[i];
   return total;
 }
-inline void store_bytes(int8_t* x, Integers a) {
-  __m256i v = reinterpret_cast<__m256i>(a);
-  __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(x), _mm_packs_epi16(words, words));
+inline void store_bytes(int8_t* x, const Integers* a) {
+  const __m256i* v = reinterpret_cast<const __m256i*>(a);
+  __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+  bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));  // packed by halves of a vector
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), bytes);
 }
 typedef __m256i Bytes;
 inline Bytes bytes_at(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }

@@ -39,8 +39,9 @@ inline Integers integers(int x) { return reinterpret_cast<Integers>(_mm512_set1_
 inline Integers rounded(Vector a) { return reinterpret_cast<Integers>(_mm512_cvtps_epi32(a)); }
 inline Vector floats(Integers a) { return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(a)); }
 inline int32_t sum(Integers a) { return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(a)); }
-inline void store_bytes(int8_t* x, Integers a) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(x), _mm512_cvtsepi32_epi8(reinterpret_cast<__m512i>(a)));
+inline void store_bytes(int8_t* x, const Integers* a) {
+  for (int i = 0; i < 4; i++)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(x) + i, _mm512_cvtsepi32_epi8(reinterpret_cast<__m512i>(a[i])));
 }
 inline Bytes bytes_at(const uint8_t* x) { return _mm512_load_si512(x); }
 inline Integers add_products(Integers total, Bytes w, Integers inputs) {

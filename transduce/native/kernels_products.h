@@ -18,9 +18,12 @@ void quantize(const float* x, int rows, int width, Quantized out) {
     float highest = top(most);
     Vector factor = splat(127 / highest);
     Integers total = integers(0);
-    for (int i = 0; i < width; i += kWidth) {
-      Integers v = rounded(load(row + i) * factor);
-      total = total + v;
+    for (int i = 0; i < width; i += 4 * kWidth) {
+      Integers v[4];
+      for (int j = 0; j < 4; j++) {
+        v[j] = rounded(load(row + i + j * kWidth) * factor);
+        total = total + v[j];
+      }
       store_bytes(values + i, v);
     }
     out.scales[r] = highest / 127;
@@ -40,13 +43,30 @@ inline void by_rows(int rows, const Body& body) {
   if (rows - r == 1) body(Size<1>(), r);
 }
 
+inline const uint8_t* weights_at(const Matrix& matrix, int column) {
+  return matrix.bytes + static_cast<size_t>(column / kPanel) * kPanel * matrix.inputs + column % kPanel * 4;
+}
+
+// Ask for the weights of the next columns while many rows are multiplied with these. Where a tile's columns are a part of
+// a panel, one line in so many is theirs, and the processor does not foresee which. Each tile of rows asks for its share,
+// so that none waits for memory; with few rows the asking takes longer than the waiting.
+constexpr bool kStrided = kVectors * kWidth < kPanel;
+inline void fetch(const uint8_t* weights, size_t fours, size_t row, size_t rows) {
+  size_t last = fours * (row + kRows) / rows;
+  for (size_t four = fours * row / rows; four < (last < fours ? last : fours); four++)
+    __builtin_prefetch(weights + four * kPanel * 4);
+}
+
 void multiply_int8(const Matrix& matrix, int first, int last, Quantized x, int rows, float* out, size_t stride,
                    After after) {
   const int inputs = matrix.inputs;
   for (int column = first * kPanel; column < last * kPanel; column += kVectors * kWidth) {
-    const uint8_t* weights = matrix.bytes + static_cast<size_t>(column / kPanel) * kPanel * inputs + column % kPanel * 4;
+    const uint8_t* weights = weights_at(matrix, column);
+    const int next = column + kVectors * kWidth;
+    const bool fetching = kStrided && rows > 2 * kRows && next < last * kPanel;
     by_rows(rows, [&](auto size, int begin) {
       constexpr int kCount = decltype(size)::value;
+      if (fetching) fetch(weights_at(matrix, next), inputs / 4, begin, rows);
       const int8_t* values = x.values + static_cast<size_t>(begin) * inputs;
       Integers total[kCount][kVectors];
       for (int r = 0; r < kCount; r++)
