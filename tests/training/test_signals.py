@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -154,7 +155,15 @@ def test_a_signal_while_the_last_step_is_saved_does_not_undo_the_end(
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
-def test_handlers_are_put_back() -> None:
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C as a terminal's program has it; a script's shell leaves it ignored to what it starts with `&`."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_handlers_are_put_back(heard: None) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with StopRequest() as stop:
         assert signal.getsignal(signal.SIGTERM) != before[0]
@@ -162,6 +171,16 @@ def test_handlers_are_put_back() -> None:
         assert stop.signal is signal.SIGINT
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_second_signal_aborts_what_was_started_in_the_background(heard: None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal is signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:

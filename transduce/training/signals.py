@@ -11,6 +11,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+_ABORTS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
 
 class StopRequest:
     """`with StopRequest() as stop: ... if stop.signal: save and leave`. Only the main thread can catch signals."""
@@ -28,19 +30,16 @@ class StopRequest:
         return self
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.aborts:
-            self._restore()  # so that the next one does what it always did
+        if self.aborts:  # the next one does what it always did, and one that a shell's background made deaf aborts too
+            for one, before in self._before.items():
+                signal.signal(one, _ABORTS[one] if before is signal.SIG_IGN else before)
         again, self.signal = self.signal is not None, signal.Signals(number)
         # Not print: where the signal interrupts a print to the same stream, Python raises instead of printing.
         if self.speaks and not again:
             os.write(2, f"\n{self.signal.name}: {self.promise}{'; once more aborts' * self.aborts}\n".encode())
 
-    def _restore(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        self._before = {}
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        for number, before in self._before.items():
+            signal.signal(number, before)
