@@ -13,6 +13,11 @@ from both_engines import KERNELS, SMALL, assert_same, needs_core, opened, runs, 
 from numpy.typing import NDArray
 
 from transduce.errors import RunError
+from transduce.model.attention import Attention
+from transduce.model.positions import Rotary
+from transduce.model.scores import Cosine, ScaledDot
+from transduce.model.seq2seq import Model
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.library import library
 from transduce.native.weight_file import byte_panels, floats, matrix, padded, quantized
 from transduce.search.settings import Beam
@@ -108,6 +113,22 @@ def test_models_say_the_same_by_all_kernels(kernels: str, quantize: bool, tmp_pa
         assert_same(search(both.native, texts, Beam(size=3)), search(best, texts, Beam(size=3)))
     else:
         assert_same(search(both.native, texts, Beam(size=3)), search(both.torch, texts, Beam(size=3)))
+
+
+@here
+@pytest.mark.parametrize("width", [2, 16, 22, 38])
+@pytest.mark.parametrize("score", [ScaledDot(), Cosine()], ids=lambda score: type(score).__name__)
+def test_heads_of_any_width_are_normed_and_turned(kernels: str, width: int, score: Any, tmp_path: Path) -> None:
+    attention = Attention(2, score=score, query_key_norm=True)
+    config = Model(
+        2 * width,
+        dropout=0.0,
+        encoder=TransformerEncoder(2, attention, 24, positions=Rotary()),
+        decoder=TransformerDecoder(2, attention, 24, positions=Rotary()),
+    )
+    both = opened(config, tmp_path, kernels=kernels)
+    texts = sources(12, 13)
+    assert_same(search(both.native, texts, Beam(size=3)), search(both.torch, texts, Beam(size=3)))
 
 
 def test_unknown_kernels_are_refused(tmp_path: Path) -> None:

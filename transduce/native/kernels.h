@@ -50,6 +50,16 @@ enum class Norm { kLayer, kRms, kAffine };
 // attention does, and its rounding is less than that of the weights.
 typedef uint16_t Half;
 
+// Queries or keys of some heads, side by side, each padded by zeros to `width`, a multiple of 16.
+struct Heads {
+  float* values;
+  int count, width, real_width;
+  const float* norm;       // [width]: a root mean square of 1, times these; null: none
+  const float* angles;     // [real_width], cosine and sine of each pair, by which it is turned; null: none
+  bool cosine;             // then put on the unit sphere,
+  const float* sharpness;  // and each head times its own of these; null: 1
+};
+
 // Some queries over the keys and values of one sentence. Widths of heads are multiples of 16.
 struct Look {
   const float* query;          // [queries][query_stride], heads side by side
@@ -78,6 +88,7 @@ struct Kernels {
                          After after);
   void (*normalize)(Norm norm, const float* x, int width, int padded, const float* gain, const float* shift, float* out);
   void (*activate)(Activation activation, float* x, const float* gate, int count);
+  void (*prepare)(const Heads& heads);
   void (*attend)(const Look& look);
   float (*largest)(const float* x, int count);                              // count a multiple of 64
   float (*sum_of_exponentials)(const float* x, int count, float highest);   // of x - highest

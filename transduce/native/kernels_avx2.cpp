@@ -40,6 +40,10 @@ inline Vector times_power_of_two(Vector a, Vector n) {
 inline Vector copy_sign(Vector a, Vector sign) {
   return _mm256_or_ps(a, _mm256_and_ps(sign, _mm256_set1_ps(-0.0f)));
 }
+inline Vector turned(Vector pairs, Vector angles) {
+  return _mm256_fmaddsub_ps(pairs, _mm256_moveldup_ps(angles),
+                            _mm256_permute_ps(pairs, 0xB1) * _mm256_movehdup_ps(angles));
+}
 inline float sum(Vector a) {
   __m128 half = _mm256_castps256_ps128(a) + _mm256_extractf128_ps(a, 1);
   half = half + _mm_movehl_ps(half, half);
@@ -128,8 +132,8 @@ const Kernels* KERNELS() {
   const char* name = "avx2";
   bool here = true;
 #endif
-  static const Kernels kernels = {name,     quantize, multiply_int8, multiply_float, normalize,
-                                  activate, attend,   largest,       sum_of_exponentials, places_above};
+  static const Kernels kernels = {name,    quantize, multiply_int8, multiply_float,      normalize,   activate,
+                                  prepare, attend,   largest,       sum_of_exponentials, places_above};
   return here && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kernels : nullptr;
 }
 

@@ -26,6 +26,10 @@ inline Vector times_power_of_two(Vector a, Vector n) { return _mm512_scalef_ps(a
 inline Vector copy_sign(Vector a, Vector sign) {
   return _mm512_or_ps(a, _mm512_and_ps(sign, _mm512_set1_ps(-0.0f)));
 }
+inline Vector turned(Vector pairs, Vector angles) {
+  return _mm512_fmaddsub_ps(pairs, _mm512_moveldup_ps(angles),
+                            _mm512_permute_ps(pairs, 0xB1) * _mm512_movehdup_ps(angles));
+}
 inline float sum(Vector a) { return _mm512_reduce_add_ps(a); }
 inline float top(Vector a) { return _mm512_reduce_max_ps(a); }
 inline uint32_t greater(Vector a, Vector b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
@@ -56,8 +60,8 @@ inline int part(int8_t*, int, Rest*) { return 0; }
 }  // namespace
 
 const Kernels* avx512_kernels() {
-  static const Kernels kernels = {"avx512", quantize, multiply_int8, multiply_float, normalize,
-                                  activate, attend,   largest,       sum_of_exponentials, places_above};
+  static const Kernels kernels = {"avx512", quantize, multiply_int8, multiply_float,      normalize,   activate,
+                                  prepare,  attend,   largest,       sum_of_exponentials, places_above};
   bool runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
               __builtin_cpu_supports("avx512vnni");

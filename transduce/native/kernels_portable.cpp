@@ -39,6 +39,10 @@ inline Vector copy_sign(Vector a, Vector sign) {
   for (int i = 0; i < 4; i++) a[i] = __builtin_copysignf(a[i], sign[i]);
   return a;
 }
+inline Vector turned(Vector pairs, Vector angles) {
+  return Vector{pairs[0] * angles[0] - pairs[1] * angles[1], pairs[1] * angles[0] + pairs[0] * angles[1],
+                pairs[2] * angles[2] - pairs[3] * angles[3], pairs[3] * angles[2] + pairs[2] * angles[3]};
+}
 inline float sum(Vector a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 inline float top(Vector a) {
   float x = a[0] > a[1] ? a[0] : a[1], y = a[2] > a[3] ? a[2] : a[3];
@@ -115,8 +119,8 @@ void multiply_float(const Matrix& matrix, int first, int last, const float* x, i
 }  // namespace
 
 const Kernels* portable_kernels() {
-  static const Kernels kernels = {"portable", quantize, multiply_int8, multiply_float, normalize,
-                                  activate,   attend,   largest,       sum_of_exponentials, places_above};
+  static const Kernels kernels = {"portable", quantize, multiply_int8, multiply_float,      normalize,   activate,
+                                  prepare,    attend,   largest,       sum_of_exponentials, places_above};
   return &kernels;
 }
 

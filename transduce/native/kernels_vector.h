@@ -89,6 +89,36 @@ int places_above(const float* x, int count, float limit, int* places) {
 
 // -- attention --------------------------------------------------------------------------------------------------------
 
+inline float sum_of_squares(const float* x, int width) {
+  Vector total = splat(0.0f);
+  for (int i = 0; i < width; i += kWidth) total = fma(load(x + i), load(x + i), total);
+  return sum(total);
+}
+
+// As the score wants them: unit size, turned by their place, and for a cosine on the unit sphere. Padding stays zero.
+void prepare(const Heads& heads) {
+  int whole = heads.angles ? heads.real_width / kWidth * kWidth : 0;
+  for (int h = 0; h < heads.count; h++) {
+    float* head = heads.values + static_cast<size_t>(h) * heads.width;
+    if (heads.norm) {
+      float mean = sum_of_squares(head, heads.width) / static_cast<float>(heads.real_width);
+      Vector factor = splat(1 / __builtin_sqrtf(mean + 1e-6f));
+      for (int i = 0; i < heads.width; i += kWidth) store(head + i, load(head + i) * (factor * load(heads.norm + i)));
+    }
+    for (int i = 0; i < whole; i += kWidth) store(head + i, turned(load(head + i), load(heads.angles + i)));
+    for (int i = whole; heads.angles && i < heads.real_width; i += 2) {
+      float even = head[i], odd = head[i + 1], cosine = heads.angles[i], sine = heads.angles[i + 1];
+      head[i] = even * cosine - odd * sine;
+      head[i + 1] = even * sine + odd * cosine;
+    }
+    if (heads.cosine) {
+      float size = __builtin_sqrtf(sum_of_squares(head, heads.width));
+      Vector factor = splat((heads.sharpness ? heads.sharpness[h] : 1.0f) / (size > 1e-12f ? size : 1e-12f));
+      for (int i = 0; i < heads.width; i += kWidth) store(head + i, load(head + i) * factor);
+    }
+  }
+}
+
 // From transposed keys, without sums across a vector; four partial sums hide the latency.
 template <class Number>
 inline void scores_of_columns(const float* query, const Number* keys, int width, int count, float* scores) {

@@ -130,27 +130,10 @@ void Model::feed_forward(const Stack& stack, const Layer& layer, float* x, int r
   after(stack, layer.around_feed_forward, x, rows, team);
 }
 
-// Queries or keys as the score wants them: unit size, turned by their place, and for a cosine on the unit sphere.
 void Model::prepare_heads(const Stack& stack, const float* norm, const float* sharpness, const float* angles,
                           float* heads, int count) const {
-  if (!norm && !angles && !stack.cosine) return;
-  for (int h = 0; h < count; h++) {
-    float* head = heads + static_cast<size_t>(h) * stack.width;
-    float squares = 0;
-    for (int i = 0; norm && i < stack.real_width; i++) squares += head[i] * head[i];
-    float factor = 1 / sqrtf(squares / static_cast<float>(stack.real_width) + 1e-6f);
-    for (int i = 0; norm && i < stack.real_width; i++) head[i] *= factor * norm[i];
-    for (int i = 0; angles && i < stack.real_width; i += 2) {
-      float even = head[i], odd = head[i + 1], cosine = angles[i], sine = angles[i + 1];
-      head[i] = even * cosine - odd * sine;
-      head[i + 1] = even * sine + odd * cosine;
-    }
-    if (!stack.cosine) continue;
-    squares = 0;
-    for (int i = 0; i < stack.real_width; i++) squares += head[i] * head[i];
-    factor = (sharpness ? sharpness[h] : 1.0f) / std::max(sqrtf(squares), 1e-12f);
-    for (int i = 0; i < stack.real_width; i++) head[i] *= factor;
-  }
+  if (norm || angles || stack.cosine)
+    kernels->prepare({heads, count, stack.width, stack.real_width, norm, angles, stack.cosine, sharpness});
 }
 
 // A row of a table in panels, times the embedding's scale, plus the place's vector.

@@ -11,7 +11,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-_ABORTS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+_ABORTS: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 
 
 class StopRequest:
