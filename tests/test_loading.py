@@ -6,6 +6,7 @@ import hashlib
 import json
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ import torch
 
 import transduce
 from transduce.data.tokenizer import Tokenizers
+from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError, RunError, UserError
+from transduce.model.dropout import Dropout
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -42,6 +45,20 @@ def test_config_tokenizer_and_weights_are_a_translator(toy: Toy, folder: Path) -
     assert again(texts, to="de") == toy.translator(texts, to="de")
     assert again.longest == toy.translator.longest
     assert again.search == toy.translator.search
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_dropout_is_off_for_all_who_call_at_once(members: int, folder: Path) -> None:
+    """Were it off for the length of a call alone, one that ends would switch it on for the others."""
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace("dropout = 0.0", "dropout = 0.9", 1))
+    translator = transduce.load([folder] * members, "cpu")
+    assert isinstance(translator.engine, TorchEngine)
+    assert any(isinstance(part, Dropout) and part.probability == 0.9 for part in translator.engine.model.modules())
+    expected = translator("five", to="de")
+    assert not any(part.training for part in translator.engine.model.modules())
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(lambda _: translator("five", to="de"), range(12))) == {expected}
 
 
 def test_folders_that_are_no_model(tmp_path: Path) -> None:

@@ -205,7 +205,8 @@ def _open_torch(
             _say_no_graphs("a CPU" if place.type == "cpu" else "a model of recordings or pictures")
         graphs = "off"  # a CPU has none, and the plain searches let finished sentences go at once; frames have no rooms
     symbols = tokenizers.source.symbols, tokenizers.target.symbols
-    engine = TorchEngine(with_precision(whole, precision), *symbols, place, graphs)
+    # Not to be trained: what each call switched off by itself, a call that ended would switch on again for the others.
+    engine = TorchEngine(with_precision(whole.eval(), precision), *symbols, place, graphs)
     return Translator(
         engine,
         tokenizers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import math
 import shutil
@@ -25,6 +26,7 @@ from transduce.inspection.inspecting import Looking, inspect
 from transduce.inspection.record import Inspection, Map
 from transduce.model.attention import Attention
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from transduce.model.dropout import Dropout
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import FixedVector, RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
@@ -115,6 +117,21 @@ def test_the_tree_holds_what_the_search_kept_and_finished(search: Beam | Greedy,
     found = toy.translator.find([[source.tag("zh"), *source.encode([TEXT])[0]]], search)[0]
     scores = sorted((node.score for node in nodes if node.score is not None), reverse=True)
     assert scores[: len(found)] == pytest.approx([one.score for one in found if one.finished], abs=1e-4)
+
+
+def test_the_tree_has_the_probabilities_of_the_steps(toy: Toy) -> None:
+    model = copy.deepcopy(toy.engine.model).train()  # as a model that is still learning
+    for part in model.modules():
+        if isinstance(part, Dropout):
+            part.probability = 0.9
+    assert any(isinstance(part, Dropout) and part.training for part in model.modules())
+    engine = TorchEngine(model, toy.engine.source, toy.engine.target, toy.engine.device)
+    learning = copy.copy(toy.translator)
+    learning.engine = engine
+    own = inspect(learning, TEXT, to="de", beam=3)
+    assert own.tree is not None
+    found = [own.tree.nodes[number].log_prob for number in own.tree.best]
+    assert found == pytest.approx([step.log_prob for step in own.steps][: len(found)], abs=1e-4)
 
 
 def test_what_was_drawn_is_on_the_tree(toy: Toy) -> None:

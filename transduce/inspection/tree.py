@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer
 from transduce.inspection.record import Fate, Node, Tree
-from transduce.model.contract import Memory, State, Stepwise
+from transduce.model.contract import Memory, State, Stepwise, evaluating
 from transduce.search.constraints import Rule, next_log_probs, rules_of
 from transduce.search.hypothesis import length_penalty
 from transduce.search.limits import Limits
@@ -83,7 +83,8 @@ def grow(
     symbols = tokenizer.symbols
     rules = rules_of(getattr(search, "limits", Limits()), symbols, [wishes], memory.mask.device)
     watched = Watched(model, rules, symbols.eos)
-    search.build()(watched, memory, symbols, [wishes], [key])
+    with evaluating(cast("nn.Module", model)), torch.inference_mode():
+        search.build()(watched, memory, symbols, [wishes], [key])
     alpha = float(getattr(search, "length_penalty", 0.0))
     return _Growing(tokenizer, symbols, alpha).of(watched.seen, chosen)
 
