@@ -7,6 +7,7 @@ Its tables take half a second to read, for which a sentence that has words like 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +48,9 @@ def plain_language(text: str, languages: Sequence[str]) -> str:
     return known[0] if len(found) == len(known) == 1 else ""
 
 
+_READING = threading.Lock()
+
+
 @dataclass(frozen=True)
 class Detected:
     """A language and how sure it is, in percent."""
@@ -61,6 +65,11 @@ class Detector:
     def __init__(self, languages: Sequence[str]) -> None:
         self.languages = tuple(languages)
         self._labels = {code: _NAMES.get(base_of(code), base_of(code)) for code in languages}
+
+    def prepare(self) -> None:
+        """Read the tables, where nobody has: for those who cannot wait for them when they ask."""
+        with _READING:
+            _identifier()
 
     def detect(self, text: str) -> list[Detected]:
         """All served languages, the likeliest first; the confidence of a text that tells nothing is 0.

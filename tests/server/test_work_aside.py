@@ -14,12 +14,14 @@ import pytest
 pytest.importorskip("starlette", reason="pip install transduce[serve]")
 from starlette.testclient import TestClient
 
+from transduce import detection
 from transduce.errors import RunError
 from transduce.inspection.alternatives import alternatives
 from transduce.inspection.inspecting import inspect
 from transduce.search.wishes import Stop, Wishes
 from transduce.server import Served, Settings, application
 from transduce.server.state import State
+from transduce.server.translating import Asked, prepared
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -107,3 +109,30 @@ def test_the_deadline_stops_what_the_pages_ask(toy: Toy) -> None:
                 assert time.monotonic() < until
                 time.sleep(0.005)
             assert engine.stopped == count
+
+
+def test_others_are_answered_while_the_tables_of_languages_are_read(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State([Served("toy", toy.translator, PAIRS)], Settings())
+    begun, may_end, read = threading.Event(), threading.Event(), detection._identifier
+
+    def slow() -> Any:
+        begun.set()
+        assert may_end.wait(10)
+        return read()
+
+    monkeypatch.setattr(detection, "_identifier", slow)
+
+    async def both() -> None:
+        first, second = (
+            asyncio.ensure_future(prepared(state, Asked((text,), "auto", "de"))) for text in ("five", "ten")
+        )
+        assert await asyncio.to_thread(begun.wait, 10)
+        assert not first.done()  # or the loop had waited for it
+        assert not second.done()
+        monkeypatch.setattr(detection, "_identifier", read)
+        may_end.set()
+        for plans, _ in await asyncio.gather(first, second):
+            assert plans[0].source == "en"
+
+    asyncio.run(both())
+    state.close()

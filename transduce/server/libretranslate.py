@@ -59,7 +59,8 @@ async def _detect(request: Request) -> Response:
     fields = await read_fields(request, state.settings)
     state.keys.check(key_of(request, fields), address_of(request))
     texts, _ = _texts(fields, state.settings)
-    return Json([_as_json(one) for one in state.detector.detect(" ".join(texts)) if one.confidence or len(texts)])
+    found = (await state.detecting()).detect(" ".join(texts))
+    return Json([_as_json(one) for one in found if one.confidence or len(texts)])
 
 
 async def _suggest(request: Request) -> Response:

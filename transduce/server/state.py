@@ -30,6 +30,7 @@ class State:
         self.meter = Meter(self)
         self.keys = Keys(settings.keys, settings.requests_a_minute)
         self.detector = Detector(self.models.known)
+        self._detects = False
         self.batchers = {one.name: Batcher(one.translator, settings, self._told) for one in served}
         self.characters = 0  # translated since the start
         self.layers: dict[str, int] = {}  # of each model's decoder, once somebody asked
@@ -51,6 +52,13 @@ class State:
             stop.ask()
             job.cancel()  # if it has not begun
             raise
+
+    async def detecting(self) -> Detector:
+        """The detector when it has read its tables, at first in a thread: meanwhile the loop answers others."""
+        if not self._detects:
+            await asyncio.to_thread(self.detector.prepare)
+            self._detects = True
+        return self.detector
 
     def drain(self) -> None:
         """Let nobody in from now on; who is in is served."""

@@ -228,6 +228,8 @@ async def prepared(state: State, asked: Asked) -> tuple[list[Plan], Counts]:
         plans = planned(state, asked)
         return plans, counted(plans)
 
+    if asked.source == "auto":
+        await state.detecting()
     return await asyncio.to_thread(work) if sum(map(len, asked.texts)) > LONG else work()
 
 
