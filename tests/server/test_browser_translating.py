@@ -196,7 +196,7 @@ def test_in_chinese_narrow_and_dark(open_page: OpenPage) -> None:
 
 
 def test_the_first_view_weighs_little(open_page: OpenPage, site: Site) -> None:
-    for path in ("/", "/explore", "/learn"):
+    for path in ("/", "/explore", "/learn", "/docs"):
         site.requests.clear()
         page = open_page(path)
         page.wait_for_load_state("networkidle")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from typing import Any
 
@@ -158,10 +159,21 @@ def test_what_is_served(client: TestClient) -> None:
         if "translations" in found:
             told, found = told["properties"]["translations"]["items"], found["translations"][0]
         assert found.keys() == told["properties"].keys()
-    page = client.get("/docs")
-    assert all(path in page.text for path in described["paths"])
-    assert "<script" not in page.text
-    assert "href='/static/icon.svg'" in page.text  # else browsers ask for /favicon.ico, which is not there
+
+
+def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> None:
+    described = client.get("/v1/openapi.json").json()
+    page = html.unescape(client.get("/docs").text)
+    for path, operations in described["paths"].items():
+        for method in operations:
+            assert f'data-method="{method.upper()}" data-path="{path}"' in page
+        if "post" in operations:
+            example = operations["post"]["requestBody"]["content"]["application/json"]["example"]
+            assert client.post(path, json=example).status_code == 200, path
+            assert json.dumps(example, ensure_ascii=False, indent=1) in page
+    assert "translations[].<wbr>alternatives[].<wbr>log_prob" in page
+    assert "text (at most 5000 characters) or list (1 to 50) of text (at most 5000 characters)" in page
+    assert "whole number (1 to 6), by default <code>1</code>" in page
 
 
 @pytest.mark.parametrize(

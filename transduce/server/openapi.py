@@ -1,9 +1,7 @@
-"""The OpenAPI document of every JSON endpoint, from the pydantic models, and a plain page that shows it."""
+"""The OpenAPI document of every JSON endpoint, from the pydantic models; pages/reference.py shows it to people."""
 
 from __future__ import annotations
 
-import html
-import json
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from transduce import __version__
 from transduce.server import shapes
+from transduce.server.examples import requests
 from transduce.server.state import State
 
 _OPEN: dict[str, Any] = {"security": []}  # what takes nothing is told to everybody, with a key or without
@@ -46,6 +45,8 @@ def document(state: State) -> dict[str, Any]:
     for path, (summary, given, told) in _OURS.items():
         paths[path] = {"post" if given else "get": _operation(path, summary, given, told)}
     paths |= _others(state)
+    for path, example in requests(state.models).items():
+        paths[path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
     return {
         "openapi": "3.1.0",
         "info": {
@@ -208,32 +209,3 @@ def _foreign(summary: str, given: dict[str, Any] | None, told: dict[str, Any], f
         }
     found: dict[str, Any] = {"summary": summary, "responses": answers}
     return found | ({"requestBody": {"required": True, "content": _json(given)}} if given else _OPEN)
-
-
-def page(described: dict[str, Any]) -> str:
-    """The document for people: no script, no style from elsewhere."""
-    rows = []
-    for path, operations in described["paths"].items():
-        for method, operation in operations.items():
-            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-            rows.append(
-                f"<h2 id='{html.escape(path)}'><code>{method.upper()} {html.escape(path)}</code></h2>"
-                f"<p>{html.escape(operation['summary'])}</p>{_shown('Request', body, described)}"
-                f"{_shown('Answer', operation['responses']['200']['content']['application/json']['schema'], described)}"
-            )
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>transduce: API</title>"
-        "<link rel='icon' href='/static/icon.svg'><meta name='viewport' content='width=device-width'></head>"
-        "<body><h1>transduce: API</h1>"
-        f"<p>{html.escape(described['info']['description'])}</p>"
-        "<p>For programs: <a href='/v1/openapi.json'>OpenAPI</a>, <a href='/spec'>LibreTranslate's in Swagger</a>.</p>"
-        f"{''.join(rows)}</body></html>"
-    )
-
-
-def _shown(title: str, schema: Any, described: dict[str, Any]) -> str:
-    if schema is None:
-        return ""
-    name = schema.get("$ref", "").rpartition("/")[2]
-    text = json.dumps(described["components"]["schemas"].get(name, schema), indent=1)
-    return f"<details><summary>{title} {html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>"

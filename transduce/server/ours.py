@@ -20,7 +20,7 @@ from transduce.server.answering import Json, state_of, unless_gone
 from transduce.server.failures import Refused
 from transduce.server.libretranslate import check_texts
 from transduce.server.models import Hop, Models
-from transduce.server.openapi import document, page
+from transduce.server.openapi import document
 from transduce.server.reading import address_of, key_of, read_json
 from transduce.server.shapes import AlignRequest, DetectRequest, PairsRequest, Strict, TranslateRequest
 from transduce.server.state import State
@@ -54,7 +54,6 @@ def routes() -> list[BaseRoute]:
         Route("/v1/models", _models, methods=["GET"]),
         Route("/v1/languages", _languages, methods=["GET"]),
         Route("/v1/openapi.json", _openapi, methods=["GET"]),
-        Route("/docs", _docs, methods=["GET"]),
     ]
 
 
@@ -257,7 +256,7 @@ def _tokens(hop: Hop, item: Sentence) -> int:
 async def _detect(request: Request) -> Response:
     state, given = await _read(request, DetectRequest)
     check_texts([given.text], state.settings)
-    found = state.detector.detect(given.text)
+    found = (await state.detecting()).detect(given.text)
     return Json([{"language": one.language, "confidence": one.confidence} for one in found])
 
 
@@ -272,10 +271,6 @@ async def _languages(request: Request) -> Response:
 
 async def _openapi(request: Request) -> Response:
     return Json(document(state_of(request)))
-
-
-async def _docs(request: Request) -> Response:
-    return Response(page(document(state_of(request))), media_type="text/html; charset=utf-8")
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:

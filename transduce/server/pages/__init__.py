@@ -1,4 +1,5 @@
-"""The web pages: translating at /, looking inside at /explore, learning at /learn, and what they ask under /page.
+"""The web pages: translating at /, looking inside at /explore, learning at /learn, the API at /docs, and what they ask
+under /page.
 
 Pages are made on the server in English or Chinese; a few ES modules, served as they are, bring them to life.
 """
@@ -12,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from transduce.inspection.page import FOLDER as EXPLORER
 from transduce.server.pages import asked, shown
+from transduce.server.pages.reference import reference
 from transduce.server.state import State
 
 STATIC = Path(__file__).parent / "static"
@@ -23,6 +25,7 @@ def routes(state: State) -> list[BaseRoute]:
         Route("/", shown.translate, methods=["GET"]),
         Route("/explore", shown.explore, methods=["GET"]),
         Route("/learn", shown.learn, methods=["GET"]),
+        Route("/docs", reference, methods=["GET"]),
         Route("/page/alternatives", asked.alternatives, methods=["POST"]),
         Route("/page/inspect", asked.inspect, methods=["POST"]),
         Route("/page/learn", asked.learn, methods=["POST"]),

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from transduce.inspection.paper import FIGURE_1
 from transduce.languages import name_of
 from transduce.server.answering import state_of
-from transduce.server.models import Served
+from transduce.server.examples import sentence
 from transduce.server.pages.diagram import diagram
 from transduce.server.pages.texts import WORDS, language_of
 from transduce.server.state import State
@@ -36,7 +36,7 @@ def frame(request: Request, page: str, body: str, data: dict[str, Any]) -> Respo
     words = {name: escape(text) for name, text in WORDS[language].items()}
     links = "".join(
         f'<a href="{path}?lang={language}"{" aria-current=page" if name == page else ""}>{words[name]}</a>'
-        for path, name in (("/", "translate"), ("/explore", "explore"), ("/learn", "learn"))
+        for path, name in (("/", "translate"), ("/explore", "explore"), ("/learn", "learn"), ("/docs", "api"))
     )
     other = {"en": "zh", "zh": "en"}[language]
     told = escape(json.dumps({**data, "language": language, "words": WORDS[language]}, ensure_ascii=False))
@@ -78,7 +78,7 @@ def _options(choices: list[tuple[str, str]], chosen: str = "") -> str:
     )
 
 
-def _key_field(state: State, words: dict[str, str]) -> str:
+def key_field(state: State, words: dict[str, str]) -> str:
     """Where an API key is typed, if one is needed."""
     if not state.keys.required:
         return ""
@@ -116,10 +116,10 @@ async def translate(request: Request) -> Response:
 </section>
 </div>
 <p class="unseen" id="spoken" aria-live="polite"></p>
-<p class="small faint hint">{w["hint"]} {w["shortcuts"]} {w["private"]} <a href="/docs">{w["api"]}</a></p>
-{_key_field(state, words)}"""  # noqa: E501 - lines of HTML
+<p class="small faint hint">{w["hint"]} {w["shortcuts"]} {w["private"]}</p>
+{key_field(state, words)}"""  # noqa: E501 - lines of HTML
     ways = {source: list(models.targets(source)) for source in models.sources}
-    data = {"characters": state.settings.characters, "ways": ways, "models": _models(state, language)}
+    data = {"characters": state.settings.characters, "ways": ways, "models": models_told(state, language)}
     return frame(request, "translate", body, data)
 
 
@@ -142,8 +142,8 @@ async def explore(request: Request) -> Response:
 </form>
 <p id="status" class="small faint" role="status"></p>
 <div id="explorer"></div>
-{_key_field(state, WORDS[language])}"""  # noqa: E501 - lines of HTML
-    return frame(request, "explore", body, {"models": _models(state, language)})
+{key_field(state, WORDS[language])}"""  # noqa: E501 - lines of HTML
+    return frame(request, "explore", body, {"models": models_told(state, language)})
 
 
 async def learn(request: Request) -> Response:
@@ -165,7 +165,7 @@ async def learn(request: Request) -> Response:
 <figure class="card figure">{diagram(WORDS[language])}<figcaption class="small faint">{w["figure"]}</figcaption></figure>
 <section class="card block" id="block" aria-live="polite"><p class="faint">{w["choose"]}</p></section>
 </div>
-{_key_field(state, WORDS[language])}"""  # noqa: E501 - lines of HTML
+{key_field(state, WORDS[language])}"""  # noqa: E501 - lines of HTML
     ideas = {
         name: {
             "title": idea.title[language],
@@ -175,10 +175,10 @@ async def learn(request: Request) -> Response:
         }
         for name, idea in FIGURE_1.items()
     }
-    return frame(request, "learn", body, {"models": _models(state, language), "ideas": ideas})
+    return frame(request, "learn", body, {"models": models_told(state, language), "ideas": ideas})
 
 
-def _models(state: State, language: str) -> list[dict[str, Any]]:
+def models_told(state: State, language: str) -> list[dict[str, Any]]:
     """Each model with the languages it can be told to translate into, and a sentence to begin with."""
     return [
         {
@@ -186,22 +186,7 @@ def _models(state: State, language: str) -> list[dict[str, Any]]:
             "pairs": one.pairs,
             "to": [(code, name_of(code, language)) for code in sorted({target for _, target in one.pairs})],
             "tagged": sorted(one.tagged),
-            "example": _example(one),
+            "example": sentence(one),
         }
         for one in state.models.served
     ]
-
-
-EXAMPLES = (("en", "Cats like to sleep."), ("de", "Katzen schlafen gern."), ("zh", "猫喜欢睡觉。"))
-NUMBERS = ("four thousand two hundred and seventeen", "seven")
-
-
-def _example(served: Served) -> str:
-    """A sentence in a language the model reads, that it can spell and is not too long for it; else number words."""
-    tokenizer = served.translator.tokenizers.source
-    read = {source.partition("-")[0] for source, _ in served.pairs}
-    for sentence in (*(text for code, text in EXAMPLES if code in read), *NUMBERS):
-        tokens = tokenizer.encode([sentence])[0]
-        if tokenizer.symbols.unk not in tokens and len(tokens) + 1 < served.translator.longest:
-            return sentence
-    return ""
