@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from transduce import detection
-from transduce.detection import plain_language
+from transduce.detection import LIKELY, TOLD, Detector, plain_language
 from transduce.directions import Asked, Way
 from transduce.errors import UserError
+from transduce.frequent_words import FREQUENT
 
 SIX = ("en", "de", "fr", "es", "pt", "zh")
 PAIRS = tuple(pair for other in SIX[1:] for pair in (("en", other), (other, "en")))
@@ -23,13 +24,39 @@ PAIRS = tuple(pair for other in SIX[1:] for pair in (("en", other), (other, "en"
         ("Você não está em casa.", "pt"),
         ("猫喜欢睡觉。", "zh"),
         ("猫は眠るのが好きです。", ""),  # kana: Japanese
-        ("Katzen schlafen gern.", ""),  # no such word
+        ("Katzen schlafen gern.", "de"),
+        ("Vögel singen draußen.", ""),  # no such word
         ("Der Film is the best.", ""),  # of two languages
         ("12 + 7", ""),
     ],
 )
 def test_what_is_plain(text: str, language: str) -> None:
     assert plain_language(text, SIX) == language
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Hello", "en"), ("Hello World", "en"), ("Thanks!", "en"), ("Hallo", "de"), ("Danke!", "de"), ("Merci", "fr"),
+        ("bonjour", "fr"), ("¡Hola!", "es"), ("Gracias", "es"), ("Olá", "pt"), ("Obrigada", "pt"), ("你好", "zh"),
+    ],
+)  # fmt: skip
+def test_a_word_is_enough_where_it_is_frequent(text: str, language: str) -> None:
+    """The tables alone take "Hello" for Spanish."""
+    first, second, *_ = Detector(SIX).detect(text)
+    assert first.language == language
+    assert first.confidence >= TOLD > 100 - TOLD >= second.confidence
+
+
+def test_words_tell_nothing_where_a_language_has_none_listed() -> None:
+    assert Detector(("en", "nl")).detect("Hello")[0].confidence < LIKELY
+    assert Detector(SIX).detect("12")[0].confidence == 0
+
+
+def test_no_word_is_of_two_languages() -> None:
+    words = [word for words in FREQUENT.values() for word in words.split()]
+    assert len(words) == len(set(words))
+    assert all(word == word.lower() and word.isalpha() for word in words)
 
 
 def test_codes_are_the_models_own_and_all_must_be_known() -> None:

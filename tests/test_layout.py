@@ -20,7 +20,8 @@ LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 MAY_IMPORT = {
     "errors": "",
     "languages": "",
-    "detection": "languages",
+    "frequent_words": "",
+    "detection": "frequent_words languages",
     "numbers": "",
     "progress": "",
     "launch": "",

@@ -1,7 +1,8 @@
 """Which language a text is in, among those that are served: naive Bayes over byte n-grams (py3langid).
 
 All languages it knows are weighed: a text in none of ours is still said to be in one of them, with little confidence.
-Its tables take half a second to read, for which a sentence that has words like "the" or "und" need not wait.
+Its tables take half a second to read, for which a sentence that has words like "the" or "und" need not wait; and of a
+word or two they tell little, so that "Hello" is English by its being frequent there (frequent_words.py).
 """
 
 from __future__ import annotations
@@ -13,23 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from transduce.frequent_words import FREQUENT
 from transduce.languages import base_of
 
 ENOUGH = 1000  # characters of a text tell
-LIKELY, SURE = 50.0, 90.0  # percent of confidence: enough to go by it, and to refuse a text for it
+LIKELY, TOLD, SURE = 50.0, 75.0, 90.0  # percent of confidence: to go by it; by a frequent word; to refuse a text for it
 _NAMES = {"nb": "no"}  # codes of ours that have another there
 _KIN = {"yue": "zh", "wuu": "zh", "nn": "no"}  # told apart there, and written nearly as these
-
-
-_PLAIN = {  # frequent words that none of the other languages here has
-    "en": "the and is are you of to my it this that what with have i",
-    "de": "der und nicht ich ist ein eine mit auf für wir sie den dem wie zu haben",
-    "fr": "est je une vous pas dans avec nous elle qui ce sur il et",
-    "es": "el los las una muy pero con del yo qué ella hay tengo mi su fue",
-    "pt": "não uma você os ele ela muito em eu isso são é meu",
-    "zh": "",  # told by its script
-}
-_OWN = {word: code for code, words in _PLAIN.items() for word in words.split()}
+_OWN = {word: code for code, words in FREQUENT.items() for word in words.split()}
 _WORDS = re.compile(r"[^\W\d_]+")
 _HAN, _KANA = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff]")
 
@@ -37,9 +29,9 @@ _HAN, _KANA = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff]")
 def plain_language(text: str, languages: Sequence[str]) -> str:
     """The language that a text is plainly in, by words of that language alone, or ""; needs no tables.
 
-    Answers only where all of the languages are among those of _PLAIN; words of two of them leave it open.
+    Answers only where all of the languages are among those of FREQUENT; words of two of them leave it open.
     """
-    if not all(base_of(code) in _PLAIN for code in languages):
+    if not all(base_of(code) in FREQUENT for code in languages):
         return ""
     found = {_OWN[word] for word in _WORDS.findall(text.lower()[:ENOUGH]) if word in _OWN}
     if _HAN.search(text) and not _KANA.search(text):
@@ -80,8 +72,13 @@ class Detector:
         own = {code: every.get(label, 0.0) for code, label in self._labels.items()}
         most, total = max(every.values(), default=0.0), sum(own.values())
         sure = max(own.values()) / most if total else 0.0
-        found = [Detected(code, round(100 * sure * weight / (total or 1), 1)) for code, weight in own.items()]
-        return sorted(found, key=lambda one: -one.confidence)
+        shares = {code: round(100 * sure * weight / (total or 1), 1) for code, weight in own.items()}
+        plain = plain_language(text, self.languages)
+        if plain and max(shares.values()) < SURE:
+            shares = {code: min(share, 100 - TOLD) for code, share in shares.items()} | {
+                plain: max(shares[plain], TOLD)
+            }
+        return sorted((Detected(*one) for one in shares.items()), key=lambda one: -one.confidence)
 
     def _weighed(self, text: str) -> dict[str, float]:
         """The probability of every language there is; what we do not serve counts for its kin."""
