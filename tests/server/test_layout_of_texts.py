@@ -55,6 +55,35 @@ def test_spaces_between_sentences_follow_the_language() -> None:
     assert Layout.of(breaks).joined(["1", "2", "3", "4"], "zh") == "1 \r\n\r\n\t2\r3\u20284  \r\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hello! 😀 How are you?", ["Hello!", "How are you?"]),
+        ("I love pizza 🍕👍🏽", ["I love pizza"]),
+        ("👩‍👩‍👧 We ❤️ you!", ["We ❤️ you!"]),
+        ("- One cat\n* Two dogs\n  • Three birds", ["One cat", "Two dogs", "Three birds"]),
+        ("> He said no.\n## The end", ["He said no.", "The end"]),
+        ("-----\nOne\n* * *\nTwo …\n😀\n...", ["One", "Two …"]),
+        ("-5 degrees. 3 - 2 = 1", ["-5 degrees.", "3 - 2 = 1"]),
+        ("😀", []),
+    ],
+)  # fmt: skip
+def test_pictures_and_marks_stay_where_they_are(text: str, expected: list[str]) -> None:
+    layout = Layout.of(text)
+    assert layout.texts == expected
+    assert layout.joined(expected, "de") == text
+
+
+def test_what_holds_no_word_is_given_back(client: TestClient) -> None:
+    asked = {"q": "😀\n* * *", "source": "en", "target": "de", "alternatives": 1}
+    assert client.post("/translate", json=asked).json() == {"translatedText": asked["q"], "alternatives": []}
+    found = client.post("/v1/translate", json={"text": "🍕 five 🍕", "source": "en", "target": "de"}).json()
+    (one,) = found["translations"]
+    assert one["before"] + "".join(part["text"] + part["space"] for part in one["sentences"]) == one["text"]
+    assert [part["source"] for part in one["sentences"]] == ["five"]
+    assert (one["text"][:2], one["text"][-2:]) == ("🍕 ", " 🍕")
+
+
 def untranslated(pieces: list[Piece]) -> str:
     """All pieces as they came."""
     found = []

@@ -5,17 +5,27 @@ A `Layout` names the sentences to translate; `joined` puts their translations wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from transduce.data.segment import Part
 from transduce.data.sentences import sentences
 from transduce.languages import WITHOUT_SPACES, base_of
 
+# Pictures, and what puts several together; marks of lists, quotes and headings, as plain text has them.
+_PICTURE = "\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
+_BEFORE = re.compile(rf"(?:[\s{_PICTURE}]|[-–—*•‣◦▪▫●○■□▸►→⇒#>|]++\s)*+")
+_AFTER = re.compile(rf"(?<![\s{_PICTURE}])[\s{_PICTURE}]*+$")  # begun where a run begins: once for each
+
 
 @dataclass(frozen=True)
 class Layout:
-    """The parts of a text; those that hold text are translated, the spaces between them stay."""
+    """The parts of a text; those that hold text are translated, the spaces between them stay.
+
+    So do pictures and marks around a sentence, and what holds no letter and no digit: a model that never saw them takes
+    them for words.
+    """
 
     parts: tuple[Part, ...]
 
@@ -23,7 +33,7 @@ class Layout:
     def of(cls, text: str, whole: bool = False) -> Layout:
         """In sentences, or as a whole (but for the space around it)."""
         if not whole:
-            return cls(tuple(sentences(text)))
+            return cls(tuple(bare for part in sentences(text) for bare in _bare(part)))
         bare = text.strip()
         begin = text.find(bare)
         return cls((Part("", text[:begin]), Part(bare, text[begin + len(bare) :])) if bare else (Part("", text),))
@@ -55,3 +65,14 @@ class Layout:
             else:
                 found[-1] += space
         return found
+
+
+def _bare(part: Part) -> Iterator[Part]:
+    """A sentence without what stands around it."""
+    begin, end = _BEFORE.match(part.text).end(), _AFTER.search(part.text).start()  # type: ignore[union-attr]
+    if any(map(str.isalnum, part.text[begin:end])):
+        if begin:
+            yield Part("", part.text[:begin])
+        yield Part(part.text[begin:end], part.text[end:] + part.space)
+    else:
+        yield Part("", part.text + part.space)
