@@ -22,6 +22,7 @@ LIKELY, TOLD, SURE = 50.0, 75.0, 90.0  # percent of confidence: to go by it; by 
 _NAMES = {"nb": "no"}  # codes of ours that have another there
 _KIN = {"yue": "zh", "wuu": "zh", "nn": "no"}  # told apart there, and written nearly as these
 _OWN = {word: code for code, words in FREQUENT.items() for word in words.split()}
+_READING = threading.Lock()  # the tables, once
 _WORDS = re.compile(r"[^\W\d_]+")
 _HAN, _KANA = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff]")
 
@@ -38,9 +39,6 @@ def plain_language(text: str, languages: Sequence[str]) -> str:
         found.add("zh")
     known = [code for code in languages if base_of(code) in found]
     return known[0] if len(found) == len(known) == 1 else ""
-
-
-_READING = threading.Lock()
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,15 @@ def test_pictures_and_marks_stay_where_they_are(text: str, expected: list[str]) 
     assert layout.joined(expected, "de") == text
 
 
+def test_pictures_stay_in_html_too() -> None:
+    (_, passage, _) = passages("<p>Hello! 😀 How are you? &lt;3</p>")
+    assert isinstance(passage, Passage)
+    assert passage.sentences() == [Passage("Hello!"), " ", "😀 ", Passage("How are you?"), " ", Passage("<3")]
+    (tagged,) = passages("<b>😀</b> Hello!")
+    assert isinstance(tagged, Passage)
+    assert [one.text for one in tagged.sentences() if isinstance(one, Passage)] == ["😀 Hello!"]
+
+
 def test_what_holds_no_word_is_given_back(client: TestClient) -> None:
     asked = {"q": "😀\n* * *", "source": "en", "target": "de", "alternatives": 1}
     assert client.post("/translate", json=asked).json() == {"translatedText": asked["q"], "alternatives": []}

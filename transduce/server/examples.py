@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transduce.languages import base_of
 from transduce.server.models import Models, Served
 
 SENTENCES = {"en": "Cats like to sleep.", "de": "Katzen schlafen gern.", "zh": "猫喜欢睡觉。"}
@@ -19,9 +20,9 @@ def requests(models: Models) -> dict[str, dict[str, Any]]:
     """The JSON to send to each path that takes some; a translation is said to be what it is in `SENTENCES`."""
     served = models.served[0]
     language, text = _known(served)
-    source, target = next((pair for pair in served.pairs if _base(pair[0]) == language), served.pairs[0])
+    source, target = next((pair for pair in served.pairs if base_of(pair[0]) == language), served.pairs[0])
     ways = {"source": source, "target": target}
-    pairs = {**ways, "texts": [text], "translations": [SENTENCES.get(_base(target), text)]}
+    pairs = {**ways, "texts": [text], "translations": [SENTENCES.get(base_of(target), text)]}
     return {
         "/v1/translate": {"text": text, **ways, "n_best": 2, "alignment": "words"},
         "/v1/score": pairs,
@@ -38,14 +39,10 @@ def requests(models: Models) -> dict[str, dict[str, Any]]:
 
 def _known(served: Served) -> tuple[str, str]:
     tokenizer = served.translator.tokenizers.source
-    read = {_base(source) for source, _ in served.pairs}
+    read = {base_of(source) for source, _ in served.pairs}
     candidates = [(code, text) for code, text in SENTENCES.items() if code in read]
     for code, text in (*candidates, *(("en", text) for text in NUMBERS)):
         tokens = tokenizer.encode([text])[0]
         if tokenizer.symbols.unk not in tokens and len(tokens) + 1 < served.translator.longest:
             return code, text
     return "", ""
-
-
-def _base(code: str) -> str:
-    return code.partition("-")[0]

@@ -33,7 +33,7 @@ class Layout:
     def of(cls, text: str, whole: bool = False) -> Layout:
         """In sentences, or as a whole (but for the space around it)."""
         if not whole:
-            return cls(tuple(bare for part in sentences(text) for bare in _bare(part)))
+            return cls(tuple(bare_sentences(text)))
         bare = text.strip()
         begin = text.find(bare)
         return cls((Part("", text[:begin]), Part(bare, text[begin + len(bare) :])) if bare else (Part("", text),))
@@ -65,6 +65,11 @@ class Layout:
             else:
                 found[-1] += space
         return found
+
+
+def bare_sentences(text: str) -> list[Part]:
+    """The sentences of a text, and as spaces all that is not translated."""
+    return [bare for part in sentences(text) for bare in _bare(part)]
 
 
 def _bare(part: Part) -> Iterator[Part]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from transduce.alignment import Alignment
 from transduce.data.sentences import sentences
+from transduce.server.layout import bare_sentences
 
 _TOKEN = re.compile(
     r"<!--.*?(?:-->|$)|<[!?][^<>]*+>|<(/?)([a-zA-Z][^\s/<>]*+)((?:[^<>\"']|\"[^\"]*+\"|'[^']*+')*+)>", re.DOTALL
@@ -57,7 +58,8 @@ class Passage:
         """Passages of one sentence each, and the space between them; a tag between two goes where it belongs."""
         found: list[Piece] = []
         begin, rest = 0, deque(self.tags)
-        parts = sentences(_SPACE.sub(_unwrapped, self.text))
+        cut = sentences if self.tags else bare_sentences  # a tag around a picture must not lose it
+        parts = cut(_SPACE.sub(_unwrapped, self.text))
         for number, part in enumerate(parts):
             end = begin + len(part.text)
             after = end + len(part.space)

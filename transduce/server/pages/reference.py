@@ -56,7 +56,7 @@ def _endpoint(method: str, path: str, operation: Schema, schemas: Schema, words:
 <p lang="en">{escape(operation["summary"])}</p>
 {_table([*_fields(asked.get("schema", {}), schemas)], words)}
 {_folded(words["answer"], name, _table([*_fields(told, schemas)], words, asked=False))}
-{_folded(words["refusals"], name, _rows(refusals) and f'<table lang="en"><tbody>{_rows(refusals)}</tbody></table>')}
+{_folded(words["refusals"], name, _pairs(refusals))}
 {_trial(method, path, asked, words)}
 </section>"""
 
@@ -103,8 +103,9 @@ def _table(fields: list[tuple[str, Schema, bool]], words: dict[str, str], asked:
     )
 
 
-def _rows(pairs: list[tuple[str, str]]) -> str:
-    return "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in pairs)
+def _pairs(pairs: list[tuple[str, str]]) -> str:
+    rows = "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in pairs)
+    return f'<table lang="en"><tbody>{rows}</tbody></table>' if rows else ""
 
 
 def _fields(schema: Schema, schemas: Schema, before: str = "") -> Iterator[tuple[str, Schema, bool]]:
