@@ -91,4 +91,7 @@ SEARCHES = [
     Beam(4, n_best=4, length_penalty=-1.5, limits=Limits(longest=11, no_repeat=1)),
     Beam(5, n_best=2, length_penalty=2.0, limits=Limits(longest=9, shortest=3, no_repeat=3)),
     Beam(2, n_best=2, limits=Limits(longest=1)),
+    Beam(4, n_best=2, length_penalty=1.0, limits=VARIED, length_normalization="power"),
+    Beam(4, n_best=4, length_normalization="power", limits=VARIED, shrinking=True),
+    Beam(3, length_penalty=-0.5, limits=SHORT, shrinking=True),
 ]

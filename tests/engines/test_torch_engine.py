@@ -49,11 +49,12 @@ def test_a_sentence_is_searched_alike_alone_and_in_a_batch(engine: TorchEngine, 
         assert alone[0].log_prob == pytest.approx(together[i][0].log_prob, abs=1e-4)
 
 
-def test_out_of_memory_says_what_to_lower(engine: TorchEngine) -> None:
+def test_out_of_memory_says_what_to_lower(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.model, "encode", lambda *_, **__: torch.empty(1 << 60))
     with pytest.raises(RunError) as caught:
-        engine.search(SOURCES, Beam(size=10**12), [NOTHING] * 4, [0] * 4)
+        engine.search(SOURCES, Beam(size=4096), [NOTHING] * 4, [0] * 4)
     assert str(caught.value) == (
-        "out of memory with 4 texts at once, the longest of 6 tokens, 1,000,000,000,000 hypotheses for each: lower the"
+        "out of memory with 4 texts at once, the longest of 6 tokens, 4,096 hypotheses for each: lower the"
         " beam or the number of samples, or give the translator fewer batch_tokens, or shorter texts"
     )
 

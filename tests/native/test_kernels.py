@@ -51,6 +51,24 @@ def multiply(kernels: str, values: NDArray[np.int8], x: NDArray[np.float32], **g
     return out
 
 
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the kernel tells no flags of the processor here")
+def test_the_instruction_sets_are_those_the_kernel_reports(tmp_path: Path) -> None:
+    """The core asks the processor itself; Linux lists what it found and what it allows."""
+    lines = Path("/proc/cpuinfo").read_text().split("\n")
+    flags = set(next((line for line in lines if line.startswith("flags")), "").partition(":")[2].split())
+    both = {"avx2", "fma"} <= flags
+    avx512 = {f"avx512{part}" for part in ("f", "bw", "dq", "vl", "_vnni")} <= flags
+    expected = {"avx512": both and avx512, "avxvnni": both and "avx_vnni" in flags, "avx2": both, "portable": True}
+    for kernels, there in expected.items():
+        if there:
+            assert opened(SMALL, tmp_path, kernels=kernels).native.core.kernels == kernels
+        else:
+            with pytest.raises(RunError, match=f"kernels '{kernels}' cannot run on this machine"):
+                opened(SMALL, tmp_path, kernels=kernels)
+    best = next(kernels for kernels in KERNELS if expected[kernels])
+    assert opened(SMALL, tmp_path).native.core.kernels == best
+
+
 @here
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 13, 33])
 def test_whole_numbers_are_exact(kernels: str, rows: int) -> None:
@@ -62,6 +80,28 @@ def test_whole_numbers_are_exact(kernels: str, rows: int) -> None:
         exact = x.astype(np.int64) @ values.T.astype(np.int64)
         assert np.abs(exact).max() < 2**24
         assert (multiply(kernels, values, x) == exact).all()
+
+
+@here
+def test_rows_of_huge_numbers_and_of_none_are_quantized_alike(kernels: str) -> None:
+    """What grows past the largest float in one layer is read by the next: 0 is taken for it, on every processor."""
+    values = np.random.default_rng(1).integers(-127, 128, (64, 256)).astype(np.int8)
+    x = np.random.default_rng(2).standard_normal((8, 256)).astype(np.float32)
+    x[0, 3], x[1, 200], x[2, 255], x[3, 0] = 1e38, np.inf, np.nan, -np.inf
+    x[4], x[5], x[6, ::2] = 3e38, np.nan, np.inf
+    found = multiply(kernels, values, x)
+    np.testing.assert_array_equal(found, multiply("portable", values, x))
+    assert np.isfinite(found[[2, 5, 7]]).all()
+    x[2, 255] = 0
+    np.testing.assert_array_equal(found[2], multiply(kernels, values, x)[2])
+
+
+@here
+def test_as_many_inputs_as_a_matrix_may_have_add_up_within_32_bits(kernels: str) -> None:
+    """Weights are stored plus 128: the sum is at its greatest before the offset is taken off again."""
+    values = np.full((64, 1 << 16), 127, np.int8)
+    x = np.ones((1, 1 << 16), np.float32)
+    np.testing.assert_allclose(multiply(kernels, values, x), 127 * 2.0**16, rtol=1e-6)
 
 
 @here

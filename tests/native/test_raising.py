@@ -15,11 +15,14 @@ from made import PARTS, SYMBOLS, V, covering, randomised, transformer
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import RunError
 from transduce.model.attention import Attention
+from transduce.model.scores import Cosine
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.native.layout import entries
 from transduce.native.lowering import lower, reasons_against
 from transduce.native.raising import raised
-from transduce.native.weight_file import matrix, read, unpacked, write
+from transduce.native.weight_file import floats, matrix, padded, write
+from transduce.native.weight_reader import WeightReader
 
 WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused
 CONFIGS = [config for pick in covering(WHOLE, 2) if not reasons_against(config := transformer({**pick, "window": 0}))]
@@ -88,19 +91,35 @@ def test_rounded_weights_are_within_half_a_step(tmp_path: Path) -> None:
             assert own == pytest.approx(expected, abs=0.5)
 
 
+def test_a_sharpness_that_has_no_logarithm_is_refused(tmp_path: Path) -> None:
+    attention = Attention(1, score=Cosine())
+    config = replace(SMALL, encoder=TransformerEncoder(2, attention, 24), decoder=TransformerDecoder(1, attention, 24))
+    tensors = lower(config, randomised(config).float(), quantize=False)
+    tensors["decoder.0.self.sharpness"] = floats(np.zeros(1))
+    write(tmp_path / "model.native", tensors)
+    with pytest.raises(RunError, match=r"'decoder.0.self.sharpness' is not above zero. Convert the model again"):
+        raised(config, tmp_path / "model.native", V, V, shared=True)
+
+
 @pytest.mark.parametrize("quantize", [False, True])
 def test_a_matrix_of_any_size_is_unpacked(quantize: bool, tmp_path: Path) -> None:
     draw = np.random.default_rng(1)
     for shape in ((1, 1), (64, 64), (65, 3), (130, 200)):
         weight, bias = draw.normal(size=shape).astype(np.float32), draw.normal(size=shape[0]).astype(np.float32)
         write(tmp_path / "file", matrix("one", weight, bias, quantize))
-        found, shift = unpacked(read(tmp_path / "file"), "one")
+        found, shift = WeightReader(tmp_path / "file").matrix("one", *shape)
         step = np.abs(weight).max(1, keepdims=True) / 127 if quantize else 0
         assert (np.abs(found - weight) <= 0.5001 * step).all()
         assert (shift == bias).all()
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(100))
-    with pytest.raises(RunError, match="is no weight file of this format; convert the model again"):
-        read(tmp_path / "file")
+@pytest.mark.parametrize("config", [SMALL, *CONFIGS])
+def test_the_layout_is_that_of_what_is_written(config: Model) -> None:
+    """Files are compared with it before they are read."""
+    written = lower(config, randomised(config).float(), quantize=False)
+    whole = {name: np.frombuffer(tensor.data, "<i4").tolist() for name, tensor in written.items() if tensor.kind == 1}
+    expected = list(entries(config, V, V, {name: numbers[13:] for name, numbers in whole.items()}))
+    shapes = {entry.name: (entry.rows, entry.columns) for entry in expected}
+    shapes |= {f"{entry.name}.bias": (1, padded(entry.rows)) for entry in expected if entry.is_matrix}
+    assert {name: (t.rows, t.columns) for name, t in written.items() if t.kind != 1} == shapes
+    assert len(shapes) == sum(2 if entry.is_matrix else 1 for entry in expected)

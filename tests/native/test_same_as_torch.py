@@ -17,6 +17,7 @@ from transduce.errors import ConfigError
 from transduce.model.attention import Attention
 from transduce.model.positions import Alibi, Learned, RelativeBias, Rotary
 from transduce.model.seq2seq import Model
+from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.lowering import lower, reasons_against
 from transduce.search.limits import Limits
@@ -68,6 +69,16 @@ def test_a_bias_of_the_logits(tie: Any, tmp_path: Path) -> None:
     for own, expected in zip(scores, both.torch.score(texts, targets), strict=True):
         assert own == pytest.approx(expected, abs=1e-4, rel=1e-4)
     assert scores != plain.native.score(texts, targets)
+
+
+def test_a_decoder_that_sees_its_past_unnormed(tmp_path: Path) -> None:
+    decoder = replace(SMALL.decoder, residual=PreNorm(), unnormed_past=True)  # type: ignore[call-arg]
+    both = opened(replace(SMALL, encoder=replace(SMALL.encoder, residual=PreNorm()), decoder=decoder), tmp_path)
+    texts, targets = sources(9, V), sources(9, V, seed=2)
+    for how in (Greedy(LIMITS), Beam(size=3, n_best=3, limits=LIMITS)):
+        assert_same(search(both.native, texts, how), search(both.torch, texts, how))
+    for own, expected in zip(both.native.score(texts, targets), both.torch.score(texts, targets), strict=True):
+        assert own == pytest.approx(expected, abs=1e-4, rel=1e-4)
 
 
 def test_a_window_is_refused() -> None:
@@ -132,6 +143,10 @@ SEARCHES = [
     Beam(size=6, n_best=3, length_penalty=2.0),
     Beam(size=3, n_best=3, length_penalty=-2.0),
     Beam(size=13, n_best=13, limits=Limits(longest_extra=2)),
+    Beam(size=4, n_best=4, length_penalty=1.0, length_normalization="power"),
+    Beam(size=3, n_best=2, length_penalty=-1.5, length_normalization="power"),
+    Beam(size=6, n_best=6, shrinking=True),
+    Beam(size=5, n_best=1, length_penalty=0.6, length_normalization="power", shrinking=True),
     Beam(size=4, n_best=4, limits=Limits(shortest=5, no_repeat=1)),
     Beam(size=4, n_best=4, limits=Limits(no_repeat=3, forbid=(4, 5, 6, 7, 8))),
     Beam(size=4, n_best=4, limits=Limits(longest=2)),

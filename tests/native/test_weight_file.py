@@ -137,12 +137,40 @@ def test_numbers_that_are_none_are_refused_with_a_right_hash(good: bytes, tmp_pa
 def test_only_outputs_that_pad_may_be_minus_infinity(good: bytes, tmp_path: Path) -> None:
     path, begin = tmp_path / "model.native", entries(good)["output.bias"][1]
     assert struct.unpack_from("<f", good, begin + 4 * V)[0] == float("-inf")  # as it is written
-    for place, value in ((V - 1, float("-inf")), (V, float("inf")), (V, float("nan"))):
+    none, padding = "with values that are no numbers", "whose padding is not -infinity"
+    cases = [(V - 1, float("-inf"), none), *((V, value, padding) for value in (float("inf"), float("nan"), 0.0, 1e30))]
+    for place, value, told in cases:
         damaged = bytearray(good)
         struct.pack_into("<f", damaged, begin + 4 * place, value)
         path.write_bytes(sealed(damaged))
-        with pytest.raises(RunError, match=r"'output.bias' with values that are no numbers"):
+        with pytest.raises(RunError, match=f"'output.bias' {told}"):
             NativeEngine(path, SYMBOLS, SYMBOLS)
+
+
+def test_what_pads_other_biases_is_zero(good: bytes, tmp_path: Path) -> None:
+    path, begin = tmp_path / "model.native", entries(good)["encoder.0.outer.bias"][1]
+    for value in (1.0, float("-inf")):
+        damaged = bytearray(good)
+        struct.pack_into("<f", damaged, begin + 4 * 16, value)  # the first after d_model
+        path.write_bytes(sealed(damaged))
+        with pytest.raises(RunError, match=r"'[\w.]+\.bias' (whose padding is not 0|with values that are no numbers)"):
+            NativeEngine(path, SYMBOLS, SYMBOLS)
+
+
+@pytest.mark.parametrize("value", [1e38, -3e38])
+def test_huge_numbers_are_no_harm(good: bytes, tmp_path: Path, value: float) -> None:
+    """They are finite, so that the file is opened; what follows from them is not, and must not be undefined."""
+    path, places, draw = tmp_path / "model.native", entries(good), random.Random(3)
+    names = [name for name, (kind, _) in places.items() if kind in (0, 3)]
+    limits = Limits(longest=4)
+    for name in draw.sample(names, 25):
+        damaged = bytearray(good)
+        struct.pack_into("<f", damaged, places[name][1], value)
+        path.write_bytes(sealed(damaged))
+        engine = NativeEngine(path, SYMBOLS, SYMBOLS, 1)
+        for how in (Greedy(limits), Beam(size=3, limits=limits), Sample(top_k=3, top_p=0.5, limits=limits)):
+            for own in search(engine, [[5, 6], [7]], how):
+                assert all(0 <= token < V for hypothesis in own for token in hypothesis.tokens)
 
 
 def test_sizes_that_ask_for_the_world_are_refused_at_once(tmp_path: Path) -> None:

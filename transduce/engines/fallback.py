@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transduce.errors import EngineRefusal
+from transduce.forking import ForkLock
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.wishes import Wishes
 from transduce.translation import Engine
@@ -32,7 +32,7 @@ class Fallback:
         self._open_second = open_second
         self._second: Engine | None = None
         self._told: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def search(
         self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]

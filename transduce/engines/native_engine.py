@@ -17,7 +17,7 @@ from transduce.errors import ConfigError, EngineRefusal, RunError, explaining_sh
 from transduce.native import library
 from transduce.native.seal import verify
 from transduce.search.automaton import Automaton
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
 from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, Sample
@@ -68,7 +68,7 @@ class NativeEngine:
         lengths = search.limits.lengths([len(tokens) + 1 for tokens in sources], wishes)
         found = self._run(options, sources, lengths, wishes, keys)[0]
         if isinstance(search, Beam):
-            return [_ranked(own, search) for own in _read(found, self.target.eos, search.length_penalty)]
+            return [_ranked(own, search) for own in _read(found, self.target.eos, search.penalty)]
         return [_by_score(own) for own in _read(found, self.target.eos)]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -122,6 +122,7 @@ class NativeEngine:
                 )
             options = self._plain(library.BEAM, search.limits)
             options.size, options.kept, options.length_penalty = search.size, search.n_best, search.length_penalty
+            options.by_power, options.shrinking = search.length_normalization == "power", search.shrinking
             return options
         check_one_path(wishes)
         if isinstance(search, Greedy):
@@ -252,10 +253,10 @@ def _copied(view: library.View, sentences: int) -> tuple[list[_Written], bytes]:
     return found, ctypes.string_at(view.weights, view.traced * ctypes.sizeof(ctypes.c_float)) if view.traced else b""
 
 
-def _read(found: list[_Written], eos: int, alpha: float = 0.0) -> list[list[tuple[int, Hypothesis]]]:
+def _read(found: list[_Written], eos: int, penalty: LengthPenalty = UNNORMALIZED) -> list[list[tuple[int, Hypothesis]]]:
     """Of each sentence the number of each hypothesis, and the hypothesis."""
     return [
-        [(number, Hypothesis.read(tokens, logs, eos, alpha, 0.0, complete)) for tokens, logs, complete, number in own]
+        [(number, Hypothesis.read(tokens, logs, eos, penalty, 0.0, complete)) for tokens, logs, complete, number in own]
         for own in found
     ]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from transduce.data.symbols import Symbols
 from transduce.engines.slots import Shape, Slots, jobs_of
+from transduce.forking import ForkLock
 from transduce.model.contract import Holding, Room
 from transduce.search.fixed import Plan
 from transduce.search.hypothesis import Hypothesis
@@ -43,7 +43,8 @@ class Rooms:
         """`compiled` has torch compile every step, which takes a minute a room before it is faster."""
         self.model, self.source, self.target, self.device = model, source, target, device
         self.places, self.compiled = most_places(model, device), compiled
-        self.lock = threading.Lock()
+        self.lock = ForkLock()
+        self.process = self.lock.process
         self.rooms: OrderedDict[Shape, Slots] = OrderedDict()
         self.told: set[str] = set()
 
@@ -59,6 +60,9 @@ class Rooms:
         jobs = jobs_of(sources, plan, wishes, plan.streams(search, keys))
         shape = Shape.of(jobs, plan, self.places)
         with self.lock:
+            if self.process != self.lock.process:  # forked: a thread of the parent may have left a room half done
+                self.rooms.clear()
+                self.process = self.lock.process
             try:
                 slots = self._room(shape)
                 if slots is None:

@@ -5,13 +5,12 @@
 namespace transduce {
 
 // Workspaces that wait for the next call.
-class Rooms {
+class Rooms : ForkSafe {
  public:
   std::unique_ptr<Workspace> take();
   void give_back(std::unique_ptr<Workspace> room);
 
  private:
-  std::mutex lock_;
   std::vector<std::unique_ptr<Workspace>> rooms_;
 };
 

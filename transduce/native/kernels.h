@@ -7,6 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Between these two, functions may use the named instruction sets, which the rest of the core may not.
+#define KERNEL_PRAGMA(tokens) _Pragma(#tokens)
+#if defined(__clang__)
+#define BEGIN_KERNELS_FOR(sets) \
+  KERNEL_PRAGMA(clang attribute push(__attribute__((target(sets))), apply_to = function))
+#define END_KERNELS KERNEL_PRAGMA(clang attribute pop)
+#else
+#define BEGIN_KERNELS_FOR(sets) KERNEL_PRAGMA(GCC push_options) KERNEL_PRAGMA(GCC target(sets))
+#define END_KERNELS KERNEL_PRAGMA(GCC pop_options)
+#endif
+
 namespace transduce {
 
 constexpr int kPanel = 64;  // outputs in a panel of weights, and what widths are padded to
@@ -94,6 +105,12 @@ struct Kernels {
   float (*sum_of_exponentials)(const float* x, int count, float highest);   // of x - highest
   int (*places_above)(const float* x, int count, float limit, int* places);
 };
+
+// What this processor has and the operating system allows (processor.cpp); all of it with FMA.
+struct Instructions {
+  bool avx2 = false, avx_vnni = false, avx512_vnni = false;
+};
+const Instructions& instructions();
 
 // Null where this machine or this build cannot run them.
 const Kernels* avx512_kernels();

@@ -8,15 +8,21 @@
 #define KERNELS avx2_kernels
 #endif
 
-// GCC has AVX-VNNI since 11, and can ask the processor for it since 12.
-#if defined(__x86_64__) && defined(__GNUC__) && (!defined(AVX_VNNI) || (!defined(__clang__) && __GNUC__ >= 12))
-#ifdef AVX_VNNI
-#pragma GCC target("avx2,fma,avxvnni")
+// Compilers that know AVX-VNNI.
+#if defined(__clang__)
+#define KNOWS_AVX_VNNI (__clang_major__ >= 12)
 #else
-#pragma GCC target("avx2,fma")
+#define KNOWS_AVX_VNNI (__GNUC__ >= 11)
 #endif
+
+#if defined(__x86_64__) && defined(__GNUC__) && (!defined(AVX_VNNI) || KNOWS_AVX_VNNI)
 #include <immintrin.h>
 
+#ifdef AVX_VNNI
+BEGIN_KERNELS_FOR("avx2,fma,avxvnni")
+#else
+BEGIN_KERNELS_FOR("avx2,fma")
+#endif
 namespace transduce {
 namespace {
 
@@ -65,6 +71,16 @@ typedef int32_t Integers __attribute__((vector_size(32)));
 inline Integers integers(int x) { return reinterpret_cast<Integers>(_mm256_set1_epi32(x)); }
 inline Integers rounded(Vector a) { return reinterpret_cast<Integers>(_mm256_cvtps_epi32(a)); }
 inline Vector floats(Integers a) { return _mm256_cvtepi32_ps(reinterpret_cast<__m256i>(a)); }
+inline Integers bits(Vector a) { return reinterpret_cast<Integers>(_mm256_castps_si256(a)); }
+inline Integers greatest(Integers a, Integers b) {
+  return reinterpret_cast<Integers>(_mm256_max_epi32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+inline int32_t top(Integers a) {
+  __m256i whole = reinterpret_cast<__m256i>(a);
+  __m128i half = _mm_max_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4E));
+  return _mm_cvtsi128_si32(_mm_max_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
+}
 inline int32_t sum(Integers a) {
   int32_t total = 0;
   for (int i = 0; i < kWidth; i++) total += a[i];
@@ -123,18 +139,19 @@ inline int part(int8_t* values, int width, Rest* rest) {
 #include "kernels_products.h"
 
 }  // namespace
+END_KERNELS
 
 const Kernels* KERNELS() {
 #ifdef AVX_VNNI
   const char* name = "avxvnni";
-  bool here = __builtin_cpu_supports("avxvnni");
+  bool here = instructions().avx_vnni;
 #else
   const char* name = "avx2";
-  bool here = true;
+  bool here = instructions().avx2;
 #endif
   static const Kernels kernels = {name,    quantize, multiply_int8, multiply_float,      normalize,   activate,
                                   prepare, attend,   largest,       sum_of_exponentials, places_above};
-  return here && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kernels : nullptr;
+  return here ? &kernels : nullptr;
 }
 
 }  // namespace transduce

@@ -3,9 +3,9 @@
 #include "kernels.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2")
 #include <immintrin.h>
 
+BEGIN_KERNELS_FOR("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2")
 namespace transduce {
 namespace {
 
@@ -42,6 +42,11 @@ typedef __m512i Bytes;
 inline Integers integers(int x) { return reinterpret_cast<Integers>(_mm512_set1_epi32(x)); }
 inline Integers rounded(Vector a) { return reinterpret_cast<Integers>(_mm512_cvtps_epi32(a)); }
 inline Vector floats(Integers a) { return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(a)); }
+inline Integers bits(Vector a) { return reinterpret_cast<Integers>(_mm512_castps_si512(a)); }
+inline Integers greatest(Integers a, Integers b) {
+  return reinterpret_cast<Integers>(_mm512_max_epi32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+}
+inline int32_t top(Integers a) { return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(a)); }
 inline int32_t sum(Integers a) { return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(a)); }
 inline void store_bytes(int8_t* x, const Integers* a) {
   for (int i = 0; i < 4; i++)
@@ -58,14 +63,12 @@ inline int part(int8_t*, int, Rest*) { return 0; }
 #include "kernels_products.h"
 
 }  // namespace
+END_KERNELS
 
 const Kernels* avx512_kernels() {
   static const Kernels kernels = {"avx512", quantize, multiply_int8, multiply_float,      normalize,   activate,
                                   prepare,  attend,   largest,       sum_of_exponentials, places_above};
-  bool runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-              __builtin_cpu_supports("avx512vnni");
-  return runs ? &kernels : nullptr;
+  return instructions().avx512_vnni ? &kernels : nullptr;
 }
 
 }  // namespace transduce

@@ -60,20 +60,7 @@ void quantize(const float* x, int rows, int width, Quantized out) {
   for (int r = 0; r < rows; r++) {
     const float* row = x + static_cast<size_t>(r) * width;
     int8_t* values = out.values + static_cast<size_t>(r) * width;
-    float highest = 1e-10f;
-    for (int i = 0; i < width; i++) {
-      float size = row[i] < 0 ? -row[i] : row[i];
-      if (size > highest) highest = size;
-    }
-    float factor = 127 / highest;
-    int32_t total = 0;
-    for (int i = 0; i < width; i++) {
-      float value = __builtin_nearbyintf(row[i] * factor);
-      values[i] = static_cast<int8_t>(value >= -127 && value <= 127 ? static_cast<int>(value) : 0);  // 0: not a number
-      total += values[i];
-    }
-    out.scales[r] = highest / 127;
-    out.offsets[r] = 128 * total;
+    quantize_any(row, width, values, out.scales + r, out.offsets + r);
   }
 }
 

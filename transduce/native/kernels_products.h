@@ -13,9 +13,17 @@ void quantize(const float* x, int rows, int width, Quantized out) {
   for (int r = 0; r < rows; r++) {
     const float* row = x + static_cast<size_t>(r) * width;
     int8_t* values = out.values + static_cast<size_t>(r) * width;
-    Vector most = splat(1e-10f);
-    for (int i = 0; i < width; i += kWidth) most = greatest(most, greatest(load(row + i), splat(0.0f) - load(row + i)));
-    float highest = top(most);
+    // Sizes are compared as their bits: in that order infinity and what is no number come last, and none is overlooked.
+    Integers most = bits(splat(1e-10f));
+    for (int i = 0; i < width; i += kWidth) most = greatest(most, bits(load(row + i)) & 0x7fffffff);
+    const int32_t top_bits = top(most);
+    if (top_bits >= 0x7f800000) {
+      quantize_any(row, width, values, out.scales + r, out.offsets + r);
+      if (kParted) out.rests[r] = part(values, width, out.rest + static_cast<size_t>(r) * (width / 4));
+      continue;
+    }
+    float highest;
+    __builtin_memcpy(&highest, &top_bits, sizeof highest);
     Vector factor = splat(127 / highest);
     Integers total = integers(0);
     for (int i = 0; i < width; i += 4 * kWidth) {
@@ -64,7 +72,7 @@ void multiply_int8(const Matrix& matrix, int first, int last, Quantized x, int r
     const uint8_t* weights = weights_at(matrix, column);
     const int next = column + kVectors * kWidth;
     const bool fetching = kStrided && rows > 2 * kRows && next < last * kPanel;
-    by_rows(rows, [&](auto size, int begin) {
+    by_rows(rows, [&](auto size, int begin) __attribute__((always_inline)) {
       constexpr int kCount = decltype(size)::value;
       if (fetching) fetch(weights_at(matrix, next), inputs / 4, begin, rows);
       const int8_t* values = x.values + static_cast<size_t>(begin) * inputs;
@@ -113,7 +121,7 @@ void multiply_float(const Matrix& matrix, int first, int last, const float* x, i
   const int inputs = matrix.inputs;
   for (int column = first * kPanel; column < last * kPanel; column += kVectors * kWidth) {
     const float* weights = matrix.floats + static_cast<size_t>(column / kPanel) * kPanel * inputs + column % kPanel;
-    by_rows(rows, [&](auto size, int begin) {
+    by_rows(rows, [&](auto size, int begin) __attribute__((always_inline)) {
       constexpr int kCount = decltype(size)::value;
       Vector total[kCount][kVectors];
       for (int r = 0; r < kCount; r++)

@@ -1,6 +1,24 @@
 // The kernels that are the same on every processor but for the width of its vectors. Each kernels_*.cpp defines
 // Vector, kWidth and a dozen operations in its own namespace, and includes this file there.
 
+// A row as whole numbers from -127 to 127 with one scale. What is no number, or infinite beside the row's scale, is 0.
+inline void quantize_any(const float* row, int width, int8_t* values, float* scale, int32_t* offset) {
+  float highest = 1e-10f;
+  for (int i = 0; i < width; i++) {
+    float size = row[i] < 0 ? -row[i] : row[i];
+    if (size > highest) highest = size;
+  }
+  float factor = 127 / highest;
+  int32_t total = 0;
+  for (int i = 0; i < width; i++) {
+    float value = __builtin_nearbyintf(row[i] * factor);
+    values[i] = static_cast<int8_t>(value >= -127 && value <= 127 ? static_cast<int>(value) : 0);
+    total += values[i];
+  }
+  *scale = highest / 127;
+  *offset = 128 * total;
+}
+
 // e^x to about one unit in the last place (Cephes' polynomial); below -87 it stays at the smallest normal number.
 inline Vector exponential(Vector x) {
   x = least(greatest(x, splat(-87.3365f)), splat(88.3762f));

@@ -271,11 +271,22 @@ void Model::look_back(int layer, const std::vector<Row>& rows, float* x, Team& t
   size_t wide = block.self.project.outputs, narrow = block.self.output.inputs, columns = sixteens(longest);
   float* projected = room.wide.room(count * wide);
   multiply(block.self.project, input, count, projected, After::kNothing, team, room);
+  float* unnormed = stack.unnormed_past ? room.unnormed.room(count * wide) : nullptr;
+  if (unnormed) multiply(block.self.project, x, count, unnormed, After::kNothing, team, room);
   float* heads = room.heads.room(count * narrow);
   float* scores = room.scores.room(team.size() * columns);
   team.run(count, [&](int r, int member) {
     const Row& row = rows[r];
     float* own = projected + r * wide;
+    if (unnormed) {
+      // The first place sees nothing but its own normed value; all others see keys and values of states before the norm.
+      if (row.position == 0)
+        for (int h = 0; h < stack.heads; h++)
+          memcpy(heads + r * narrow + h * stack.width,
+                 own + stack.queries() + stack.keys() + h / (stack.heads / stack.groups) * stack.width,
+                 stack.width * sizeof(float));
+      memcpy(own + stack.queries(), unnormed + r * wide + stack.queries(), 2 * stack.keys() * sizeof(float));
+    }
     const float* angles = stack.rotary ? stack.rotary + static_cast<size_t>(row.position) * stack.real_width : nullptr;
     prepare_heads(stack, block.self.query_norm, block.self.sharpness, angles, own, stack.heads);
     prepare_heads(stack, block.self.key_norm, nullptr, angles, own + stack.queries(), stack.groups);
@@ -287,6 +298,7 @@ void Model::look_back(int layer, const std::vector<Row>& rows, float* x, Team& t
       add_place(stack, own + stack.queries(), row.group_stride, static_cast<float*>(place) + offset);
     }
     memset(heads + r * narrow + stack.queries(), 0, (narrow - stack.queries()) * sizeof(float));
+    if (unnormed && row.position == 0) return;
     Look look = {};
     look.query = own;
     look.queries = 1;

@@ -6,7 +6,6 @@ The interpreter's lock is not held during a call, so that many threads can searc
 from __future__ import annotations
 
 import ctypes
-import importlib.machinery
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ class Options(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("kind", "size", "kept", "samples", "shortest", "no_repeat", "top_k", "traced")),
-        *((name, c_int32) for name in ("bos", "eos", "never_count", "unused")),
+        *((name, c_int32) for name in ("bos", "eos", "never_count", "by_power", "shrinking", "unused")),
         *((name, c_double) for name in ("length_penalty", "temperature", "top_p")),
         ("seed", c_uint64),
         ("never", POINTER(c_int32)),
@@ -63,11 +62,8 @@ class View(Structure):
 
 def built() -> Path | None:
     """The compiled core, if the package was installed with one."""
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_core{suffix}")
-        if path.is_file():
-            return path
-    return None
+    path = Path(__file__).with_name("libtransduce.so")
+    return path if path.is_file() else None
 
 
 @cache

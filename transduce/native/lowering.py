@@ -17,21 +17,17 @@ import torch
 
 from transduce.config import kind_of
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention
-from transduce.model.norms import BatchNorm, LayerNorm, RMSNorm
-from transduce.model.positions import Learned, PositionScheme, Rotary
-from transduce.model.scores import Additive, Bilinear, Cosine, Dot, Relu
+from transduce.model.norms import BatchNorm
+from transduce.model.positions import PositionScheme, Rotary
+from transduce.model.scores import Additive, Bilinear, Cosine
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
-from transduce.model.sublayers import ACTIVATIONS, GATED, PreNorm
+from transduce.model.sublayers import GATED, PreNorm
 from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
 from transduce.model.whole import EncoderDecoder
-from transduce.model.wiring import Matched, Top
+from transduce.model.wiring import Matched
+from transduce.native.layout import Sizes, is_wired, whole_facts
 from transduce.native.weight_file import Floats, Packed, floats, integers, matrix, padded
-
-LONGEST = 2048  # places that tables of positions hold, where the model itself has no limit
-_NORMS = (LayerNorm, RMSNorm, BatchNorm)  # in the order of the core's enum
-_VECTOR = 16  # floats that a head's width must be a multiple of
 
 
 def reasons_against(config: Model) -> list[str]:
@@ -67,9 +63,9 @@ def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, Pac
     weights = _Weights({name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()})
     source, target = weights["source_embedding.weight"], weights["target_embedding.weight"]
     encoder, decoder = cast("Stack", config.encoder), cast("TransformerDecoder", config.decoder)
-    wired = not isinstance(decoder.wiring, Top)
+    wired = is_wired(config)
     found = {
-        "sizes": integers([config.d_model, len(source), len(target), int(wired)]),
+        "sizes": integers(list(whole_facts(config, len(source), len(target)).values())),
         "embedding_scale": floats(np.array([math.sqrt(config.d_model)])),
         **matrix("source", source, None, quantize),
         **matrix("target", target, None, quantize),
@@ -128,47 +124,6 @@ def _affine(name: str, gain: Floats, shift: Floats) -> Iterator[tuple[str, Packe
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """One stack of a model, with the sizes that its tensors have in the file."""
-
-    name: str
-    stack: Stack
-    d_model: int
-
-    @property
-    def attention(self) -> Attention:
-        return self.stack.attention
-
-    @property
-    def groups(self) -> int:
-        return self.attention.key_heads or self.attention.heads
-
-    @property
-    def width(self) -> int:
-        """Of queries and keys."""
-        return self.attention.widths(self.d_model)[0]
-
-    @property
-    def value_width(self) -> int:
-        return self.attention.widths(self.d_model)[1]
-
-    @property
-    def wide(self) -> int:
-        """Of all of them in the core, where heads have one width."""
-        return -(-max(self.width, self.value_width) // _VECTOR) * _VECTOR
-
-    @property
-    def longest(self) -> int:
-        return self.stack.positions.longest if isinstance(self.stack.positions, Learned) else LONGEST
-
-    @property
-    def scale(self) -> np.float32:
-        """What queries are multiplied by before the dot product."""
-        unscaled = isinstance(self.attention.score, (Dot, Cosine))
-        return np.float32(1.0 if unscaled else self.width**-0.5)
-
-
-@dataclass(frozen=True)
 class _Lowered(Sizes):
     """The stack with its weights."""
 
@@ -176,15 +131,11 @@ class _Lowered(Sizes):
     quantize: bool
 
     def tensors(self, scheme: PositionScheme) -> Iterator[tuple[str, Packed]]:
-        stack, longest = self.stack, self.longest
+        stack = self.stack
         tables = dict(self._positions(scheme))
         yield from tables.items()
         present = [int(f"{self.name}.{table}" in tables) for table in ("positions", "rotary", "bias")]
-        kinds = [list(ACTIVATIONS).index(stack.activation), _NORMS.index(type(stack.norm))]
-        flags = [isinstance(stack.residual, PreNorm), self.attention.query_key_norm]
-        flags += [isinstance(self.attention.score, Cosine), isinstance(self.attention.weights, Relu)]
-        sizes = [stack.layers, self.attention.heads, self.groups, self.wide, self.width, stack.d_ff, longest]
-        yield self.name, integers([*sizes, *kinds, *map(int, flags), *present])
+        yield self.name, integers([*self.facts().values(), *present])
         for layer in range(stack.layers):
             yield from self._layer(f"{self.name}.layers.{layer}", f"{self.name}.{layer}")
         if isinstance(stack.residual, PreNorm):

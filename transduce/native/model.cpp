@@ -1,8 +1,12 @@
 // Reading a model: sizes first, each within bounds, then tensors that must have just the shapes that follow from them.
 #include "model.h"
 
+#include <limits>
+
 namespace transduce {
 namespace {
+
+constexpr int kMostInputs = 1 << 16;  // of a matrix: products of bytes, 255 times 127 at most, add up within 32 bits
 
 int within(int32_t value, int least, int most, const std::string& name) {
   if (value < least || value > most)
@@ -22,7 +26,7 @@ Model::Model(const char* path, const Kernels* chosen) : kernels(chosen), file_(p
   embedding_scale_ = *file_.floats("embedding_scale", 1, 1);
   source_ = file_.matrix("source", source_vocabulary, d_model);
   target_ = file_.matrix("target", target_vocabulary, d_model);
-  output_ = file_.matrix("output", target_vocabulary, d_model);
+  output_ = file_.matrix("output", target_vocabulary, d_model, -std::numeric_limits<float>::infinity());
   halves = output_.bytes != nullptr;
   encoder = read_stack("encoder");
   decoder = read_stack("decoder");
@@ -68,15 +72,16 @@ Stack Model::read_stack(const std::string& name) {
   stack.groups = within(sizes[2], 1, stack.heads, name + ".key_heads");
   stack.width = within(sizes[3], 16, 1 << 14, name + ".width");
   stack.real_width = within(sizes[4], 1, stack.width, name + ".real_width");
-  stack.feed_forward = within(sizes[5], 1, 1 << 17, name + ".d_ff");
+  stack.feed_forward = within(sizes[5], 1, kMostInputs, name + ".d_ff");
   stack.longest = within(sizes[6], 1, 1 << 20, name + ".longest");
   stack.activation = static_cast<Activation>(within(sizes[7], 0, 4, name + ".activation"));
   stack.norm = static_cast<Norm>(within(sizes[8], 0, 2, name + ".norm"));
-  stack.pre_norm = within(sizes[9], 0, 1, name + ".pre_norm");
+  stack.pre_norm = within(sizes[9], 0, name == "decoder" ? 2 : 1, name + ".pre_norm") > 0;
+  stack.unnormed_past = sizes[9] == 2;
   stack.query_key_norm = within(sizes[10], 0, 1, name + ".query_key_norm");
   stack.cosine = within(sizes[11], 0, 1, name + ".cosine");
   stack.rectified = within(sizes[12], 0, 1, name + ".rectified");
-  if (stack.heads % stack.groups || stack.width % 16 || stack.queries() > 1 << 17)
+  if (stack.heads % stack.groups || stack.width % 16 || stack.queries() > kMostInputs)
     throw Failure("is damaged: " + name + " has impossible heads");
   if (sizes[13]) stack.positions = file_.floats(name + ".positions", stack.longest, padded(d_model));
   if (sizes[14]) {

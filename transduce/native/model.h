@@ -68,7 +68,7 @@ struct Stack {
   int layers, heads, groups, width, real_width, feed_forward, longest;
   Activation activation;
   Norm norm;
-  bool pre_norm, query_key_norm, cosine, rectified;
+  bool pre_norm, unnormed_past, query_key_norm, cosine, rectified;
   const float* positions = nullptr;  // [longest][padded d_model], added to the embeddings
   const float* rotary = nullptr;     // [longest][real_width], cosine and sine of each pair
   const float* bias = nullptr;       // [heads][2 * longest - 1], by how far a key stands ahead, from 1 - longest
@@ -105,7 +105,7 @@ constexpr int kNoLayer = -2, kEveryLayer = -1;  // which cross-attention is trac
 
 // Room to work in, for one thread that drives the model; kept from call to call, for fresh memory is slow.
 struct Workspace {
-  Buffer<float> x, normed, wide, narrow, heads, scores, stretch, memory, keys;
+  Buffer<float> x, normed, wide, unnormed, narrow, heads, scores, stretch, memory, keys;
   Buffer<int8_t> values;
   Buffer<float> scales;
   Buffer<int32_t> offsets, rests;

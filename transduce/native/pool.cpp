@@ -1,7 +1,7 @@
 #include "pool.h"
 
+#include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -20,7 +20,51 @@ void pause(int& turns) {
 #endif
 }
 
+// All ForkSafe objects; never destroyed, since a fork may come while the process ends.
+struct Registry {
+  std::mutex lock;
+  std::vector<ForkSafe*> all;
+};
+
+Registry& registry() {
+  static Registry* const found = new Registry;
+  return *found;
+}
+
 }  // namespace
+
+ForkSafe::ForkSafe() {
+  static const int installed = pthread_atfork(before, in_parent, in_child);
+  if (installed) throw std::bad_alloc();  // the only way in which it can fail
+  std::lock_guard<std::mutex> guard(registry().lock);
+  registry().all.push_back(this);
+}
+
+ForkSafe::~ForkSafe() { retire(); }
+
+void ForkSafe::retire() {
+  std::lock_guard<std::mutex> guard(registry().lock);
+  auto& all = registry().all;
+  all.erase(std::remove(all.begin(), all.end(), this), all.end());
+}
+
+void ForkSafe::before() {
+  registry().lock.lock();
+  for (ForkSafe* one : registry().all) one->lock_.lock();
+}
+
+void ForkSafe::in_parent() {
+  for (ForkSafe* one : registry().all) one->lock_.unlock();
+  registry().lock.unlock();
+}
+
+void ForkSafe::in_child() {
+  for (ForkSafe* one : registry().all) {
+    one->renew();
+    one->lock_.unlock();
+  }
+  registry().lock.unlock();
+}
 
 void Team::work(int member) {
   try {
@@ -67,22 +111,19 @@ void Team::help(int member) {
   }
 }
 
-Pool::Pool(int threads) : threads_(threads), free_(threads), process_(getpid()) {}
+Pool::Pool(int threads) : threads_(threads), free_(threads) {}
 
-void Pool::after_fork() {
-  if (process_ == getpid()) return;
+void Pool::renew() {
   for (auto& helper : helpers_) helper.release();  // a thread that is not there can neither be joined nor forgotten
   helpers_.clear();
   new (&changed_) std::condition_variable;  // those of the parent wait for threads that are not here
   new (&called_) std::condition_variable;
   free_ = threads_;
   waiting_ = 0;
-  process_ = getpid();
 }
 
 Pool::Loan::Loan(Pool& pool, int most) : pool_(pool) {
   std::unique_lock<std::mutex> guard(pool.lock_);
-  pool.after_fork();
   pool.waiting_++;
   pool.changed_.wait(guard, [&] { return pool.free_ > 0; });
   pool.waiting_--;
@@ -134,11 +175,11 @@ void Pool::serve(Helper* helper) {
 Pool::~Pool() {
   {
     std::lock_guard<std::mutex> guard(lock_);
-    after_fork();
     closing_ = true;
   }
   called_.notify_all();
   for (auto& helper : helpers_) helper->thread.join();
+  retire();
 }
 
 }  // namespace transduce

@@ -1,5 +1,6 @@
 // Threads of our own: a pool lends the cores that are free to a call, so that many callers together use as many threads
-// as one alone. A team shares out small pieces of work within a microsecond: its helpers spin while they are lent.
+// as one alone. A process may fork at any time: ForkSafe objects are locked around it and start anew in the child, which
+// has none of its parent's threads. A team shares out small pieces of work within a microsecond: its helpers spin while they are lent.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -10,6 +11,25 @@
 #include <vector>
 
 namespace transduce {
+
+// What holds a lock that another thread may have at a fork. In the child nobody would ever release it.
+class ForkSafe {
+ public:
+  ForkSafe();
+  virtual ~ForkSafe();
+  ForkSafe(const ForkSafe&) = delete;
+  ForkSafe& operator=(const ForkSafe&) = delete;
+
+ protected:
+  virtual void renew() {}  // in the child, with the lock held: forget the parent's threads
+  void retire();           // last in the destructor of a class with its own renew(): forks pass this object by
+  std::mutex lock_;        // held for moments only, and none of another object within
+
+ private:
+  static void before();
+  static void in_parent();
+  static void in_child();
+};
 
 class Team {
  public:
@@ -55,10 +75,10 @@ class Team {
   std::exception_ptr failure_;
 };
 
-class Pool {
+class Pool : ForkSafe {
  public:
   explicit Pool(int threads);
-  ~Pool();
+  ~Pool() override;
 
   // A team of one to `most` threads for the length of a call, or its share where others wait; waits until one is free.
   class Loan {
@@ -79,12 +99,11 @@ class Pool {
     int member = 0;
   };
   void serve(Helper* helper);
-  void after_fork();  // a child process has none of its parent's threads
+  void renew() override;
 
   const int threads_;
-  int free_, waiting_ = 0, process_;
+  int free_, waiting_ = 0;
   bool closing_ = false;
-  std::mutex lock_;
   std::condition_variable changed_, called_;
   std::vector<std::unique_ptr<Helper>> helpers_;  // made when first needed
 };

@@ -7,14 +7,17 @@ Letters: D d_model, H heads, G heads of keys and values, K a head's width, W the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from transduce.errors import RunError, explaining_shortage
 from transduce.model.norms import BatchNorm, RMSNorm
 from transduce.model.positions import Learned, PositionScheme, RelativeBias
 from transduce.model.scores import Bilinear, Cosine
@@ -22,45 +25,104 @@ from transduce.model.seq2seq import Model
 from transduce.model.sublayers import GATED, PreNorm
 from transduce.model.transformer import Stack, TransformerDecoder
 from transduce.model.whole import EncoderDecoder
-from transduce.model.wiring import Matched, Top
-from transduce.native.lowering import Sizes
-from transduce.native.weight_file import Floats, Packed, numbers, padded, read, unpacked
+from transduce.model.wiring import Matched
+from transduce.native.layout import TABLES, Entry, Sizes, entries, is_wired, whole_facts
+from transduce.native.lowering import reasons_against
+from transduce.native.weight_file import Floats, padded
+from transduce.native.weight_reader import WeightReader
 
 _NOTHING = np.float32(1e-30)  # a share of nothing, whose logarithm can be taken
+# How many times its file's size a model's weights may have, in which bytes become floats of four. Tensors of a file may
+# share their bytes, so that a small file could describe a model of any size.
+_MOST_TIMES, _MOST_TIMES_ROUNDED, _SPARE = 2, 6, 1 << 20
 
 
 def raised(config: Model, path: Path, source_vocabulary: int, target_vocabulary: int, shared: bool) -> EncoderDecoder:
-    """The model in a weight file; heads beside the output are not in it, and so not in the model."""
-    model = replace(config, heads=()).build(source_vocabulary, target_vocabulary, shared)
-    weights = dict(_weights(config, model, read(path)))
-    model.load_state_dict({name: torch.from_numpy(np.array(values)) for name, values in weights.items()})
+    """The model in a weight file; heads beside the output are not in it, and so not in the model.
+
+    Both the file and the config may come from anywhere: they are compared before a model is built.
+    """
+    sizes = source_vocabulary, target_vocabulary
+    config = replace(config, heads=())
+    file = WeightReader(path)
+    _check_fit(config, file, *sizes)
+    with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
+        model = config.build(*sizes, shared)
+        with torch.no_grad(), np.errstate(over="ignore"):  # weights near the end of the floats
+            own = model.state_dict()
+            for name, values in _weights(config, model, file):
+                own.pop(name).copy_(torch.from_numpy(np.array(values)))
+    assert not own, f"weights that were not read: {', '.join(own)}"
     return model
 
 
-def _weights(config: Model, model: EncoderDecoder, tensors: Mapping[str, Packed]) -> Iterator[tuple[str, Floats]]:
+def _check_fit(config: Model, file: WeightReader, source: int, target: int) -> None:
+    """Refuse a file that is not of the model in the config: by its numbers, then by the shape of every tensor."""
+    reasons = reasons_against(config)
+    if reasons:
+        raise _another_model(file.path, "; ".join(reasons))
+    stacks = {"encoder": cast("Stack", config.encoder), "decoder": cast("Stack", config.decoder)}
+    every = {name: Sizes(name, stack, config.d_model).facts() for name, stack in stacks.items()}
+    tables = {}
+    for tensor, facts in ({"sizes": whole_facts(config, source, target)} | every).items():
+        stored = file.integers(tensor, len(facts) + (len(TABLES) if tensor in stacks else 0))
+        tables[tensor] = stored[len(facts) :]
+        for (name, value), found in zip(facts.items(), stored, strict=False):
+            if value != found:
+                raise _another_model(file.path, f"{tensor}: {name} is {value:,} there, and {found:,} in the weights")
+    layers = sum(stack.layers for stack in stacks.values())
+    if layers > len(file):
+        raise _another_model(file.path, f"{layers:,} layers, and only {len(file):,} tensors")
+    every_entry = partial(entries, config, source, target, tables)
+    needed = _bytes_of(config, every_entry())
+    for name, stack in stacks.items():
+        if isinstance(stack.positions, Learned) and not tables[name][0]:  # nothing but zeros, which are not stored
+            needed += 4 * stack.positions.longest * config.d_model
+    if needed > (_MOST_TIMES_ROUNDED if file.rounded("output") else _MOST_TIMES) * file.size + _SPARE:
+        raise _another_model(file.path, f"it would have {needed:,} bytes, and the file has {file.size:,}")
+    file.require(every_entry())
+
+
+def _another_model(path: Path, why: str) -> RunError:
+    return RunError(
+        f"{path}: config.toml beside it describes another model than these weights are: {why}. Convert the model again,"
+        " or copy the whole folder again from where it came"
+    )
+
+
+def _bytes_of(config: Model, every: Iterable[Entry]) -> int:
+    """Of a model's weights in torch, where tied matrices are one."""
+    tied = {"all": ("source", "target"), "target": ("target",), "none": ()}[config.tie]
+    return sum(4 * entry.rows * entry.columns for entry in every if entry.name not in tied)
+
+
+def _weights(config: Model, model: EncoderDecoder, file: WeightReader) -> Iterator[tuple[str, Floats]]:
     for name in ("source", "target", "output"):
-        weight, bias = unpacked(tensors, name)
+        rows = cast("Any", getattr(model, f"{name}_embedding")).weight.shape[0]
+        weight, bias = file.matrix(name, rows, config.d_model, -math.inf if name == "output" else 0.0)
         yield f"{name}_embedding.weight", weight
         if name == "output" and config.output_bias:
             yield "output_bias", bias
     encoder, decoder = cast("Stack", config.encoder), cast("TransformerDecoder", config.decoder)
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         scheme = cast("PositionScheme", getattr(model, side).positions)
-        yield from _Raised(side, stack, config.d_model, tensors).weights(scheme)
-    if isinstance(decoder.wiring, Top):
+        yield from _Raised(side, stack, config.d_model, file).weights(scheme)
+    if not is_wired(config):
         return
+    shares = file.floats("shares", decoder.layers, encoder.layers)
     if not isinstance(decoder.wiring, Matched):
-        yield "decoder.wiring.shares", np.log(np.maximum(numbers(tensors["shares"]), _NOTHING))
+        yield "decoder.wiring.shares", np.log(np.maximum(shares, _NOTHING))
     for layer in range(encoder.layers):
         for kind, own in (("gain", "weight"), ("shift", "bias")):
-            yield f"decoder.wiring.norms.{layer}.{own}", numbers(tensors[f"wiring.{layer}.{kind}"])[0, : config.d_model]
+            values = file.floats(f"wiring.{layer}.{kind}", 1, padded(config.d_model))
+            yield f"decoder.wiring.norms.{layer}.{own}", values[0, : config.d_model]
 
 
 @dataclass(frozen=True)
 class _Raised(Sizes):
     """The stack with its tensors in the file."""
 
-    tensors: Mapping[str, Packed]
+    file: WeightReader
 
     def weights(self, scheme: PositionScheme) -> Iterator[tuple[str, Floats]]:
         yield from self._positions(scheme)
@@ -72,15 +134,20 @@ class _Raised(Sizes):
     def _positions(self, scheme: PositionScheme) -> Iterator[tuple[str, Floats]]:
         """Of the schemes only these two learn; a table that is missing was nothing but zeros."""
         if isinstance(self.stack.positions, Learned):
-            table = self.tensors.get(f"{self.name}.positions")
-            empty = np.zeros((self.longest, self.d_model), dtype=np.float32)
-            yield f"{self.name}.positions.vectors", empty if table is None else numbers(table)[:, : self.d_model]
+            there = self.file.integers(self.name, len(self.facts()) + len(TABLES))[-len(TABLES)]
+            table = (
+                self.file.floats(f"{self.name}.positions", self.longest, padded(self.d_model))
+                if there
+                else np.zeros((self.longest, self.d_model), np.float32)
+            )
+            yield f"{self.name}.positions.vectors", table[:, : self.d_model]
         if isinstance(self.stack.positions, RelativeBias):
             yield f"{self.name}.positions.table", self._buckets(cast("Any", scheme))
 
     def _buckets(self, scheme: Any) -> Floats:
         """(buckets, H): which bucket a distance falls into is read off a table that holds its own row numbers."""
-        bias = numbers(self.tensors[f"{self.name}.bias"])  # (H, 2 * longest - 1), the farthest behind first
+        # (H, 2 * longest - 1), the farthest behind first
+        bias = self.file.floats(f"{self.name}.bias", self.heads, 2 * self.longest - 1)
         with torch.no_grad():
             scheme.table.copy_(torch.arange(len(scheme.table))[:, None].expand_as(scheme.table))
             behind = scheme.bias(1, self.longest)[0, 0, 0]
@@ -96,27 +163,30 @@ class _Raised(Sizes):
         if self.name == "decoder":
             yield from self._attention(f"{own}.cross", f"{name}.cross", f"{name}.source")
             yield from self._norm(f"{own}.around_cross.norm", f"{name}.around_cross")
-        inner, bias = unpacked(self.tensors, f"{name}.inner")
         d_ff, begin = self.stack.d_ff, padded(self.stack.d_ff)
+        inner, bias = self.file.matrix(
+            f"{name}.inner", 2 * begin if self.stack.activation in GATED else d_ff, self.d_model
+        )
         yield from _linear(f"{own}.feed_forward.inner", inner[:d_ff], bias[:d_ff])
         if self.stack.activation in GATED:
             gate = slice(begin, begin + d_ff)
             yield from _linear(f"{own}.feed_forward.gate", inner[gate], bias[gate])
-        yield from _linear(f"{own}.feed_forward.outer", *unpacked(self.tensors, f"{name}.outer"))
+        yield from _linear(f"{own}.feed_forward.outer", *self.file.matrix(f"{name}.outer", self.d_model, d_ff))
         yield from self._norm(f"{own}.around_feed_forward.norm", f"{name}.around_feed_forward")
 
     def _attention(self, own: str, name: str, keyed: str) -> Iterator[tuple[str, Floats]]:
         """`keyed` is the matrix whose last rows make keys and values: of itself the one that makes queries too."""
-        heads, normed = self.attention.heads, self.attention.query_key_norm
-        weight, bias = (part[: heads * self.wide] for part in unpacked(self.tensors, f"{name}.project"))
-        scale = np.float32(1) if normed else self.scale
-        yield from _linear(f"{own}.query", *(self._narrower(part, self.width) / scale for part in (weight, bias)))
-        sides = unpacked(self.tensors, keyed)
-        end, rows = len(sides[0]), self.groups * self.wide
-        for side, begin, width in (("key", end - 2 * rows, self.width), ("value", end - rows, self.value_width)):
+        heads, rows, queries = self.heads, self.groups * self.wide, self.heads * self.wide
+        scale = np.float32(1) if self.attention.query_key_norm else self.scale
+        itself = keyed == f"{name}.project"
+        project = self.file.matrix(f"{name}.project", queries + (2 * rows if itself else 0), self.d_model)
+        parts = (self._narrower(part[:queries], self.width) / scale for part in project)
+        yield from _linear(f"{own}.query", *parts)
+        sides = [part[queries:] for part in project] if itself else self.file.matrix(keyed, 2 * rows, self.d_model)
+        for side, begin, width in (("key", 0, self.width), ("value", rows, self.value_width)):
             parts = (self._narrower(part[begin : begin + rows], width) for part in sides)
             yield from _linear(f"{own}.{side}", *parts)
-        joined, shift = unpacked(self.tensors, f"{name}.output")  # (D, H * W)
+        joined, shift = self.file.matrix(f"{name}.output", self.d_model, queries)  # (D, H * W)
         parted = joined.reshape(self.d_model, heads, self.wide)[:, :, : self.value_width]
         yield from _linear(f"{own}.output", parted.reshape(self.d_model, -1), shift)
         yield from self._scoring(own, name)
@@ -124,13 +194,16 @@ class _Raised(Sizes):
     def _scoring(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
         if self.attention.query_key_norm:
             for side, scale in (("query", self.scale), ("key", np.float32(1))):
-                norm = numbers(self.tensors[f"{name}.{side}_norm"])[0, : self.width]
+                norm = self.file.floats(f"{name}.{side}_norm", 1, self.wide)[0, : self.width]
                 yield f"{own}.{side}_norm.weight", norm / scale
         if isinstance(self.attention.score, Cosine):
-            yield f"{own}.score.log_scale", np.log(numbers(self.tensors[f"{name}.sharpness"])).reshape(-1, 1, 1)
+            sharpness = self.file.floats(f"{name}.sharpness", 1, self.heads)
+            if not (sharpness > 0).all():
+                raise RunError(f"{self.file.path}: '{name}.sharpness' is not above zero. Convert the model again")
+            yield f"{own}.score.log_scale", np.log(sharpness).reshape(-1, 1, 1)
         if isinstance(self.attention.score, Bilinear):
             one = np.eye(self.width, dtype=np.float32)
-            yield f"{own}.score.matrix", np.broadcast_to(one, (self.attention.heads, *one.shape))
+            yield f"{own}.score.matrix", np.broadcast_to(one, (self.heads, *one.shape))
 
     def _narrower(self, heads: Floats, width: int) -> Floats:
         """(H * W, ...) -> (H * K, ...)"""
@@ -138,7 +211,8 @@ class _Raised(Sizes):
         return parted.reshape(-1, *heads.shape[1:])
 
     def _norm(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
-        gain, shift = (numbers(self.tensors[f"{name}.{kind}"])[0, : self.d_model] for kind in ("gain", "shift"))
+        sides = (self.file.floats(f"{name}.{kind}", 1, padded(self.d_model)) for kind in ("gain", "shift"))
+        gain, shift = (side[0, : self.d_model] for side in sides)
         if isinstance(self.stack.norm, BatchNorm):
             gain = gain * np.sqrt(np.float32(1 + 1e-5))
             yield f"{own}.running_mean", np.zeros_like(gain)

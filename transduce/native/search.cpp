@@ -95,7 +95,9 @@ Sentence::Sentence(const Options& options, const Task& asked, const Model& model
     live_.push_back(path);
   }
   for (int length = 0; beam && length < task.longest + 2; length++)
-    penalties_.push_back(static_cast<float>(pow((5.0 + length) / 6.0, options.length_penalty)));
+    penalties_.push_back(static_cast<float>(
+        pow(options.by_power ? std::max(length, 1) : (5.0 + length) / 6.0, options.length_penalty)));
+  width_ = slots_;
 }
 
 std::vector<int> Sentence::written(int node) const {
@@ -329,10 +331,13 @@ void Sentence::take_beam(Ask* asks) {
   if (wanted_.wishes) deal(all);
   all.resize(std::min(all.size(), static_cast<size_t>(2 * slots_)));
   std::vector<Path> going;
+  size_t width = static_cast<size_t>(width_), ends = 0;
+  for (size_t i = 0; options_.shrinking && i < std::min(width, all.size()); i++) ends += all[i].token == options_.eos;
+  width_ -= static_cast<int>(ends);
   for (size_t i = 0; i < all.size(); i++) {
     const Candidate& one = all[i];
     bool ended = one.token == options_.eos;
-    if (ended ? i >= static_cast<size_t>(slots_) : going.size() >= static_cast<size_t>(slots_)) continue;
+    if (ended ? i >= width : going.size() >= static_cast<size_t>(width_)) continue;
     Path path = live_[one.parent];
     nodes_.push_back({one.token, path.node, one.log_prob, 0});
     path.node = static_cast<int>(nodes_.size()) - 1;
@@ -350,13 +355,14 @@ void Sentence::take_beam(Ask* asks) {
   }
   live_.swap(going);
   // A live path cannot score more than now, by the penalty that flatters it most. One that could not displace what is
-  // kept is not advanced any further: all that it leaves its place to has a lower total, and cannot either.
+  // kept is not advanced any further: all that it leaves its place to has a lower total, and cannot either. Only in a
+  // shrinking beam its end would count, and leave less room to others.
   int length = step_ + 1;
   float kindest = penalties_[options_.length_penalty >= 0 ? task.longest : length + 1];
   bool full = finished_.size() == static_cast<size_t>(options_.kept);
   auto beaten = [&](const Path& path) { return full && finished_.back().first >= path.rank / kindest; };
   bool decided = task.longest <= length || std::all_of(live_.begin(), live_.end(), beaten);
-  if (!wanted_.wishes) live_.erase(std::remove_if(live_.begin(), live_.end(), beaten), live_.end());
+  if (!wanted_.wishes && !options_.shrinking) live_.erase(std::remove_if(live_.begin(), live_.end(), beaten), live_.end());
   if (!decided) return;
   for (auto& [score, path] : finished_) keep(path, path.met == wanted_.all());
   for (size_t i = 0; !full && i < live_.size(); i++) keep(live_[i], live_[i].met == wanted_.all());

@@ -14,7 +14,8 @@ namespace transduce {
 // What a call asks of all sentences; the same struct stands in transduce/native/library.py.
 struct Options {
   int32_t kind;  // 0 greedy, 1 beam, 2 sample, 3 forced: read given targets to their end
-  int32_t size, kept, samples, shortest, no_repeat, top_k, traced, bos, eos, never_count, unused;
+  int32_t size, kept, samples, shortest, no_repeat, top_k, traced, bos, eos, never_count;
+  int32_t by_power, shrinking, unused;  // length_penalty's base; whether a finished path gives up its place; alignment
   double length_penalty, temperature, top_p;
   uint64_t seed;
   const int32_t* never;
@@ -121,7 +122,7 @@ class Sentence {
   const Options& options_;
   const Model& model_;
   Automaton wanted_;
-  int slots_, step_ = 0;
+  int slots_, width_ = 1, step_ = 0;  // rows there are at most, and a beam's places that are left
   std::vector<int> never_, forced_;
   std::vector<float> penalties_;
   std::vector<Node> nodes_;

@@ -1,6 +1,6 @@
 """The native engine's weight file: tensors packed as its kernels read them, in one file that proves itself.
 
-weights.h describes the format; seal.py says how it proves itself.
+weights.h describes the format; seal.py says how it proves itself; weight_reader.py reads it back.
 Letters: N outputs, K inputs of a matrix.
 """
 
@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.durable import write_bytes
-from transduce.errors import RunError
-from transduce.native.seal import SEAL
+from transduce.native.seal import MAGIC, SEAL
 
 Floats = NDArray[np.float32]
 PANEL = 64  # outputs in a panel; both sides of a matrix are padded to whole ones
-_MAGIC, _VERSION, _ALIGN = b"TRDNATIV", 1, 64
-_FLOATS, _INTEGERS, _BYTE_PANELS, _FLOAT_PANELS = range(4)
+VERSION, ALIGN = 1, 64
+FLOATS, INTEGERS, BYTE_PANELS, FLOAT_PANELS = range(4)
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,11 @@ def padded(size: int) -> int:
 def floats(values: NDArray[np.floating]) -> Packed:
     """A matrix of numbers, or a row."""
     values = np.atleast_2d(np.asarray(values, dtype="<f4"))
-    return Packed(_FLOATS, values.shape[0], values.shape[1], values.tobytes())
+    return Packed(FLOATS, values.shape[0], values.shape[1], values.tobytes())
 
 
 def integers(values: list[int]) -> Packed:
-    return Packed(_INTEGERS, 1, len(values), np.asarray(values, dtype="<i4").tobytes())
+    return Packed(INTEGERS, 1, len(values), np.asarray(values, dtype="<i4").tobytes())
 
 
 def matrix(name: str, weight: Floats, bias: Floats | None, quantize: bool, filling: float = 0.0) -> dict[str, Packed]:
@@ -60,11 +59,11 @@ def matrix(name: str, weight: Floats, bias: Floats | None, quantize: bool, filli
     found = {f"{name}.bias": floats(shift)}
     if quantize:
         values, scales = quantized(whole)
-        found[name] = Packed(_BYTE_PANELS, outputs, inputs, byte_panels(values).tobytes())
+        found[name] = Packed(BYTE_PANELS, outputs, inputs, byte_panels(values).tobytes())
         found[f"{name}.scales"] = floats(scales)
     else:
         panels = whole.reshape(-1, PANEL, whole.shape[1]).transpose(0, 2, 1)
-        found[name] = Packed(_FLOAT_PANELS, outputs, inputs, panels.astype("<f4").tobytes())
+        found[name] = Packed(FLOAT_PANELS, outputs, inputs, panels.astype("<f4").tobytes())
     return found
 
 
@@ -81,41 +80,6 @@ def byte_panels(values: NDArray[np.int8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(shifted.reshape(-1, PANEL, values.shape[1] // 4, 4).transpose(0, 2, 1, 3))
 
 
-def read(path: Path) -> dict[str, Packed]:
-    """What `write` wrote. Who has not opened the file before has its seal verified first (seal.py)."""
-    content = memoryview(path.read_bytes())
-    magic, version, count, size = struct.unpack_from("<8s2IQ", content)
-    if (magic, version, size) != (_MAGIC, _VERSION, len(content)):
-        raise RunError(f"{path}: is no weight file of this format; convert the model again")
-    found = {}
-    for place in range(64, 64 + 64 * count, 64):
-        name, kind, rows, columns, _, offset = struct.unpack_from("<40s4IQ", content, place)
-        width = 1 if kind == _BYTE_PANELS else 4
-        sizes = (padded(rows), padded(columns)) if kind in (_BYTE_PANELS, _FLOAT_PANELS) else (rows, columns)
-        data = bytes(content[offset : offset + width * sizes[0] * sizes[1]])
-        found[name.rstrip(b"\0").decode("ascii")] = Packed(kind, rows, columns, data)
-    return found
-
-
-def numbers(tensor: Packed) -> Floats:
-    """What `floats` packed."""
-    return np.frombuffer(tensor.data, dtype="<f4").reshape(tensor.rows, tensor.columns).astype(np.float32)
-
-
-def unpacked(tensors: Mapping[str, Packed], name: str) -> tuple[Floats, Floats]:
-    """The weight (N, K) and the bias (N,) that `matrix` packed, as far as they were not rounded."""
-    tensor = tensors[name]
-    rows, columns = padded(tensor.rows), padded(tensor.columns)
-    if tensor.kind == _BYTE_PANELS:
-        panels = np.frombuffer(tensor.data, dtype=np.uint8).reshape(-1, columns // 4, PANEL, 4)
-        whole = panels.transpose(0, 2, 1, 3).reshape(rows, columns).astype(np.float32) - np.float32(128)
-        whole *= numbers(tensors[f"{name}.scales"])[0, :, None]
-    else:
-        columns_of = np.frombuffer(tensor.data, dtype="<f4").reshape(-1, columns, PANEL)
-        whole = columns_of.transpose(0, 2, 1).reshape(rows, columns).astype(np.float32)
-    return whole[: tensor.rows, : tensor.columns], numbers(tensors[f"{name}.bias"])[0, : tensor.rows]
-
-
 def write(path: Path, tensors: Mapping[str, Packed]) -> None:
     """All tensors in one file; those with the same bytes share them."""
     start = 64 + 64 * len(tensors)
@@ -124,7 +88,7 @@ def write(path: Path, tensors: Mapping[str, Packed]) -> None:
     for name, tensor in tensors.items():
         own = hashlib.sha256(tensor.data).digest()
         if own not in offsets:
-            body += bytes(-(start + len(body)) % _ALIGN)
+            body += bytes(-(start + len(body)) % ALIGN)
             offsets[own] = start + len(body)
             body += tensor.data
         encoded = name.encode("ascii")
@@ -133,7 +97,7 @@ def write(path: Path, tensors: Mapping[str, Packed]) -> None:
         shape = (tensor.kind, tensor.rows, tensor.columns, 0, offsets[own])
         table += struct.pack("<40s4IQ", encoded, *shape)
     size = start + len(body)
-    header = struct.pack("<8s2IQ40x", _MAGIC, _VERSION, len(tensors), size)
+    header = struct.pack("<8s2IQ40x", MAGIC, VERSION, len(tensors), size)
     digest = hashlib.sha256(header)
     digest.update(table)
     digest.update(body)

@@ -30,26 +30,14 @@ uint64_t bytes_of(const Tensor& tensor) {
   return rows * columns * 4;
 }
 
-// Whether floats are numbers, all `rows` of them; of each row those from `real` on only pad, and may be -infinity.
-bool finite(const float* values, uint64_t rows, uint64_t columns, uint64_t real) {
-  constexpr uint32_t kExponent = 0x7f800000, kSign = 0x80000000;
+void check_finite(const std::string& name, const float* values, uint64_t count) {
+  constexpr uint32_t kExponent = 0x7f800000;
   bool sound = true;
-  for (uint64_t row = 0; row < rows; row++, values += columns) {
-    for (uint64_t i = 0; i < real; i++) {
-      uint32_t bits = number_at<uint32_t>(reinterpret_cast<const uint8_t*>(values + i));
-      sound &= (bits & kExponent) != kExponent;
-    }
-    for (uint64_t i = real; i < columns; i++) {
-      uint32_t bits = number_at<uint32_t>(reinterpret_cast<const uint8_t*>(values + i));
-      sound &= (bits & kExponent) != kExponent || bits == (kSign | kExponent);
-    }
+  for (uint64_t i = 0; i < count; i++) {
+    uint32_t bits = number_at<uint32_t>(reinterpret_cast<const uint8_t*>(values + i));
+    sound &= (bits & kExponent) != kExponent;
   }
-  return sound;
-}
-
-void check_finite(const std::string& name, const float* values, uint64_t rows, uint64_t columns, uint64_t real) {
-  if (!finite(values, rows, columns, real))
-    throw Failure("has a tensor '" + name + "' with values that are no numbers (NaN or infinite)");
+  if (!sound) throw Failure("has a tensor '" + name + "' with values that are no numbers (NaN or infinite)");
 }
 
 }  // namespace
@@ -132,9 +120,9 @@ const Tensor& WeightFile::tensor(const std::string& name, Kind kind, uint64_t ro
   return tensor;
 }
 
-const float* WeightFile::floats(const std::string& name, uint64_t rows, uint64_t columns, uint64_t pads) const {
+const float* WeightFile::floats(const std::string& name, uint64_t rows, uint64_t columns) const {
   const float* found = reinterpret_cast<const float*>(tensor(name, Kind::kFloats, rows, columns).data);
-  check_finite(name, found, rows, columns, columns - pads);
+  check_finite(name, found, rows * columns);
   return found;
 }
 
@@ -142,7 +130,7 @@ const int32_t* WeightFile::integers(const std::string& name, uint64_t columns) c
   return reinterpret_cast<const int32_t*>(tensor(name, Kind::kIntegers, 1, columns).data);
 }
 
-Matrix WeightFile::matrix(const std::string& name, int outputs, int inputs) const {
+Matrix WeightFile::matrix(const std::string& name, int outputs, int inputs, float filling) const {
   auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Failure("lacks the tensor '" + name + "'");
   Kind kind = found->second.kind == Kind::kBytePanels ? Kind::kBytePanels : Kind::kFloatPanels;
@@ -150,13 +138,17 @@ Matrix WeightFile::matrix(const std::string& name, int outputs, int inputs) cons
   Matrix matrix;
   matrix.outputs = padded(outputs);
   matrix.inputs = padded(inputs);
-  matrix.bias = floats(name + ".bias", 1, matrix.outputs, matrix.outputs - outputs);
+  matrix.bias = reinterpret_cast<const float*>(tensor(name + ".bias", Kind::kFloats, 1, matrix.outputs).data);
+  check_finite(name + ".bias", matrix.bias, outputs);
+  for (int i = outputs; i < matrix.outputs; i++)
+    if (matrix.bias[i] != filling)
+      throw Failure("has a tensor '" + name + ".bias' whose padding is not " + (filling ? "-infinity" : "0"));
   if (kind == Kind::kBytePanels) {
     matrix.bytes = data;
     matrix.scales = floats(name + ".scales", 1, matrix.outputs);
   } else {
     matrix.floats = reinterpret_cast<const float*>(data);
-    check_finite(name, matrix.floats, matrix.outputs, matrix.inputs, matrix.inputs);
+    check_finite(name, matrix.floats, static_cast<uint64_t>(matrix.outputs) * matrix.inputs);
   }
   return matrix;
 }

@@ -37,10 +37,10 @@ class WeightFile {
   WeightFile& operator=(const WeightFile&) = delete;
 
   const Tensor& tensor(const std::string& name, Kind kind, uint64_t rows, uint64_t columns) const;
-  // Numbers, which all must be; the last `pads` of a row may be -infinity.
-  const float* floats(const std::string& name, uint64_t rows, uint64_t columns, uint64_t pads = 0) const;
+  const float* floats(const std::string& name, uint64_t rows, uint64_t columns) const;  // all of them finite
   const int32_t* integers(const std::string& name, uint64_t columns) const;
-  Matrix matrix(const std::string& name, int outputs, int inputs) const;
+  // `filling` is the bias of outputs that only pad: -infinity where they must never be chosen.
+  Matrix matrix(const std::string& name, int outputs, int inputs, float filling = 0) const;
 
  private:
   void read_table();
