@@ -16,6 +16,7 @@ pytest.importorskip("onnxruntime", reason="docs/exchange.md shows it: pip instal
 
 import marian_models as marian
 import random_runs
+import toys
 
 import transduce
 from transduce.model.attention import Attention
@@ -49,7 +50,7 @@ def test_commands_and_python_run_as_printed(
         if language == "sh":
             for line in block.strip().split("\n"):
                 words = shlex.split(line)[1:]
-                words = [*words[:2], *SHORT, *words[2:]] if words[0] == "train" else words
+                words = [*words[:2], *toys.latest(*SHORT, *words[2:])] if words[0] == "train" else words
                 ran = run(*words)
                 assert ran.code == 0, (line, ran.err)
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -86,6 +88,10 @@ def write(path: Path, arrays: dict[str, Any], **changed: Any) -> None:
 def test_both_ways_in_give_the_same_logits(shape: str, tmp_path: Path) -> None:
     theirs = marian.folder(tmp_path / "theirs", shape)
     ours = transduce.import_model(raw(theirs, tmp_path / "raw"), tmp_path / "run")
+    config = (ours / "config.toml").read_text()
+    base = read_config(ours).model.encoder.positions.base  # type: ignore[union-attr]
+    assert base == pytest.approx(10000 ** (16 / 15))  # Marian's waves; Hugging Face's converter takes the paper's
+    (ours / "config.toml").write_text(config.replace(f"base = {base}", "base = 10000.0"))
     other = transduce.import_model(theirs, tmp_path / "other")
     oracle, tokenizer = marian.opened(theirs)
     _, tokenizers, model, _ = open_model(ours, trust=False)
@@ -104,7 +110,7 @@ def test_both_ways_in_give_the_same_logits(shape: str, tmp_path: Path) -> None:
     ends = transduce.load(ours, "cpu"), transduce.load(other, "cpu")
     assert ends[0].tokenizers.source.encode(marian.SOURCE) == ends[1].tokenizers.source.encode(marian.SOURCE)
     search = read_config(ours).search
-    assert (search.size, search.length_penalty) == (6, 1.0)  # type: ignore[union-attr]
+    assert (search.size, search.length_penalty, search.length_normalization) == (6, 1.0, "power")  # type: ignore[union-attr]
 
 
 def test_the_file_itself_may_be_named(tmp_path: Path, run: Run) -> None:
@@ -145,7 +151,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"transformer-preprocess": "n"}, "no Marian model that we know: transformer-preprocess is 'n', expected ''"),
+        (
+            {"transformer-preprocess": "n"},
+            "no Marian model that we know: transformer-preprocess 'n', .* expected '', 'dan'",
+        ),
         ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg is 'average-attention'"),
         ({"dim-emb": "wide"}, "model.npz: dim-emb: expected a number, got 'wide'"),
         ({"enc-depth": 3}, "the tensors are not those of the model"),
@@ -190,6 +199,8 @@ def test_archives_that_are_refused(folder: Path, tmp_path: Path) -> None:
     assert "7 biases of the output; only vocabularies of one size can be imported" in refusal()
     np.savez(path, Wemb=good["Wemb"])
     assert "has no 'special:model.yml', which is in every model that Marian saved; found Wemb" in refusal()
+    np.savez(path, **{**good, "special:model.yml": np.array(["a: b"])})
+    assert "'special:model.yml' is an array of <U4, expected bytes of YAML" in refusal()
     np.savez_compressed(path, **good, zeros=np.zeros((10**4, 10**3), np.float32))
     assert "bytes, more than weights can; it is no model" in refusal()
     path.write_bytes(b"PK not an archive")
@@ -213,7 +224,33 @@ def test_archives_that_are_refused(folder: Path, tmp_path: Path) -> None:
     vocabulary.write_bytes(b"\xff\xfe: 1\n")
     assert ": not UTF-8 (" in refusal()
     vocabulary.rename(folder / "words.yml")
-    assert "has 0 files *vocab.yml beside model.npz; expected one, with the number of each piece" in refusal()
+    assert "has 0 files *vocab*.spm or *vocab.yml beside model.npz; expected one, with the number of each" in refusal()
+
+
+ALIASES = "\n".join(
+    ["a: &a [x, x]", *(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in itertools.pairwise("abcdefghijk"))]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("[" * 50_000, "expected YAML with names and values"), (ALIASES, "has an anchor or an alias (& or *), in line 1")],
+    ids=["nested", "aliases"],
+)
+def test_hostile_yaml_is_refused(folder: Path, tmp_path: Path, text: str, told: str) -> None:
+    """In a process of its own: a loader that builds what a text says crashes, or works without end."""
+    (vocabulary,) = folder.glob("*vocab.yml")
+    vocabulary.write_text(text)
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_CPU, (60, 60)); import transduce.__main__ as m; m.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", limited, "import", folder, tmp_path / "run"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, told in done.stderr) == (2, True), (done.returncode, done.stderr[:500])
 
 
 def test_what_cannot_be_opened_or_is_too_large(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +260,7 @@ def test_what_cannot_be_opened_or_is_too_large(folder: Path, tmp_path: Path, mon
     (vocabulary,) = folder.glob("*vocab.yml")
     vocabulary.unlink()
     vocabulary.symlink_to(folder / "gone.yml")
+    monkeypatch.undo()
     with pytest.raises(RunError, match="cannot be opened: No such file"):
         transduce.import_model(folder, tmp_path / "run")
 

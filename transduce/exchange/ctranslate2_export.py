@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from transduce.data.folders import whole_folder
-from transduce.exchange.marian_import import SILENT, SOURCE_PIECES, TARGET_PIECES
+from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
+from transduce.exchange.marian_import import SILENT
 from transduce.exchange.refusal import Able
 from transduce.exchange.trained import Trained
 from transduce.extras import needed_by

@@ -1,4 +1,4 @@
-"""Files that others wrote: JSON, YAML, safetensors, numpy's archives, and PyTorch's pickles, of which only tensors.
+"""Files that others wrote: JSON, text, safetensors, numpy's archives, and PyTorch's pickles, of which only tensors.
 
 This is the only place of the package that opens a pickle, and only with `weights_only`: what is in it cannot run.
 Archives are opened with `allow_pickle=False`.
@@ -6,7 +6,6 @@ Archives are opened with `allow_pickle=False`.
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
 from pathlib import Path
@@ -20,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from transduce.errors import RunError
-from transduce.extras import needed_by
+from transduce.untrusted import read_json as read_object
 
 LARGEST_JSON_BYTES = 64 << 20
 SAFE, PICKLED, ARCHIVE = "model.safetensors", "pytorch_model.bin", "model.npz"
@@ -32,29 +31,13 @@ _MOST_PACKED = 20  # times its size that an archive may have unpacked: weights h
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        if path.stat().st_size > LARGEST_JSON_BYTES:
-            raise RunError(f"{path}: larger than {LARGEST_JSON_BYTES:,} bytes; expected a JSON file of settings")
-        found = json.loads(path.read_bytes())
+        found = read_object(path, LARGEST_JSON_BYTES)
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}; expected the folder of a model, whole") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunError(f"{path}: not JSON ({error}); copy the model again") from None
     if not isinstance(found, dict):
         raise RunError(f"{path}: expected a JSON object, with names and values; copy the model again")
-    return found
-
-
-def read_yaml(text: str, where: Path) -> dict[str, Any]:
-    """The names and values of a YAML text, all of them words: nothing is made of them."""
-    with needed_by(f"{where}: reading Marian's own files", "marian"):
-        import yaml  # type: ignore[import-untyped]
-    try:
-        found = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-    except (yaml.YAMLError, RecursionError) as error:
-        first = str(error).partition("\n")[0]
-        raise RunError(f"{where}: not YAML ({first}); copy the model again") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{where}: expected YAML with names and values; copy the model again")
     return found
 
 
@@ -135,10 +118,10 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile pickle fails in any way it likes
-        first = str(error).partition("\n")[0]
         raise RunError(
-            f"{path}: cannot be read as weights alone ({type(error).__name__}: {first}); what else a pickle holds is"
-            " never run. Ask whoever made it for a model.safetensors"
+            f"{path}: cannot be read as tensors alone ({type(error).__name__}): it is damaged, or holds objects that"
+            " would run code when they are read. It is not opened in another way; ask whoever made it for a"
+            " model.safetensors"
         ) from None
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise RunError(f"{path}: expected tensors by name, as `torch.save(model.state_dict())` writes them")

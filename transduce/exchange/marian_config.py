@@ -12,7 +12,9 @@ from transduce.exchange.foreign import read_json
 from transduce.exchange.marian_layout import ACTIVATIONS
 from transduce.experiment import Config
 from transduce.model.attention import Attention
+from transduce.model.positions import Sinusoidal
 from transduce.model.seq2seq import Model, Tying
+from transduce.model.sublayers import PostNorm, PreNorm
 from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
@@ -125,10 +127,19 @@ class MarianSettings:
         return tuple(phrase[0] for phrase in phrases if len(phrase) == 1 and type(phrase[0]) is int)
 
     @property
-    def silenced(self) -> bool:
-        """Whether what must not be written has no probability at all, as padding for Marian itself, which has no such
-        token. Hugging Face does so where `renormalize_logits` is set, else it strikes tokens after the softmax."""
-        return self.holds("renormalize_logits", False) or self.pad not in self.forbidden
+    def silenced(self) -> frozenset[int]:
+        """Tokens that have no probability at all: padding, which Marian itself does not have, unless it is forbidden.
+
+        Hugging Face has no probability for any forbidden token where `renormalize_logits` is set; else it strikes them
+        after the softmax, as Marian does.
+        """
+        padding = frozenset(() if self.pad in self.forbidden else (self.pad,))
+        return (padding | set(self.forbidden) if self.holds("renormalize_logits", False) else padding) - {self.end}
+
+    @property
+    def pre_norm(self) -> bool:
+        """Only Marian's own models have this; Hugging Face's classes do not know it."""
+        return self.holds("normalize_before", False)
 
     def config(self) -> Config:
         """The config of a run folder with this model."""
@@ -139,7 +150,7 @@ class MarianSettings:
                 dropout=self.number("dropout", 0.1),
                 tie=self.tie,
                 encoder=TransformerEncoder(**vars(encoder)),
-                decoder=TransformerDecoder(**vars(decoder)),
+                decoder=TransformerDecoder(**vars(decoder), unnormed_past=self.holds("unnormed_past", False)),
                 output_bias=True,
             )
             return Config(model=model, search=self._search())
@@ -155,16 +166,23 @@ class MarianSettings:
             d_ff=self.whole(f"{side}_ffn_dim", 4096, 1),
             activation=ACTIVATIONS[self.word("activation_function", "gelu")],
             activation_dropout=self.number("activation_dropout", 0.0),
+            positions=Sinusoidal(self.number("position_base", 10000.0)),
+            residual=PreNorm() if self.pre_norm else PostNorm(),
         )
 
     def _search(self) -> Beam | Greedy:
-        """Their length penalty divides by length^p, ours by ((5 + length) / 6)^p: the exponent is kept."""
+        """They divide by length^p. Marian's own beam shrinks, and its limit is a multiple of the source."""
         longest = max(1, self.whole("max_length", 512, 1) - 1)  # theirs counts the start symbol
+        own = self.holds("shrinking", False)
         limits = Limits(
+            longest_ratio=self.number("max_length_factor", 3.0) if own else Limits.longest_ratio,
+            longest_extra=0 if own else Limits.longest_extra,
             longest=longest,
             shortest=min(max(0, self.whole("min_length", 0) - 1), longest - 1),
             no_repeat=self.whole("no_repeat_ngram_size", 0),
         )
         size = self.whole("num_beams", 1, 1)
         penalty = min(max(self.number("length_penalty", 1.0), -5.0), 5.0)
-        return Beam(size, penalty, limits=limits) if size > 1 else Greedy(limits)
+        if size == 1 and not own:
+            return Greedy(limits)
+        return Beam(size, penalty, limits=limits, length_normalization="power", shrinking=own)

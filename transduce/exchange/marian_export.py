@@ -17,7 +17,8 @@ from torch import Tensor
 from transduce.data.folders import whole_folder
 from transduce.data.tokenizer import Tokenizer
 from transduce.exchange.marian_config import CONFIG, GENERATION
-from transduce.exchange.marian_import import SOURCE_PIECES, TARGET_PIECES, TARGET_VOCABULARY, VOCABULARY
+from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
+from transduce.exchange.marian_import import TARGET_VOCABULARY, VOCABULARY
 from transduce.exchange.marian_layout import (
     ACTIVATIONS,
     BIAS,
@@ -38,6 +39,7 @@ from transduce.model.sublayers import PostNorm
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
 
+_BASE = Sinusoidal().base
 MARIAN = Able("Marian", ("relu", "gelu", "silu"), (LayerNorm,), (PostNorm,), (Sinusoidal,))
 
 
@@ -59,6 +61,10 @@ def _more(trained: Trained) -> list[str]:
     reasons = [] if both[0] == both[1] else [f"encoder and decoder have different activations, {both[0]} and {both[1]}"]
     if (source.pad, source.eos, source.unk) != (target.pad, target.eos, target.unk):
         reasons.append("padding, end and unknown have other numbers in the source's vocabulary than in the target's")
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        base = getattr(getattr(stack, "positions", None), "base", _BASE)
+        if base != _BASE:
+            reasons.append(f"{side}.positions.base is {base:g}, expected {_BASE:g}: positions are computed there")
     return reasons
 
 
@@ -111,7 +117,7 @@ def _limits(trained: Trained) -> Limits:
 
 
 def generation_settings(trained: Trained) -> dict[str, Any]:
-    """generation_config.json. They divide by length^p where we divide by ((5 + length) / 6)^p: the exponent is kept."""
+    """generation_config.json. They divide by length^p: of a penalty of ((5 + length) / 6)^p the exponent is kept."""
     search, symbols, limits = trained.config.search, trained.tokenizers.target.symbols, _limits(trained)
     beam = {"num_beams": search.size, "length_penalty": search.length_penalty} if isinstance(search, Beam) else {}
     return {
@@ -129,7 +135,8 @@ def generation_settings(trained: Trained) -> dict[str, Any]:
 
 def _weights(trained: Trained) -> dict[str, Tensor]:
     weights, model = trained.model.weights(), trained.config.model
-    layers = layer_names(*(stack.layers for stack in trained.stacks))
+    encoder, decoder = trained.stacks
+    layers = layer_names(encoder.layers, decoder.layers)
     embeddings = {
         "all": (Name(SHARED, "source_embedding.weight", 1),),
         "target": (Name(SOURCE, "source_embedding.weight", 1), Name(TARGET, "target_embedding.weight", 1)),

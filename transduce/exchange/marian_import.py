@@ -2,7 +2,7 @@
 
     config.json  generation_config.json  model.safetensors | pytorch_model.bin  source.spm  target.spm  vocab.json
 
-or Marian's own model.npz with its files (marian_npz.py).
+or Marian's own model.npz or .bin with its files (marian_npz.py).
 
 The models do the same sums, with their vectors in another order (marian_layout.py).
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from transduce.errors import DataError, RunError
 from transduce.exchange.foreign import find_weights, read_json, read_tensors
 from transduce.exchange.marian_config import CONFIG as SETTINGS
 from transduce.exchange.marian_config import MarianSettings
+from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES, Vocabulary
 from transduce.exchange.marian_layout import (
     BIAS,
     LM_HEAD,
@@ -38,41 +38,39 @@ from transduce.exchange.marian_layout import (
     reordered,
     take_turns,
 )
-from transduce.exchange.marian_npz import read_npz
+from transduce.exchange.marian_npz import is_marian, read_marian
 from transduce.experiment import Config
 from transduce.model.seq2seq import Tying
 from transduce.model_folder import CARD, CONFIG, MODEL, TOKENIZER
 from transduce.training.weights import check_shapes, save_weights
 
-SOURCE_PIECES, TARGET_PIECES, VOCABULARY, TARGET_VOCABULARY = (
-    "source.spm",
-    "target.spm",
-    "vocab.json",
-    "target_vocab.json",
-)
+VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SILENT = -1000.0  # added to a logit: e^-1000 is nothing, and in 16 bits still a number
 
 
 @dataclass(frozen=True)
 class Theirs:
-    """A model as it was found: one vocabulary for both sides, or one a side, each with its file."""
+    """A model as it was found: one vocabulary for both sides, or one a side, and the SentencePiece model of each."""
 
     settings: MarianSettings
     tensors: dict[str, Tensor]
-    vocabularies: tuple[tuple[Path, dict[str, Any]], ...]
+    vocabularies: tuple[Vocabulary, ...]
+    pieces: tuple[Path, Path]
 
 
-def import_model(folder: str | Path, output: str | Path) -> Path:
+def import_model(folder: str | Path, output: str | Path, as_trained: bool = False) -> Path:
     """Make a run folder `output` of a Marian model, in Hugging Face's format or Marian's own, as OPUS-MT has them.
 
     The new folder is like one that was trained here: `load` opens it, `training.start_from` goes on training it.
     `folder` may also be the file of weights in it (.safetensors, .bin, .pt, .npz); of a pickle only tensors are read.
+    Marian decodes its own pre-norm models otherwise than it trains them (`unnormed_past` of the decoder). So does the
+    imported model, which then translates as Marian does; with `as_trained` it decodes as it was trained.
     """
     path, output = find_weights(Path(folder)), Path(output)
-    theirs = _read(path)
+    theirs = _read(path, as_trained)
     settings = theirs.settings
     config = settings.config()
-    tokenizers = _read_tokenizers(path.parent, theirs)
+    tokenizers = _read_tokenizers(theirs)
     weights = our_weights(settings, theirs.tensors, path)
     _check(config, tokenizers, weights, path)
     longest = settings.whole("max_position_embeddings", 1024, 2)
@@ -85,13 +83,16 @@ def import_model(folder: str | Path, output: str | Path) -> Path:
     return output
 
 
-def _read(path: Path) -> Theirs:
+def _read(path: Path, as_trained: bool) -> Theirs:
     """The model whose weights are in this file, in either format."""
     folder = path.parent
-    if path.suffix == ".npz":
-        found = read_npz(path)
+    if is_marian(path):
+        found = read_marian(path, as_trained)
         _check_sizes(found.settings, found.tensors, path)
-        return Theirs(found.settings, found.tensors, found.vocabularies)
+        pieces = found.vocabularies[0].pieces, found.vocabularies[-1].pieces
+        if found.settings.shared and pieces[0].name == SOURCE_PIECES:  # one table, and a model to cut each side's text
+            pieces = pieces[0], folder / TARGET_PIECES
+        return Theirs(found.settings, found.tensors, found.vocabularies, pieces)
     if not (folder / SETTINGS).is_file():
         raise RunError(
             f"{folder / SETTINGS}: cannot be read: No such file. {path.name} holds weights alone; expected beside it"
@@ -101,24 +102,26 @@ def _read(path: Path) -> Theirs:
     settings, tensors = MarianSettings.read(folder), read_tensors(path)
     _check_sizes(settings, tensors, path)
     names = (VOCABULARY,) if settings.shared else (VOCABULARY, TARGET_VOCABULARY)
-    return Theirs(settings, tensors, tuple((folder / name, read_json(folder / name)) for name in names))
+    pieces = folder / SOURCE_PIECES, folder / TARGET_PIECES
+    tables = tuple(Vocabulary(folder / name, read_json(folder / name), pieces[0]) for name in names)
+    return Theirs(settings, tensors, tables, pieces)
 
 
 # -- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def _read_tokenizers(folder: Path, theirs: Theirs) -> Tokenizers:
+def _read_tokenizers(theirs: Theirs) -> Tokenizers:
     """The sentencepiece pair, with the numbers of the vocabulary, or of one a side."""
-    settings = theirs.settings
-    source = _table(*theirs.vocabularies[0], settings.source_size, settings)
-    target = source if settings.shared else _table(*theirs.vocabularies[1], settings.target_size, settings)
-    return Tokenizers(
-        Tokenizer.load(folder / SOURCE_PIECES, source),
-        Tokenizer.load(folder / TARGET_PIECES, target),
-    )
+    settings, (first, second) = theirs.settings, theirs.pieces
+    source = _table(theirs.vocabularies[0], settings.source_size, settings)
+    target = source if settings.shared else _table(theirs.vocabularies[1], settings.target_size, settings)
+    cutting = Tokenizer.load(first, source)
+    one = settings.shared and first == second
+    return Tokenizers(cutting, cutting if one else Tokenizer.load(second, target))
 
 
-def _table(path: Path, numbers: dict[str, Any], size: int, settings: MarianSettings) -> Table:
+def _table(vocabulary: Vocabulary, size: int, settings: MarianSettings) -> Table:
+    path, numbers = vocabulary.path, vocabulary.numbers
     pieces = [f"<unused {number}>" for number in range(size)]
     for piece, number in numbers.items():  # of two names for one number the later counts, as it does there
         if type(number) is not int or not 0 <= number < size:
@@ -140,7 +143,9 @@ def _table(path: Path, numbers: dict[str, Any], size: int, settings: MarianSetti
 def our_weights(settings: MarianSettings, tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Their tensors under our names, in our order."""
     names = [
-        *layer_names(settings.whole("encoder_layers", 12, 1), settings.whole("decoder_layers", 12, 1)),
+        *layer_names(
+            settings.whole("encoder_layers", 12, 1), settings.whole("decoder_layers", 12, 1), settings.pre_norm
+        ),
         *(Name(name, name, 1) for name in _embeddings(settings, tensors, path)),
     ]
     own = {**tensors, **_embeddings(settings, tensors, path)}
@@ -215,10 +220,9 @@ def _scale(weights: dict[str, Tensor], settings: MarianSettings) -> None:
 
 def _bias(settings: MarianSettings, tensors: dict[str, Tensor]) -> Tensor:
     bias = tensors[BIAS].flatten().clone() if BIAS in tensors else torch.zeros(settings.target_size)
-    if settings.silenced:
-        for token in {settings.pad, *settings.forbidden} - {settings.end}:
-            if token < len(bias):
-                bias[token] = SILENT
+    for token in settings.silenced:
+        if token < len(bias):
+            bias[token] = SILENT
     return bias
 
 

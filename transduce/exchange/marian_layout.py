@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "swish": "
 BIAS = "final_logits_bias"
 SHARED, LM_HEAD = "model.shared.weight", "lm_head.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+FINAL = {side: f"model.{side}.layer_norm" for side in ("encoder", "decoder")}  # of pre-norm stacks
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")  # computed, not learned
 
 
@@ -32,8 +33,8 @@ class Name:
     along: int | None
 
 
-def layer_names(encoder_layers: int, decoder_layers: int) -> Iterator[Name]:
-    """All tensors of the two stacks."""
+def layer_names(encoder_layers: int, decoder_layers: int, pre_norm: bool = False) -> Iterator[Name]:
+    """All tensors of the two stacks; those of pre-norm models have a norm at the top besides."""
     for side, layers in (("encoder", encoder_layers), ("decoder", decoder_layers)):
         attentions = {"self_attn": "attention"} | ({"encoder_attn": "cross"} if side == "decoder" else {})
         for number in range(layers):
@@ -46,6 +47,8 @@ def layer_names(encoder_layers: int, decoder_layers: int) -> Iterator[Name]:
             yield Name(f"{theirs}.fc2.weight", f"{ours}.feed_forward.outer.weight", 0)
             yield Name(f"{theirs}.fc2.bias", f"{ours}.feed_forward.outer.bias", 0)
             yield from _norm(f"{theirs}.final_layer_norm", f"{ours}.around_feed_forward.norm")
+        if pre_norm:
+            yield from _norm(FINAL[side], f"{side}.final")
 
 
 def _attention(theirs: str, ours: str) -> Iterator[Name]:

@@ -1,9 +1,9 @@
-"""Marian's own model.npz: its arrays under Hugging Face's names and shapes, its settings as those of config.json.
+"""Marian's own models: arrays under Hugging Face's names and shapes, settings as those of config.json.
 
-    model.npz  decoder.yml  *vocab.yml (or *src.vocab.yml and *trg.vocab.yml)  source.spm  target.spm
+    model.npz or a .bin file (marian_binary.py), and the files beside it (marian_files.py)
 
-The settings lie in the archive itself, as YAML in bytes. Matrices are (in, out) there and (out, in) here; Marian has no
-padding, and starts from a zero vector: a row of zeros is added, which starts and is never written.
+The model's settings lie among the arrays, as YAML in bytes. Matrices are (in, out) there and (out, in) here; Marian has
+no padding, and starts from a zero vector: a row of zeros is added, which starts and is never written.
 """
 
 from __future__ import annotations
@@ -19,75 +19,126 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transduce.errors import RunError
-from transduce.exchange.foreign import read_archive, read_text, read_yaml
+from transduce.exchange.foreign import read_archive
+from transduce.exchange.marian_binary import is_binary, read_binary
 from transduce.exchange.marian_config import MarianSettings
-from transduce.exchange.marian_layout import BIAS, SHARED, SOURCE, TARGET
+from transduce.exchange.marian_files import Vocabulary, decoder_settings, real, vocabularies, whole
+from transduce.exchange.marian_layout import BIAS, FINAL, SHARED, SOURCE, TARGET
+from transduce.exchange.yaml_settings import read_settings, shown
 
-DECODER, SETTINGS, LOGITS_BIAS = "decoder.yml", "special:model.yml", "decoder_ff_logit_out_b"
+SETTINGS, LOGITS_BIAS = "special:model.yml", "decoder_ff_logit_out_b"
 PADDING = "<pad>"
 # With any other value it is another model; YAML's words are words here.
-_USUAL = {
+_USUAL: dict[str, Any] = {
     "type": "transformer",
-    "transformer-preprocess": "",
-    "transformer-postprocess": "dan",
     "transformer-postprocess-emb": "d",
-    "transformer-postprocess-top": "",
     "transformer-ffn-depth": "2",
+    "transformer-decoder-ffn-depth": "0",
     "transformer-decoder-autoreg": "self-attention",
     "transformer-no-projection": "false",
     "transformer-train-position-embeddings": "false",
+    "transformer-disable-position-embeddings": "false",
+    "transformer-attention-mask": "default",
+    "transformer-no-bias": "false",
+    "transformer-no-affine": "false",
+    "transformer-pool": "false",
+    "transformer-tied-layers": [],
     "layer-normalization": "false",
     "right-left": "false",
+    "factors-dim-emb": "0",
     "lemma-dim-emb": "0",
     "ulr-dim-emb": "0",
 }
+_WIRING = tuple(f"transformer-{name}" for name in ("preprocess", "postprocess", "postprocess-top"))
+_POST_NORM, _PRE_NORM = ("", "dan", ""), ("n", "da", "n")
+LONGEST = 1024  # tokens of a translation, however long its source: Marian has no such limit
 
 
 @dataclass(frozen=True)
 class Archive:
-    """What was found: settings as in config.json, tensors by Hugging Face's names, each side's numbers of pieces."""
+    """What was found: settings as in config.json, tensors by Hugging Face's names, one vocabulary or one a side."""
 
     settings: MarianSettings
     tensors: dict[str, Tensor]
-    vocabularies: tuple[tuple[Path, dict[str, Any]], ...]
+    vocabularies: tuple[Vocabulary, ...]
 
 
-def read_npz(path: Path) -> Archive:
-    """The model in an .npz file, and in the YAML files beside it."""
-    arrays = read_archive(path)
+def is_marian(path: Path) -> bool:
+    """Whether a file of weights is in a format of Marian's own."""
+    return path.suffix == ".npz" or (path.suffix == ".bin" and is_binary(path))
+
+
+def read_marian(path: Path, as_trained: bool = False) -> Archive:
+    """The model in an .npz or .bin file, and in the files beside it."""
+    arrays = read_archive(path) if path.suffix == ".npz" else read_binary(path)
+    facts = _facts(path, arrays)
+    pre_norm = _check_wiring(path, facts)
+    shared = _holds(facts, "tied-embeddings-all") or _holds(facts, "tied-embeddings-src")
+    tensors = _tensors(path, arrays, shared)
+    decoder, searching = decoder_settings(path)
+    found = vocabularies(path, decoder, searching.get("vocabs"), shared)
+    size = len(tensors[SHARED if shared else SOURCE])
+    end, unknown = (found[0].numbers.get(piece) for piece in ("</s>", "<unk>"))
+    for one in found:
+        if end is None or one.numbers.get("</s>") != end:
+            raise RunError(f"{one.path}: has no piece '</s>', or another number for it than the other side's")
+        one.numbers[next(name for name in _padding_names() if name not in one.numbers)] = size - 1
+    values = {
+        **_architecture(path, facts, size, shared),
+        **_search(decoder, searching, unknown),
+        "normalize_before": pre_norm,
+        "unnormed_past": pre_norm and not as_trained,
+        "eos_token_id": end,
+    }
+    return Archive(MarianSettings(path, values), tensors, found)
+
+
+def _facts(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """The settings among the arrays, which are taken out."""
     if SETTINGS not in arrays:
         raise RunError(f"{path}: has no '{SETTINGS}', which is in every model that Marian saved; found {_few(arrays)}")
-    text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().decode("utf-8", "replace").rstrip("\0")
-    facts = read_yaml(text, path)
+    packed = arrays.pop(SETTINGS)
+    if packed.dtype.itemsize != 1:
+        raise RunError(
+            f"{path}: '{SETTINGS}' is an array of {packed.dtype}, expected bytes of YAML; copy the model again"
+        )
+    return read_settings(packed.tobytes().decode("utf-8", "replace").rstrip("\0"), path)
+
+
+def _check_wiring(path: Path, facts: dict[str, Any]) -> bool:
+    """Whether it is a pre-norm model; refused is what is no Transformer that we know."""
+    if facts.get("transformer-decoder-autoreg") == "rnn":
+        cell = shown(facts.get("dec-cell", ""))
+        raise RunError(
+            f"{path}: its decoder has recurrent cells, {cell}, in place of self-attention (transformer-decoder-autoreg"
+            " is 'rnn'). SSRU decoders, as Marian's fast students have them, cannot be imported yet; import the"
+            " teacher, or a student with self-attention"
+        )
     reasons = [
-        f"{name} is {facts[name]!r}, expected {usual!r}"
+        f"{name} is {shown(facts[name])}, expected {usual!r}"
         for name, usual in _USUAL.items()
         if facts.get(name, usual) != usual
     ]
+    wiring = tuple(facts.get(name, usual) for name, usual in zip(_WIRING, _POST_NORM, strict=True))
+    if wiring not in (_POST_NORM, _PRE_NORM):
+        told = ", ".join(f"{name} {shown(value)}" for name, value in zip(_WIRING, wiring, strict=True))
+        reasons.append(f"{told}; expected '', 'dan', '' (post-norm) or 'n', 'da', 'n' (pre-norm)")
     if reasons:
         raise RunError(f"{path}: this is no Marian model that we know: {'; '.join(reasons)}")
-    shared = _holds(facts, "tied-embeddings-all") or _holds(facts, "tied-embeddings-src")
-    tensors = _tensors(path, arrays, shared)
-    vocabularies = _vocabularies(path, shared)
-    numbers = vocabularies[0][1]
-    size = len(tensors[SHARED if shared else SOURCE])
-    for where, pieces in vocabularies:
-        if "</s>" not in pieces or pieces["</s>"] != numbers["</s>"]:
-            raise RunError(f"{where}: has no piece '</s>', or another number for it than the other side's")
-        pieces[PADDING] = size - 1
-    return Archive(MarianSettings(path, _settings(path, facts, size, numbers["</s>"], shared)), tensors, vocabularies)
+    return wiring == _PRE_NORM
 
 
-def _settings(path: Path, facts: dict[str, Any], size: int, end: int, shared: bool) -> dict[str, Any]:
-    """What Hugging Face's config.json says of such a model."""
-    decoder = path.parent / DECODER
-    searching = read_yaml(read_text(decoder), decoder) if decoder.is_file() else {}
-    layers = {"encoder_layers": "enc-depth", "decoder_layers": "dec-depth"}
-    heads = {f"{side}_attention_heads": "transformer-heads" for side in ("encoder", "decoder")}
-    widths = {f"{side}_ffn_dim": "transformer-dim-ffn" for side in ("encoder", "decoder")}
-    names = {"d_model": "dim-emb", "max_position_embeddings": "dim-emb", **layers, **heads, **widths}
+def _architecture(path: Path, facts: dict[str, Any], size: int, shared: bool) -> dict[str, Any]:
+    """What Hugging Face's config.json says of such a model, and the base of its positions, which it does not say."""
+    d_model, inner = whole(path, facts, "dim-emb"), whole(path, facts, "transformer-dim-ffn")
+    waves = d_model // 2
     return {
-        **{theirs: _number(path, facts, name) for theirs, name in names.items()},
+        "d_model": d_model,
+        "encoder_layers": whole(path, facts, "enc-depth"),
+        "decoder_layers": whole(path, facts, "dec-depth"),
+        **{f"{side}_attention_heads": whole(path, facts, "transformer-heads") for side in ("encoder", "decoder")},
+        "encoder_ffn_dim": inner,
+        "decoder_ffn_dim": whole(path, facts, "transformer-decoder-dim-ffn", 0) or inner,
         "activation_function": str(facts.get("transformer-ffn-activation", "swish")),
         "vocab_size": size,
         "decoder_vocab_size": size,
@@ -95,10 +146,35 @@ def _settings(path: Path, facts: dict[str, Any], size: int, end: int, shared: bo
         "scale_embedding": True,
         "pad_token_id": size - 1,
         "decoder_start_token_id": size - 1,
-        "eos_token_id": end,
-        "num_beams": _number(decoder, searching, "beam-size", 1),
-        "length_penalty": float(_number(decoder, searching, "normalize", 0)),
+        "max_position_embeddings": LONGEST,
+        # Of n waves the slowest has 10000 times the fastest one's length there, and 10000^((n - 1) / n) times in the
+        # paper: the same as the paper's formula with this base.
+        "position_base": 10000.0 ** (waves / (waves - 1)) if waves > 1 else 10000.0,
     }
+
+
+def _search(decoder: Path, searching: dict[str, Any], unknown: int | None) -> dict[str, Any]:
+    """The search that Marian's decoder makes by default, as generation_config.json would tell of it."""
+    if real(decoder, searching, "word-penalty", 0):
+        raise RunError(
+            f"{decoder}: word-penalty is {shown(searching['word-penalty'])}, and there is no such penalty here; set it"
+            " to 0, and steer the length by `normalize`"
+        )
+    suppressed = [] if unknown is None or _holds(searching, "allow-unk") else [[unknown]]
+    return {
+        "num_beams": whole(decoder, searching, "beam-size", 12),
+        "length_penalty": real(decoder, searching, "normalize", 0),
+        "shrinking": True,
+        "bad_words_ids": suppressed,
+        "max_length": LONGEST + 1,
+        "max_length_factor": real(decoder, searching, "max-length-factor", 3),
+    }
+
+
+def _padding_names() -> Iterator[str]:
+    """Names for the piece that is added: the usual one, and others where a vocabulary has it already."""
+    yield PADDING
+    yield from (f"<pad {number}>" for number in range(1 << 20))
 
 
 def _tensors(path: Path, arrays: dict[str, NDArray[Any]], shared: bool) -> dict[str, Tensor]:
@@ -131,16 +207,18 @@ def _tensors(path: Path, arrays: dict[str, NDArray[Any]], shared: bool) -> dict[
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    return torch.from_numpy(np.array(array, dtype=np.float32, order="C"))  # a copy that may be written to
 
 
 def _theirs(name: str) -> str:
     """Hugging Face's name for `encoder_l1_self_Wq` and its like; nothing for what is of no layer."""
+    if name in _TOP:
+        return _TOP[name]
     side, _, rest = name.partition("_l")
     number, _, part = rest.partition("_")
     if side not in ("encoder", "decoder") or not number.isdecimal() or number.startswith("0"):
         return ""
-    found = _PARTS.get(part, "")
+    found = _PARTS.get(part.removesuffix("_pre") if "_ln_" in part else part, "")
     if not found or (side == "encoder" and found.startswith("encoder_attn")):
         return ""
     return f"model.{side}.layers.{int(number) - 1}.{found}"
@@ -161,29 +239,11 @@ def _parts() -> Iterator[tuple[str, str]]:
 
 
 _PARTS = dict(_parts())
-
-
-def _vocabularies(path: Path, shared: bool) -> tuple[tuple[Path, dict[str, Any]], ...]:
-    """The file of each side, or the one for both, with the number of each piece."""
-    found = []
-    for pattern in ("*vocab.yml",) if shared else ("*src.vocab.yml", "*trg.vocab.yml"):
-        files = sorted(path.parent.glob(pattern))
-        if len(files) != 1:
-            raise RunError(
-                f"{path.parent}: has {len(files)} files {pattern} beside {path.name}; expected one, with the number of"
-                " each piece. Copy the model again, whole"
-            )
-        numbers = read_yaml(read_text(files[0]), files[0])
-        found.append((files[0], {piece: _number(files[0], numbers, piece) for piece in numbers}))
-    return tuple(found)
-
-
-def _number(where: Path, facts: dict[str, Any], name: str, default: int | None = None) -> int:
-    value = facts.get(name, default)
-    try:
-        return int(float(str(value)))
-    except (ValueError, OverflowError):
-        raise RunError(f"{where}: {name}: expected a number, got {value!r}; copy the model again") from None
+_TOP = {
+    f"{side}_top_ln_{theirs}": FINAL[side] + ours
+    for side in ("encoder", "decoder")
+    for theirs, ours in (("scale", ".weight"), ("bias", ".bias"))
+}
 
 
 def _holds(facts: dict[str, Any], name: str) -> bool:
@@ -191,4 +251,4 @@ def _holds(facts: dict[str, Any], name: str) -> bool:
 
 
 def _few(names: Any) -> str:
-    return ", ".join(list(names)[:3]) or "none"
+    return ", ".join(name[:60] for name in list(names)[:3]) or "none"

@@ -52,6 +52,8 @@ class Able:
                 yield f"{name} is '{kind_of(type(stack))}', expected transformer"
         if isinstance(model.decoder, TransformerDecoder) and not isinstance(model.decoder.wiring, Top):
             yield f"decoder.wiring is '{kind_of(type(model.decoder.wiring))}', expected top"
+        if isinstance(model.decoder, TransformerDecoder) and model.decoder.unnormed_past:
+            yield "decoder.unnormed_past is true, expected false (import the Marian model with --as-trained)"
 
     def _stack(self, name: str, stack: Stack) -> Iterator[str]:
         if stack.activation not in self.activations:
