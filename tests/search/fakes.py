@@ -85,13 +85,25 @@ def memory(numbers: list[int], lengths: list[int] | None = None, width: int | No
     return Memory((layer,), mask)
 
 
-def enumerate_all(model: Markov, number: int, limit: int, alpha: float) -> list[tuple[float, tuple[int, ...]]]:
+def wu_penalty(length: int, alpha: float) -> float:
+    """Wu et al. 2016, equation 14; `length` counts the end symbol."""
+    return float(((5 + length) / 6) ** alpha)
+
+
+def power_penalty(length: int, alpha: float) -> float:
+    """Marian's: log-probabilities are divided by length^alpha."""
+    return float(length**alpha)
+
+
+def enumerate_all(
+    model: Markov, number: int, limit: int, alpha: float, penalty: Callable[[int, float], float] = wu_penalty
+) -> list[tuple[float, tuple[int, ...]]]:
     """Every translation of at most `limit` tokens with its end symbol, by score."""
     found = []
     for length in range(limit):
         for tokens in itertools.product([token for token in range(V) if token not in (0, EOS)], repeat=length):
             log_prob = sum(model.log_probs(number, (*tokens, EOS)))
-            found.append((log_prob / ((5 + length + 1) / 6) ** alpha, tokens))
+            found.append((log_prob / penalty(length + 1, alpha), tokens))
     return sorted(found, reverse=True)
 
 
@@ -103,10 +115,13 @@ def plain_beam(
     alpha: float,
     n_best: int,
     bonus: Callable[[tuple[int, ...]], float] = lambda tokens: 0.0,
+    penalty: Callable[[int, float], float] = wu_penalty,
+    shrinking: bool = False,
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Beam search in plain Python that never stops before the limit. Finished hypotheses by score, at most n_best.
 
-    `bonus` is added to the score of what has ended, end symbol included.
+    `bonus` is added to the score of what has ended, end symbol included. A `shrinking` beam is as wide as it was less
+    what has ended, as in Marian.
     """
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     finished: list[tuple[float, tuple[int, ...]]] = []
@@ -117,8 +132,9 @@ def plain_beam(
             for token in range(1, V)
         ]
         candidates.sort(key=lambda pair: -pair[0])
-        candidates = candidates[: 2 * size]
-        finished += [(p / ((5 + step) / 6) ** alpha + bonus(t), t[:-1]) for p, t in candidates[:size] if t[-1] == EOS]
+        ended = [(p, t) for p, t in candidates[:size] if t[-1] == EOS]
+        finished += [(p / penalty(step, alpha) + bonus(t), t[:-1]) for p, t in ended]
+        size -= len(ended) if shrinking else 0
         live = [(p, t) for p, t in candidates if t[-1] != EOS][:size]
     return sorted(finished, reverse=True)[:n_best]
 

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import EOS, SYMBOLS, Markov, V, check_sound, close, enumerate_all, markov, memory, plain_beam
+from fakes import (
+    EOS,
+    SYMBOLS,
+    Markov,
+    V,
+    check_sound,
+    close,
+    enumerate_all,
+    markov,
+    memory,
+    plain_beam,
+    power_penalty,
+    wu_penalty,
+)
 
 from transduce.errors import ConfigError
 from transduce.search.limits import Limits
@@ -12,16 +25,18 @@ from transduce.search.paths import greatest
 from transduce.search.settings import Beam, Greedy
 
 ALPHAS = [-1.0, 0.0, 0.6, 1.0, 2.5]
+PENALTIES = {"gnmt": wu_penalty, "power": power_penalty}
 
 
+@pytest.mark.parametrize("normalization", PENALTIES)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_a_wide_beam_finds_the_best_of_all(alpha):
+def test_a_wide_beam_finds_the_best_of_all(alpha, normalization):
     sentences = 6
     model = markov(sentences, seed=11)
-    wide = Beam(size=400, length_penalty=alpha, n_best=20, limits=Limits(longest=5))
+    wide = Beam(400, alpha, n_best=20, limits=Limits(longest=5), length_normalization=normalization)
     found = wide.build()(model, memory(list(range(sentences))), SYMBOLS)
     for number in range(sentences):
-        truth = enumerate_all(model, number, limit=5, alpha=alpha)
+        truth = enumerate_all(model, number, limit=5, alpha=alpha, penalty=PENALTIES[normalization])
         assert [hypothesis.tokens for hypothesis in found[number]] == [tokens for _, tokens in truth[:20]]
         for hypothesis, (score, _) in zip(found[number], truth, strict=False):
             assert hypothesis.finished
@@ -31,15 +46,20 @@ def test_a_wide_beam_finds_the_best_of_all(alpha):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize(("size", "n_best"), [(1, 1), (2, 1), (3, 3), (5, 2)])
-def test_stopping_early_loses_nothing(alpha, size, n_best):
+@pytest.mark.parametrize("normalization", PENALTIES)
+@pytest.mark.parametrize("shrinking", [False, True])
+def test_stopping_early_loses_nothing(alpha, size, n_best, normalization, shrinking):
     sentences, limit = 25, 15
     model = markov(sentences, seed=12)
     model.tables[..., EOS] += 1
-    beam = Beam(size, alpha, n_best, Limits(longest=limit))
+    limits = Limits(longest=limit)
+    beam = Beam(size, alpha, n_best, limits, length_normalization=normalization, shrinking=shrinking)
     found = beam.build()(model, memory(list(range(sentences))), SYMBOLS)
-    assert model.sizes[-1] < size * sentences, "some sentence must have stopped early, or this shows nothing"
+    if (alpha, normalization) != (2.5, "power"):  # which would let almost any long path win
+        assert model.sizes[-1] < size * sentences, "some sentence must have stopped early, or this shows nothing"
     for number in range(sentences):
-        truth = plain_beam(model, number, limit, size, alpha, n_best)
+        penalty = PENALTIES[normalization]
+        truth = plain_beam(model, number, limit, size, alpha, n_best, penalty=penalty, shrinking=shrinking)
         finished = [hypothesis for hypothesis in found[number] if hypothesis.finished]
         assert [hypothesis.tokens for hypothesis in finished] == [tokens for _, tokens in truth]
         assert all(close(a.score, b) for a, (b, _) in zip(finished, truth, strict=True))
@@ -147,6 +167,7 @@ def test_an_impossible_model_still_gives_one_hypothesis():
     ("settings", "text"),
     [
         ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
+        ({"length_normalization": "wu"}, "length_normalization: expected 'gnmt' or 'power', got 'wu'"),
         ({"length_penalty": 7.0}, "length_penalty: expected a number from -5 to 5, got 7.0"),
         ({"length_penalty": float("nan")}, "length_penalty: expected a number from -5 to 5, got nan"),
         ({"n_best": 0}, "n_best: expected a whole number from 1 to the beam's size (4); raise size for more, got 0"),

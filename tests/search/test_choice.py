@@ -74,6 +74,7 @@ def tensors(board: Board) -> dict[str, Tensor]:
         Beam(4),
         Beam(3, n_best=3, length_penalty=-1.0, limits=Limits(shortest=2)),
         Beam(5, n_best=2, length_penalty=0.0, limits=Limits(forbid=(7,))),
+        Beam(3, n_best=2, length_penalty=1.0, length_normalization="power"),
     ],
     ids=str,
 )
@@ -96,7 +97,12 @@ def test_the_same_is_written(
         constants = by_kernel.constants
         if by_kernel.plan.beam:
             KERNELS.expand(
-                logits, by_kernel.board, constants.barred, constants.penalties, SYMBOLS.eos, by_kernel.plan.alpha
+                logits,
+                by_kernel.board,
+                constants.barred,
+                constants.penalties,
+                SYMBOLS.eos,
+                by_kernel.plan.penalty.grows,
             )
         else:
             KERNELS.follow(logits, by_kernel.board, constants.barred, SYMBOLS.eos)
@@ -112,6 +118,7 @@ def test_the_same_is_written(
     [
         (Greedy(), NOTHING, "follow"),
         (Beam(2), NOTHING, "expand"),
+        (Beam(2, shrinking=True), NOTHING, ""),
         (Sample(), NOTHING, ""),
         (Greedy(Limits(no_repeat=2)), NOTHING, ""),
         (Beam(2), Wishes(prefix=(5,)), ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def test_what_is_refused(override: str, expected: str) -> None:
 def test_a_run_may_choose_it_and_its_config_is_read_back() -> None:
     config = configs.load(Config, None, ["search=mbr", "search.candidates.temperature=0.8", "search.utility=bleu"])
     assert config.search == MinimumBayesRisk(Samples(temperature=0.8, samples=32), "bleu")
-    again = configs.parse(Config, configs.tomllib.loads(configs.dump(config)))
+    again = configs.parse(Config, tomllib.loads(configs.dump(config)))
     assert again == config
 
 

@@ -81,3 +81,11 @@ def test_what_cannot_be_written():
         spell(TOKENIZER, ["kein Haus"], ["Haus"])
     with pytest.raises(DataError, match="exclude: a blank word was given"):
         spell(TOKENIZER, [], [""])
+
+
+def test_a_word_of_which_normalization_leaves_nothing_is_blank():
+    """No piece writes a zero-width space, and every piece holds as much: excluded, nothing could be written."""
+    normalized = train(model="bpe", normalization="nmt_nfkc")
+    for name, words in (("include", (["\u200b"], [])), ("exclude", ([], ["Haus", "\u200b"]))):
+        with pytest.raises(DataError, match=f"{name}: a blank word was given; give words that can be seen, or none"):
+            spell(normalized, *words)

@@ -1,8 +1,9 @@
-"""Beam search with the length penalty of Wu et al. 2016, for all sentences of a batch at once.
+"""Beam search with a length penalty, for all sentences of a batch at once.
 
 A step ranks every continuation of a sentence's live paths together and takes the best 2 * size. Those among the first
 `size` that end are finished (the rest of the ends are dropped: a beam of 1 is then greedy search); the best `size` that
-go on live, and there are always so many since a path has one end. Shapes: B sentences, G groups, R = B * G rows still
+go on live, and there are always so many since a path has one end. A shrinking beam has one live path fewer from then on
+for each that is finished. Shapes: B sentences, G groups, R = B * G rows still
 searched (each a beam by itself), K paths of a row, n hypotheses kept, t tokens so far, V vocabulary.
 """
 
@@ -21,7 +22,7 @@ from transduce.model.contract import Memory, Stepwise, rows
 from transduce.search.constraints import Rule, checked, next_log_probs, rules_of
 from transduce.search.coverage import attention, coverage_penalty
 from transduce.search.diverse import Order, first_going, in_groups
-from transduce.search.hypothesis import Hypothesis, best_first, length_penalty
+from transduce.search.hypothesis import Hypothesis, best_first
 from transduce.search.lexical import Wanted
 from transduce.search.paths import Paths, Progress, best_of, greatest
 from transduce.search.settings import Beam
@@ -91,7 +92,7 @@ class BeamSearch:
     def _begin(self, longest: list[int], task: Task) -> Progress:
         """Nothing written: one live path a row, or the first step would find each continuation K times."""
         groups, device = self.beam.groups, task.real.device
-        size, kept = self.beam.size // groups, min(self.beam.n_best, self.beam.size // groups)
+        size = self.beam.size // groups
         sentence = torch.arange(len(longest), device=device).repeat_interleave(groups)
         source = task.real.shape[1] if self.beam.needs_attention else 0
 
@@ -103,12 +104,12 @@ class BeamSearch:
         live = nothing(max(size, task.wanted.most + 1))
         live.rank[:, 0] = 0
         slots = (task.wanted.needed.sum(1) + 1).clamp(min=size)[sentence]
-        return Progress(sentence, torch.tensor(longest, device=device)[sentence], slots, live, nothing(kept))
+        limits, finished = torch.tensor(longest, device=device)[sentence], nothing(self.beam.n_best)
+        return Progress(sentence, limits, slots, live, finished)
 
     def _penalties(self, longest: list[int], device: torch.device) -> Tensor:
         """The penalty of each length up to the longest. From one table, so that scores and bounds round alike."""
-        alpha = self.beam.length_penalty
-        return torch.tensor([length_penalty(length, alpha) for length in range(max(longest) + 2)], device=device)
+        return torch.tensor([self.beam.penalty(length) for length in range(max(longest) + 2)], device=device)
 
     def _step(self, progress: Progress, logits: Tensor, task: Task) -> tuple[Progress, Tensor]:
         """One token further: the paths after logits (R * K, V), and the parent (R, K) of each that lives."""
@@ -135,12 +136,17 @@ class BeamSearch:
         ends = candidates.first(size)
         scores = ends.rank / task.penalties[step + 1] + self._coverage(ends, sentence, task)
         scores = scores - INCOMPLETE * ~ends.standing.met.all(-1)
-        ends = dataclasses.replace(ends, rank=scores.masked_fill(~(ended[:, :size] & own), -torch.inf))
+        ending = ended[:, :size] & own
+        ends = dataclasses.replace(ends, rank=scores.masked_fill(~ending, -torch.inf))
+        slots = progress.slots
+        if self.beam.shrinking:
+            slots = slots - (ending & (candidates.rank[:, :size] > -torch.inf)).sum(1)
+            own = torch.arange(size, device=sentence.device) < slots[:, None]
         going = first_going(ended, size)
         after = candidates.take(going)
         after = dataclasses.replace(after, rank=after.rank.masked_fill(~own, -torch.inf))
         finished = best_of(progress.finished, ends, task.eos)
-        return dataclasses.replace(progress, live=after, finished=finished), parent.gather(1, going)
+        return dataclasses.replace(progress, slots=slots, live=after, finished=finished), parent.gather(1, going)
 
     def _ways(self, progress: Progress, task: Task) -> tuple[Sequence[Rule], Order]:
         """What this step may write, and how its continuations are ordered: with nothing to include by their totals."""
@@ -161,27 +167,47 @@ class BeamSearch:
         return coverage_penalty(paths.covered, task.real[sentence], self.beam.coverage)
 
     def _decided(self, progress: Progress, penalties: Tensor) -> Tensor:
-        """Rows (R,) at their limit, or whose live paths cannot beat the last of the n finished ones any more.
+        """Rows (R,) at their limit, or whose live paths cannot beat the last finished one that counts any more.
 
         Log-probabilities only fall, and coverage takes from a score. So no live path will score more than what it has
         now, divided by the penalty that flatters it most: the longest length's where the penalty grows with the length,
-        else the next one's. Groups leave together: what one writes bears on the next.
+        else the next one's. Groups leave together: what one writes bears on the next. Where the best of all groups are
+        fewer than n different hypotheses, they go on until each has n, of which the missing ones are taken.
         """
         step = progress.live.tokens.shape[2]
-        kindest = penalties[progress.longest] if self.beam.length_penalty >= 0 else penalties[step + 1]
+        kindest = penalties[progress.longest] if self.beam.penalty.grows else penalties[step + 1]
         bound = progress.live.rank.amax(1) / kindest
-        decided = (progress.finished.rank[:, -1] >= bound) | (progress.longest <= step)
-        return decided.view(-1, self.beam.groups).all(1).repeat_interleave(self.beam.groups)
+        ranks, limited = progress.finished.rank, progress.longest <= step
+        decided = ((ranks[:, self._own - 1] >= bound) | limited).view(-1, self.beam.groups).all(1)  # (B,)
+        if self._own < self.beam.n_best:
+            full = ((ranks[:, -1] >= bound) | limited).view(-1, self.beam.groups).all(1)
+            best = progress.finished.tokens[:, : self._own].reshape(len(decided), -1, step)  # (B, G * own, t)
+            for number in (decided & ~full).nonzero().flatten().tolist():
+                decided[number] = len(set(map(tuple, best[number].tolist()))) >= self.beam.n_best
+        return decided.repeat_interleave(self.beam.groups)
+
+    @property
+    def _own(self) -> int:
+        """How many hypotheses of a group stand in the result whatever the other groups found."""
+        return min(self.beam.n_best, self.beam.size // self.beam.groups)
 
     def _collect(self, left: list[Progress], task: Task) -> list[list[Hypothesis]]:
-        """The n best of each sentence; live paths at the limit only fill places that finished ones left empty."""
+        """The n best of each sentence; live paths at the limit only fill places that finished ones left empty.
+
+        Each group gives its best. Where groups give the same, the places are filled with what else they found.
+        """
         found: list[dict[tuple[int, ...], Hypothesis]] = [{} for _ in task.real]
+        more: list[list[Hypothesis]] = [[] for _ in task.real]
         for chunk in left:
-            kept = chunk.finished.rank.shape[1]
             finished, live = (self._read(paths, chunk.sentence, task) for paths in (chunk.finished, chunk.live))
             for place, sentence in enumerate(chunk.sentence.tolist()):
-                for hypothesis in [*finished[place], *live[place]][:kept]:
+                for hypothesis in finished[place][: self._own]:
                     found[sentence].setdefault(hypothesis.tokens, hypothesis)
+                more[sentence] += [*finished[place][self._own :], *live[place]]
+        for own, rest in zip(found, more, strict=True):
+            for hypothesis in sorted(rest, key=best_first):
+                if len(own) < self.beam.n_best:
+                    own.setdefault(hypothesis.tokens, hypothesis)
         return [sorted(own.values(), key=best_first)[: self.beam.n_best] for own in found]
 
     def _read(self, paths: Paths, sentence: Tensor, task: Task) -> list[list[Hypothesis]]:
@@ -191,7 +217,7 @@ class BeamSearch:
         return [
             sorted(
                 (
-                    Hypothesis.read(tokens, log_probs, task.eos, self.beam.length_penalty, coverage, whole)
+                    Hypothesis.read(tokens, log_probs, task.eos, self.beam.penalty, coverage, whole)
                     for tokens, log_probs, rank, coverage, whole in zip(*row, strict=True)
                     if rank > -math.inf
                 ),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from transduce.data.symbols import Symbols
 from transduce.model.contract import Room
-from transduce.search.hypothesis import Hypothesis, best_first
+from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, best_first
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,10 @@ class Board:
     sentence is decided (or nobody is in its slot). chosen (B, L + 1, K) holds for each place and path the token
     written there plus `radix` times the path it went on from; token_log_probs (B, L + 1, K) how probable it was. Line
     0, where nothing is written, takes what sentences write that are done. Of live paths cost (B, K) is minus the
-    log-probability, and ancestors (B, K, L) is as in contract.py. finished (B, n, 3) has the score of each finished
-    path (-inf: there is none), where it ended (place * K + path) and the log-probability of the end. What sentences
-    brought with them is kept as in `Arrivals`.
+    log-probability, width (B,) is how many there may be (fewer than K only in a shrinking beam), and ancestors
+    (B, K, L) is as in contract.py. finished (B, n, 3) has the score of each finished path (-inf: there is none), where
+    it ended (place * K + path) and the log-probability of the end. What sentences brought with them is kept as in
+    `Arrivals`.
     """
 
     newest: Tensor
@@ -71,6 +72,7 @@ class Board:
     chosen: Tensor
     token_log_probs: Tensor
     cost: Tensor
+    width: Tensor
     ancestors: Tensor
     finished: Tensor
 
@@ -97,6 +99,7 @@ class Board:
             chosen=whole(length + 1, paths),
             token_log_probs=real(length + 1, paths),
             cost=real(paths),
+            width=whole() + paths,
             ancestors=whole(paths, length),
             finished=real(kept, 3).double() - torch.inf,  # whole numbers and float32 both fit in float64
         )
@@ -113,6 +116,7 @@ class Board:
         paths = torch.arange(self.cost.shape[1], device=slots.device)
         self.cost.index_fill_(0, slots, torch.inf)
         self.cost[:, 0].index_fill_(0, slots, 0.0)
+        self.width.index_fill_(0, slots, self.cost.shape[1])
         self.ancestors.index_copy_(0, slots, paths[:, None].expand(len(slots), *self.ancestors.shape[1:]))
 
     def write(self, rows: Tensor, chosen: Tensor, log_probs: Tensor) -> None:
@@ -162,11 +166,11 @@ class Finding:
         lengths = (self.place + 1).repeat_interleave(paths).numpy()
         ends = (tokens == eos) & (np.arange(most) < lengths[:, None])
         ended = ends.any(1)
-        every = _written(tokens, log_probs, np.where(ended, ends.argmax(1) + 1, lengths), ended, 0.0)
+        every = _written(tokens, log_probs, np.where(ended, ends.argmax(1) + 1, lengths), ended, UNNORMALIZED)
         own = [every[first : first + paths] for first in range(0, len(every), paths)]
         return own if paths == 1 else [sorted(one, key=lambda hypothesis: -hypothesis.score) for one in own]
 
-    def beams(self, radix: int, alpha: float) -> list[list[Hypothesis]]:
+    def beams(self, radix: int, penalty: LengthPenalty) -> list[list[Hypothesis]]:
         """The n best of each sentence; live paths at the limit only fill places that finished ones left empty."""
         paths, kept = self.cost.shape[1], self.finished.shape[1]
         there = self.finished[..., 0] > -torch.inf  # (B, n)
@@ -181,11 +185,15 @@ class Finding:
         live = _ends(wanting, (self.place[:, None] + 1).expand_as(every), every)
         found: list[list[Hypothesis]] = [[] for _ in range(len(self.place))]
         for ends, lasts in ((finished, self.finished[..., 2][there].numpy()), (live, None)):
-            for sentence, hypothesis in zip(ends.sentence.tolist(), self._read(ends, lasts, radix, alpha), strict=True):
+            for sentence, hypothesis in zip(
+                ends.sentence.tolist(), self._read(ends, lasts, radix, penalty), strict=True
+            ):
                 found[sentence].append(hypothesis)
         return [own if len(own) == 1 else _best(own, kept) for own in found]
 
-    def _read(self, ends: Ends, lasts: NDArray[np.float64] | None, radix: int, alpha: float) -> list[Hypothesis]:
+    def _read(
+        self, ends: Ends, lasts: NDArray[np.float64] | None, radix: int, penalty: LengthPenalty
+    ) -> list[Hypothesis]:
         """Paths, walking back from where they ended. `lasts`: log-probabilities of their end symbols, or None."""
         chosen, log_probs, paths = self.chosen.numpy(), self.token_log_probs.numpy(), self.cost.shape[1]
         count, longest = len(ends.path), int(ends.place.max(initial=0))
@@ -199,7 +207,7 @@ class Finding:
         if lasts is not None:
             logs[np.arange(count), ends.place] = lasts
         ended = np.full(count, lasts is not None)
-        return _written(tokens, logs, ends.place + ended, ended, alpha)
+        return _written(tokens, logs, ends.place + ended, ended, penalty)
 
 
 def _written(
@@ -207,7 +215,7 @@ def _written(
     log_probs: NDArray[np.float32],
     lengths: NDArray[np.int64],
     ended: NDArray[np.bool_],
-    alpha: float,
+    penalty: LengthPenalty,
 ) -> list[Hypothesis]:
     """Of rows of tokens and log-probabilities (h, l), of which `lengths` (h,) count, with an end symbol where `ended`.
 
@@ -217,7 +225,7 @@ def _written(
     starts = np.arange(len(lengths)) * tokens.shape[1]
     rows = zip(starts.tolist(), (starts + lengths).tolist(), ended.tolist(), strict=True)
     return [
-        Hypothesis.written(all_tokens[start : end - has_end], all_log_probs[start:end], has_end, alpha)
+        Hypothesis.written(all_tokens[start : end - has_end], all_log_probs[start:end], has_end, penalty)
         for start, end, has_end in rows
     ]
 

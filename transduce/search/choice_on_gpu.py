@@ -70,8 +70,11 @@ def _read(logits, never, columns, there, held_back, EOS: tl.constexpr):
     return x, allowed & ((columns != EOS) | (held_back == 0))
 
 
-def expand(logits: Tensor, board: Board, never: Tensor, penalties: Tensor, eos: int, alpha: float) -> None:
-    """Beam search: from logits (B, K, V) as `Stepper._expand` goes on; penalties (L + 1,) are those of each length."""
+def expand(logits: Tensor, board: Board, never: Tensor, penalties: Tensor, eos: int, grows: bool) -> None:
+    """Beam search: from logits (B, K, V) as `Stepper._expand` goes on; penalties (L + 1,) are those of each length.
+
+    `grows`: longer paths are divided by more, so that the penalty of the longest bounds all scores.
+    """
     sentences, paths, vocabulary = logits.shape
     stretches = -(-vocabulary // STRETCH.value)
     rows = sentences * paths
@@ -86,7 +89,7 @@ def expand(logits: Tensor, board: Board, never: Tensor, penalties: Tensor, eos: 
         logits, never, tops, least, board.newest, board.place, board.done.view(torch.uint8), board.longest,
         board.shortest, board.chosen, board.token_log_probs, board.cost, board.ancestors, board.finished, penalties,
         vocabulary, logits.stride(1), stretches, board.ancestors.size(2),
-        PATHS=paths, KEPT=board.finished.size(1), EOS=eos, BY_LONGEST=alpha >= 0, EVERY=every,
+        PATHS=paths, KEPT=board.finished.size(1), EOS=eos, BY_LONGEST=grows, EVERY=every,
         COUNT=triton.next_power_of_2(2 * paths), SIZE=triton.next_power_of_2(paths),
         KEEP=triton.next_power_of_2(board.finished.size(1)), num_warps=max(4, min(16, every // 512)),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from transduce.model.contract import Held, Holding
 from transduce.search.board import Board, Finding
 from transduce.search.constraints import LOWEST, strike
 from transduce.search.diverse import first_going
-from transduce.search.hypothesis import Hypothesis, length_penalty
+from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy, Sample
@@ -40,17 +40,19 @@ STRETCH = 64  # tokens whose greatest is found first, so that few of them need b
 class Plan:
     """A search that can be done in fixed shapes: a beam of so many paths and hypotheses kept, or paths by themselves.
 
-    These take the most probable token, or draw as the settings `drawn` say (whose seed is not looked at).
+    These take the most probable token, or draw as the settings `drawn` say (whose seed is not looked at). A `shrinking`
+    beam gives up a place for each path that is finished.
     """
 
     beam: bool
     paths: int
     kept: int
-    alpha: float
+    penalty: LengthPenalty
     limits: Limits
     symbols: Symbols
     vocabulary: int
     drawn: Sample | None = None
+    shrinking: bool = False
 
     @classmethod
     def of(cls, search: Any, wishes: Sequence[Wishes], symbols: Symbols, vocabulary: int) -> Plan | None:
@@ -58,13 +60,13 @@ class Plan:
         if type(search) is MinimumBayesRisk:
             search = search.candidates
         if type(search) is Greedy:
-            plan = cls(False, 1, 0, 0.0, search.limits, symbols, vocabulary)
+            plan = cls(False, 1, 0, UNNORMALIZED, search.limits, symbols, vocabulary)
         elif type(search) in (Sample, Samples):
             drawn = replace(search, seed=0)
-            plan = cls(False, search.samples, 0, 0.0, search.limits, symbols, vocabulary, drawn)
+            plan = cls(False, search.samples, 0, UNNORMALIZED, search.limits, symbols, vocabulary, drawn)
         elif type(search) is Beam and search.groups == 1 and not search.coverage:
-            size, kept, alpha = search.size, search.n_best, search.length_penalty
-            plan = cls(True, size, kept, alpha, search.limits, symbols, vocabulary)
+            sizes = search.size, search.n_best, search.penalty
+            plan = cls(True, *sizes, search.limits, symbols, vocabulary, shrinking=search.shrinking)
         else:
             return None
         return plan if plan._serves(wishes) else None
@@ -97,7 +99,7 @@ class Plan:
     def read(self, finding: Finding) -> list[list[Hypothesis]]:
         """Hypotheses of sentences that are done, best first."""
         if self.beam:
-            return finding.beams(self.radix, self.alpha)
+            return finding.beams(self.radix, self.penalty)
         return finding.singles(self.symbols.eos)
 
 
@@ -126,7 +128,7 @@ class Constants:
         def count(*bounds: int) -> Tensor:
             return torch.arange(*bounds, device=board.place.device)
 
-        penalties = [length_penalty(written, plan.alpha) for written in range(length + 1)]
+        penalties = [plan.penalty(written) for written in range(length + 1)]
         never = torch.tensor(sorted({*plan.symbols.never, *plan.limits.forbid}), dtype=torch.int64)
         return cls(
             count(sentences),
@@ -169,7 +171,7 @@ class Stepper:
                 self.constants.barred,
                 self.constants.penalties,
                 self.plan.symbols.eos,
-                self.plan.alpha,
+                self.plan.penalty.grows,
             )
             return
         if kernels is not None:
@@ -185,9 +187,9 @@ class Stepper:
 
     @property
     def _simple(self) -> bool:
-        """Whether each path has one token to take, and what it may be does not hang on what is written."""
+        """Whether each path takes one token, which may be the same whatever is written, and no path is lost."""
         plan, board = self.plan, self.board
-        single = plan.beam or (plan.drawn is None and plan.paths == 1)
+        single = (plan.beam and not plan.shrinking) or (plan.drawn is None and plan.paths == 1)
         return single and not (plan.limits.no_repeat or board.exclude.numel() or board.prefix.size(1))
 
     def _allowed(self, log_probs: Tensor) -> Tensor:
@@ -255,18 +257,31 @@ class Stepper:
         own = log_probs.flatten(1).gather(1, places)
         parent, token = places // self.plan.radix, places % self.plan.radix
         ended = token == self.plan.symbols.eos
-        self._finish(parent[:, :size], costs[:, :size], own[:, :size], ended[:, :size])
+        self._finish(parent[:, :size], costs[:, :size], own[:, :size], self._ending(costs, ended))
 
         going = first_going(ended, size)
         board.write(constants.rows, places.gather(1, going), own.gather(1, going))
         torch.gather(token, 1, going, out=board.newest)
-        board.cost.copy_(torch.where(board.done[:, None], board.cost, costs.gather(1, going)))
+        left = costs.gather(1, going)
+        if self.plan.shrinking:
+            left = left.masked_fill(constants.paths[:, 0] >= board.width[:, None], torch.inf)
+        board.cost.copy_(torch.where(board.done[:, None], board.cost, left))
         before = constants.lines <= board.place[:, None, None]
         followed = board.ancestors.gather(1, parent.gather(1, going)[..., None].expand_as(board.ancestors))
         board.ancestors.copy_(torch.where(before, followed, constants.paths))
 
-        kindest = constants.penalties[board.longest if self.plan.alpha >= 0 else board.place + 1]
+        kindest = constants.penalties[board.longest if self.plan.penalty.grows else board.place + 1]
         board.close(board.finished[:, -1, 0] >= -board.cost.amin(1) / kindest)
+
+    def _ending(self, costs: Tensor, ended: Tensor) -> Tensor:
+        """Which of the best K continuations are finished now (B, K); a shrinking beam gives up their places."""
+        size, board = self.plan.paths, self.board
+        if not self.plan.shrinking:
+            return ended[:, :size]
+        ending = ended[:, :size] & (self.constants.paths[:, 0] < board.width[:, None])
+        lost = (ending & (costs[:, :size] < torch.inf)).sum(1)
+        board.width.sub_(lost.masked_fill(board.done, 0))
+        return ending
 
     def _finish(self, path: Tensor, costs: Tensor, own: Tensor, ended: Tensor) -> None:
         """The best of what is finished and of what ends now; of equals the older: all (B, K)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from transduce.data.symbols import Symbols
 from transduce.search.wishes import Wishes
@@ -17,9 +17,31 @@ if TYPE_CHECKING:
     from transduce.model.contract import Memory
 
 
-def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability is divided by: Wu et al. 2016, equation 14. `length` counts the end symbol."""
-    return float(((5 + length) / 6) ** alpha)
+LengthNormalization = Literal["gnmt", "power"]
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """What a log-probability is divided by, as a function of the length, which counts the end symbol.
+
+    "gnmt" is ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14), "power" is length^exponent, as in Marian,
+    fairseq, Hugging Face's transformers and CTranslate2.
+    """
+
+    exponent: float = 0.0
+    normalization: LengthNormalization = "gnmt"
+
+    def __call__(self, length: int) -> float:
+        base = (5 + length) / 6 if self.normalization == "gnmt" else max(length, 1)
+        return float(base**self.exponent)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a longer hypothesis is divided by more (or as much), so that the longest bounds all scores."""
+        return self.exponent >= 0
+
+
+UNNORMALIZED = LengthPenalty()
 
 
 @dataclass(frozen=True)
@@ -44,18 +66,18 @@ class Hypothesis:
         tokens: Sequence[int],
         token_log_probs: Sequence[float],
         eos: int,
-        alpha: float = 0.0,
+        penalty: LengthPenalty = UNNORMALIZED,
         coverage: float = 0.0,
         complete: bool = True,
     ) -> Hypothesis:
         """From what a search wrote: all of it, or as far as the first end symbol.
 
-        `alpha` is the length penalty's, `coverage` the penalty to add, `complete` whether all is there that must be.
+        `coverage` is the coverage penalty to add, `complete` whether all is there that must be.
         """
         ended = eos in tokens
         length = tokens.index(eos) + 1 if ended else len(tokens)
         own = tokens[: length - 1] if ended else tokens
-        return cls.written(own, token_log_probs[:length], ended and complete, alpha, coverage)
+        return cls.written(own, token_log_probs[:length], ended and complete, penalty, coverage)
 
     @classmethod
     def written(
@@ -63,13 +85,13 @@ class Hypothesis:
         tokens: Sequence[int],
         token_log_probs: Sequence[float],
         finished: bool,
-        alpha: float = 0.0,
+        penalty: LengthPenalty = UNNORMALIZED,
         coverage: float = 0.0,
     ) -> Hypothesis:
         """From tokens without end symbol and log-probabilities with it, where there is one."""
         parts = tuple(token_log_probs)
         log_prob = math.fsum(parts)
-        score = log_prob / length_penalty(len(parts), alpha) + coverage
+        score = log_prob / penalty(len(parts)) + coverage
         return cls(tuple(tokens), score, log_prob, finished, parts)
 
 

@@ -7,23 +7,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args
 
-from transduce.search.hypothesis import Search
+from transduce.search.hypothesis import LengthNormalization, LengthPenalty, Search
 from transduce.search.limits import Limits, require
 
+MOST_PATHS = 4096  # of one sentence, in any search: as in the native core (native/core.cpp)
 COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave float32
+
+
+def require_few(**counts: int) -> None:
+    """Refuse more paths of a sentence than any engine searches."""
+    for name, count in counts.items():
+        require(count <= MOST_PATHS, name, count, f"at most {MOST_PATHS:,}")
 
 
 @dataclass(frozen=True)
 class Beam:
     """The `size` best paths at each step, ranked at their end by log-probability / ((5 + length) / 6)^length_penalty.
 
+    With `length_normalization` "power" they are ranked by log-probability / length^length_penalty, as in Marian.
     `length` counts the end symbol; a penalty of 0 ranks by log-probability, more favours longer translations.
-    `n_best` hypotheses a sentence are returned, fewer only where the rules allow no more, or groups found the same.
-    With `groups` the beam falls into as many parts that search one after another at each step, a token less likely by
-    `diversity` for every path of an earlier part that takes it. `coverage` is the weight of the coverage penalty. Where
-    words must be included, the beam of a sentence has at least one place more than these have tokens.
+    With `shrinking` each finished path gives up its place in the beam, which ends when no place is left (Bahdanau et
+    al. 2015's search, and Marian's; Huang et al. 2017 compare the two).
+    `n_best` hypotheses a sentence are returned, all different, fewer only where the rules allow no more. With `groups`
+    the beam falls into as many parts that search one after another at each step, a token less likely by `diversity` for
+    every path of an earlier part that takes it; what two parts found alike is replaced by what else they found.
+    `coverage` is the weight of the coverage penalty. Where words must be included, the beam of a sentence has at least
+    one place more than these have tokens.
     """
 
     needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
@@ -35,9 +46,14 @@ class Beam:
     groups: int = 1
     diversity: float = 0.5
     coverage: float = 0.0
+    length_normalization: LengthNormalization = "gnmt"
+    shrinking: bool = False
 
     def __post_init__(self) -> None:
         require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require_few(size=self.size)
+        known = self.length_normalization in get_args(LengthNormalization)
+        require(known, "length_normalization", self.length_normalization, "'gnmt' or 'power'")
         require(-5 <= self.length_penalty <= 5, "length_penalty", self.length_penalty, "a number from -5 to 5")
         expected = f"a whole number from 1 to the beam's size ({self.size}); raise size for more"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
@@ -47,6 +63,11 @@ class Beam:
         require(strong, "diversity", self.diversity, "a log-probability of at least 0")
         covering = math.isfinite(self.coverage) and self.coverage >= 0
         require(covering, "coverage", self.coverage, "a weight of at least 0, such as 0.2, or 0 for no such penalty")
+
+    @property
+    def penalty(self) -> LengthPenalty:
+        """What log-probabilities of finished paths are divided by."""
+        return LengthPenalty(self.length_penalty, self.length_normalization)
 
     @property
     def needs_attention(self) -> bool:
@@ -110,6 +131,7 @@ class Sample:
         require(self.top_k >= 0, "top_k", self.top_k, "a number of tokens, or 0 for all")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
         require(self.samples >= 1, "samples", self.samples, "a whole number of at least 1")
+        require_few(samples=self.samples)
 
     @property
     def hypotheses(self) -> int:
@@ -145,6 +167,7 @@ class MaskPredict:
         require(self.iterations >= 1, "iterations", self.iterations, "a whole number of at least 1")
         candidates = self.length_candidates
         require(candidates >= 1, "length_candidates", candidates, "a whole number of at least 1")
+        require_few(length_candidates=candidates)
         expected = f"a whole number from 1 to length_candidates ({candidates}); raise those for more"
         require(1 <= self.n_best <= candidates, "n_best", self.n_best, expected)
 
@@ -185,6 +208,7 @@ class CTCCollapse:
 
     def __post_init__(self) -> None:
         require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require_few(size=self.size)
         expected = f"a whole number from 1 to the number of beginnings, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
 
@@ -221,6 +245,7 @@ class Joint:
 
     def __post_init__(self) -> None:
         require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require_few(size=self.size)
         require(0 <= self.weight <= 1, "weight", self.weight, "the CTC head's share of the score, from 0 to 1")
         expected = f"a whole number from 1 to the candidates of each kind, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)

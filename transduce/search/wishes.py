@@ -67,7 +67,7 @@ def spell(tokenizer: Tokenizer, include: Sequence[str], exclude: Sequence[str]) 
     """Words (or runs of words) as tokens of the target side. A word that cannot be written need not be excluded."""
     for name, words in (("include", include), ("exclude", exclude)):
         for word in words:
-            if not word.strip():
+            if not word.strip() or not tokenizer.spelling(word):  # a zero-width space has no piece at all
                 raise DataError(f"{name}: a blank word was given; give words that can be seen, or none")
     struck = {word: _shortest([*tokenizer.spellings(word), *_within(tokenizer, word)]) for word in exclude}
     wanted = tuple(_choice(tokenizer, word, struck) for word in dict.fromkeys(include))
