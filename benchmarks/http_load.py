@@ -84,6 +84,7 @@ class Answers:
     wrong: list[str] = field(default_factory=list)
     late: list[float] = field(default_factory=list)  # how late an open loop sent each request
     begun: float = field(default_factory=time.perf_counter)
+    again: int = 0  # times that a busy server was asked once more
 
     def add(self, status: int, seconds: float) -> None:
         self.statuses[status] += 1
@@ -170,15 +171,24 @@ class Client(asyncio.Protocol):
 
 
 async def closed_loop(
-    server: Server, clients: int, work: Iterator[tuple[str, Any]], check: Callable[[Any, bytes], bool], answers: Answers
+    server: Server,
+    clients: int,
+    work: Iterator[tuple[str, Any]],
+    check: Callable[[Any, bytes], bool],
+    answers: Answers,
+    persistent: bool = False,
 ) -> Answers:
-    """Each client asks again when it has its answer, until the work is done; 503 is asked again."""
+    """Each client asks the next when it has its answer, until the work is done; if `persistent`, 503 is asked again."""
 
     async def one() -> None:
         client = Client(server.host, server.port)
         for path, tree in work:
             begun = time.perf_counter()
             status, content = await client.post(path, tree)
+            while persistent and status == 503:
+                answers.again += 1
+                await asyncio.sleep(0.2)
+                status, content = await client.post(path, tree)
             answers.add(status, time.perf_counter() - begun)
             if status == 200 and not check(tree, content):
                 answers.wrong.append(f"{tree} {content[:200]!r}")

@@ -8,6 +8,8 @@
     python benchmarks/serving.py signals models/demo --times 50
     python benchmarks/serving.py hostile models/demo
     python benchmarks/serving.py memory models/demo --requests 100000
+    python benchmarks/serving.py load models/demo --mixed --requests 100000         # all endpoints and options
+    python benchmarks/serving.py shapes models/demo --requests 2000                 # hostile ones, one at a time
 
 Texts are lines of `--input`, or number words in English. Client and server share the machine: compare within a run.
 """
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from http_load import Answers, Client, Server, closed_loop, gauge, open_loop, serving, until
+from shapes import answers_alone, try_shapes
 
 from transduce.numbers import english
 
@@ -82,16 +85,31 @@ def is_model(word: str) -> bool:
 
 def load(options: argparse.Namespace) -> None:
     """Many clients, every answer checked."""
-    texts = texts_of(options, options.requests)
-    expected = offline(options, texts)
+    texts = [] if options.mixed else texts_of(options, options.requests)
+    expected = {} if options.mixed else offline(options, texts)
+    alone = answers_alone([word for word in options.models if is_model(word)], options) if options.mixed else {}
 
     def check(tree: Any, content: bytes) -> bool:
+        if options.mixed:
+            return json.loads(content) == alone[json.dumps(tree)][1]
         return answered(content) == expected[tree["text"]]
 
+    def work() -> Iterator[tuple[str, Any]]:
+        if not options.mixed:
+            yield from work_of(options, texts)
+        known, draw = [(path, json.loads(body)) for body, (path, _) in alone.items()], random.Random(4)
+        for number in range(options.requests if options.mixed else 0):
+            if number % max(1, options.requests // 10) == 0:
+                seen.append(server.memory)
+            yield draw.choice(known)
+
+    seen: list[float] = []
     with serving(words_of(options)) as server:
         answers = Answers()
-        asyncio.run(closed_loop(server, options.clients, work_of(options, texts), check, answers))
-        print(answers.told())
+        asyncio.run(closed_loop(server, options.clients, work(), check, answers, options.mixed))
+        print(answers.told() + (f"; {answers.again} times asked again after 503" if answers.again else ""))
+        if seen:
+            print("memory in MB, ten times: " + " ".join(f"{megabytes:.0f}" for megabytes in seen))
         print(f"{len(answers.wrong)} answers differ from offline ones; memory {server.memory:.0f} MB")
         for line in answers.wrong[:3]:
             print(line)
@@ -367,6 +385,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "signals": signals,
     "hostile": hostile,
     "memory": memory,
+    "shapes": lambda options: try_shapes(words_of(options), options),
 }
 
 
@@ -383,6 +402,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each load, of overload")
+    parser.add_argument("--mixed", action="store_true", help="of load: all endpoints, sizes and options")
+    parser.add_argument("--distinct", type=int, default=300, help="requests of load --mixed that differ")
+    parser.add_argument("--seed", type=int, default=6, help="of shapes")
+    parser.add_argument("--warm", type=int, default=48, help="documents before the first of shapes")
+    parser.add_argument("--verbose", action="store_true", help="of shapes: a line for each")
     parser.add_argument("--times", type=int, default=50, help="signals")
     parser.add_argument("--together", type=int, default=4, help="clients that go away at once, of disconnects")
     parser.add_argument("--turns", type=int, default=3, help="of throughput")

@@ -90,6 +90,15 @@ def test_a_word_without_pieces_has_no_link() -> None:
     assert join([Block(nothing, empty, merge(np.ones((0, 1), dtype=np.float32), nothing, empty))]).pharaoh() == ""
 
 
+def test_tokens_without_any_text_are_linked_to_nothing() -> None:
+    """A hypothesis may consist of a space alone."""
+    word, space = Grouped((4,), ("seven",), (0,)), Grouped((5,), (), (0,))
+    for source, target in ((word, space), (space, word), (space, space)):
+        block = Block(source, target, merge(np.ones((1, 1), dtype=np.float32), source, target))
+        assert block.weights.shape == (len(target.units), len(source.units))
+        assert join([block]) == Alignment(source.units, target.units, join([block]).weights)
+
+
 def test_parts_stand_one_after_the_other_and_cut_words_are_mended() -> None:
     def block(source: str, target: str) -> Block:
         sides = [
@@ -101,11 +110,11 @@ def test_parts_stand_one_after_the_other_and_cut_words_are_mended() -> None:
 
     found = join([block("a b", "x y"), block("c d", "z w")], [False, False])
     assert found.pharaoh() == "0-0 1-1 2-2 3-3"
-    assert np.array(found.weights).shape == (4, 4)
+    assert (found.strengths, found.weights) == ((1.0,) * 4, ())  # of parts there are links, and no matrix
     mended = join([block("a b", "x y"), block("c d", "z w")], [False, True])
     assert (mended.source, mended.target) == (("a", "bc", "d"), ("x", "yz", "w"))
     assert mended.pharaoh() == "0-0 1-1 2-2"
-    assert mended.weights[1] == (0.0, 2.0, 0.0)  # both halves look at it
+    assert mended.strengths == (1.0, 2.0, 1.0)  # both halves look at it
 
 
 def test_the_layer_is_the_one_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""Which source word each target word came from, read from a model's attention: matrices, links, Pharaoh lines.
+"""Which source word each target word came from, read from a model's attention: links, matrices, Pharaoh lines.
 
 A model attends from pieces to pieces; what reaches the pieces of a source word is added up, what leaves the pieces of a
 target word averaged, and every target word is linked to the source word that it looks at most.
@@ -7,7 +7,7 @@ Shapes: T target and S source pieces, or words once they are merged. Imports no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -24,24 +24,50 @@ Unit = Literal["words", "pieces"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """`weights[target][source]` says how much a unit of the target looks at each of the source; `links` are (source,
-    target), counted from 0, one for each target unit that looks at any. Units are words between white space, or pieces.
+    """Links between the units of a text and of its translation. Units are words between white space, or pieces.
+
+    `links` are (source, target), counted from 0, one for each target unit that looks at any source unit, and
+    `strengths` the weight of each link. `weights[target][source]` is the whole matrix: it exists for a text that the
+    model read at once. A text that was cut into parts has links alone, since its matrix grows with the square of its
+    length.
     """
 
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
     weights: tuple[tuple[float, ...], ...] = ()
     links: tuple[tuple[int, int], ...] = ()
+    strengths: tuple[float, ...] = ()
 
     @classmethod
-    def read(cls, source: Sequence[str], target: Sequence[str], weights: Floats) -> Alignment:
+    def read(cls, source: Sequence[str], target: Sequence[str], weights: Floats, dense: bool = True) -> Alignment:
         """Link each target unit to the first source unit of the greatest weight; weights (T, S)."""
-        best = [(int(row.argmax()), number) for number, row in enumerate(weights) if row.any()]
-        return cls(tuple(source), tuple(target), tuple(map(tuple, weights.tolist())), tuple(sorted(best)))
+        matrix = tuple(map(tuple, weights.tolist())) if dense else ()
+        return cls.linked(source, target, _strongest(weights), matrix)
+
+    @classmethod
+    def linked(
+        cls,
+        source: Sequence[str],
+        target: Sequence[str],
+        links: Iterable[tuple[int, int, float]],
+        weights: tuple[tuple[float, ...], ...] = (),
+    ) -> Alignment:
+        """From links (source, target, weight) in any order."""
+        found = sorted(links)
+        pairs, strengths = tuple((s, t) for s, t, _ in found), tuple(weight for *_, weight in found)
+        return cls(tuple(source), tuple(target), weights, pairs, strengths)
 
     def pharaoh(self) -> str:
         """The links as `0-0 1-2`, source first."""
         return " ".join(f"{source}-{target}" for source, target in self.links)
+
+
+def _strongest(weights: Floats) -> Iterator[tuple[int, int, float]]:
+    """The link (source, target, weight) of each target unit that looks at anything; weights (T, S)."""
+    if weights.size:
+        for number, (place, weight) in enumerate(zip(weights.argmax(1).tolist(), weights.max(1).tolist(), strict=True)):
+            if weight > 0:
+                yield place, number, weight
 
 
 @dataclass(frozen=True)
@@ -80,6 +106,8 @@ def merge(weights: Floats, source: Grouped, target: Grouped) -> Floats:
     """Attention between pieces (T, S) as attention between units."""
     import numpy as np
 
+    if not (source.units and target.units):  # tokens may have no text at all
+        return np.zeros((len(target.units), len(source.units)), dtype=np.float32)
     gathered = np.zeros((len(source.units), len(weights)), dtype=np.float32)
     np.add.at(gathered, list(source.unit), weights.T)
     merged = np.zeros((len(target.units), len(source.units)), dtype=np.float32)
@@ -98,20 +126,34 @@ class Block:
     weights: Floats
 
 
-def join(blocks: Sequence[Block], joined: Sequence[bool] = ()) -> Alignment:
-    """One alignment of a text translated in parts. `joined` says where a part goes on with a word of the one before."""
-    import numpy as np
+def join(blocks: Sequence[Block], joined: Sequence[bool] = (), dense: bool = True) -> Alignment:
+    """One alignment of a text translated in parts. `joined` says where a part goes on with a word of the one before.
 
+    The matrix is kept for a text of one part, where it is asked for as `dense`; no part is linked to another.
+    """
+    if len(blocks) == 1:
+        (block,) = blocks
+        return Alignment.read(block.source.units, block.target.units, block.weights, dense)
     source: list[str] = []
     target: list[str] = []
     places = []
+    cut: dict[int, dict[int, float]] = {}  # target words that two parts or more write: all of their weights
     for block, goes_on in zip(blocks, joined or [False] * len(blocks), strict=True):
+        end = len(target)
         places.append((_append(source, block.source.units, goes_on), _append(target, block.target.units, goes_on)))
-    weights = np.zeros((len(target), len(source)), dtype=np.float32)
+        if places[-1][1] < end:
+            cut[places[-1][1]] = {}
+    links: list[tuple[int, int, float]] = []
     for block, (left, top) in zip(blocks, places, strict=True):
-        height, width = block.weights.shape
-        weights[top : top + height, left : left + width] += block.weights
-    return Alignment.read(source, target, weights)
+        links += [(left + s, top + t, weight) for s, t, weight in _strongest(block.weights) if top + t not in cut]
+        seams = cut.keys() & {top, top + len(block.weights) - 1} if block.weights.size else ()
+        for number in seams:
+            for place, weight in enumerate(block.weights[number - top].tolist(), left):
+                cut[number][place] = cut[number].get(place, 0.0) + weight
+    for number, weights in cut.items():
+        best = max(weights, key=lambda place: (weights[place], -place), default=0)
+        links += [(best, number, weights[best])] if weights.get(best, 0.0) > 0 else []
+    return Alignment.linked(source, target, links)
 
 
 def _append(units: list[str], new: Sequence[str], joined: bool) -> int:

@@ -114,6 +114,34 @@ def test_all_of_it_as_json(toy: Toy) -> None:
         alive(toy.translator, TEXT, to="de", layer=3)
 
 
+def test_statistics_are_of_the_whole_tensor_and_not_of_the_part_shown() -> None:
+    """Recomputed from the weights: a picture is 128 columns wide at most, the tensors of this model are wider."""
+    tokenizers = random_runs.tokenizers()
+    torch.manual_seed(0)
+    size = tokenizers.target.size
+    built = Model(160, 0.0).build(tokenizers.source.size, size, tokenizers.shared).eval()
+    symbols = tokenizers.source.symbols, tokenizers.target.symbols
+    translator = Translator(TorchEngine(built, *symbols, "cpu"), tokenizers, Greedy())
+    found = json.loads(json.dumps(alive(translator, TEXT), allow_nan=False))["blocks"]
+    (x,), (p,) = found["input"]["tensors"], found["softmax"]["tensors"]
+    tokens = torch.tensor([*tokenizers.source.encode([TEXT])[0], tokenizers.source.symbols.eos])
+    with torch.no_grad():
+        expected = built.source_embedding(tokens).double()
+    assert x["shape"] == [len(tokens), 160]
+    assert (x["columns"], len(base64.b64decode(x["values"]))) == (128, 128 * len(tokens))
+    statistics = [float(f(expected)) for f in (torch.min, torch.max, torch.mean)] + [float(expected.std(correction=0))]
+    assert [x[name] for name in ("least", "most", "mean", "spread")] == pytest.approx(statistics, rel=1e-3)
+    # The probabilities of a row sum to one, so their mean is one in so many tokens, whichever of them are shown.
+    assert p["shape"][1] == size > len(p["columns"])
+    assert p["mean"] == pytest.approx(1 / size, rel=1e-3)
+    shown = np.frombuffer(base64.b64decode(p["values"]), np.uint8)
+    assert shown.max() == 255  # the greatest of all is among the likeliest
+    for block in ("encoder-attention", "decoder-attention", "decoder-cross"):
+        for head in (one for one in found[block]["tensors"] if one["name"].startswith("head")):
+            assert head["shape"] == [len(head["rows"]), len(head["columns"])]
+            assert head["mean"] == pytest.approx(1 / len(head["columns"]), rel=1e-3)
+
+
 def test_a_model_that_is_no_transformer_has_code_and_no_tensors() -> None:
     tokenizers = random_runs.tokenizers()
     config = Model(32, 0.0, encoder=RecurrentEncoder(1), decoder=RecurrentDecoder(1))

@@ -96,7 +96,15 @@ def toy_residual(toy: Toy) -> PreNorm | None:
     return PreNorm() if kind == "PreNormResidual" else None
 
 
-@pytest.mark.parametrize("search", [Beam(size=4, n_best=4), Beam(size=3, n_best=3, length_penalty=0.0), Greedy()])
+@pytest.mark.parametrize(
+    "search",
+    [
+        Beam(size=4, n_best=4),
+        Beam(size=3, n_best=3, length_penalty=0.0),
+        Beam(size=4, n_best=4, length_normalization="power", shrinking=True),
+        Greedy(),
+    ],
+)
 def test_the_tree_holds_what_the_search_kept_and_finished(search: Beam | Greedy, toy: Toy) -> None:
     size = search.size if isinstance(search, Beam) else 1
     own = inspect(toy.translator, TEXT, to="zh", search=search)
@@ -110,6 +118,8 @@ def test_the_tree_holds_what_the_search_kept_and_finished(search: Beam | Greedy,
     for step in range(nodes[-1].step):
         here = [node for node in nodes if node.step == step]
         kept = sorted((node.total for node in here if node.fate == "kept"), reverse=True)
+        if isinstance(search, Beam) and search.shrinking:
+            size -= sum(node.fate == "finished" for node in here)
         assert len(kept) == size
         going = [node.total for node in here if node.token != own.tokens[-1]]
         assert kept == pytest.approx(sorted(going, reverse=True)[:size])  # the best that do not end go on

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,22 +136,37 @@ def test_the_model_stands_back_behind_the_loop() -> None:
 
 
 def test_a_thread_waits_for_company_only_where_there_was_some() -> None:
-    recorder, batcher, _ = made(gather=1.0)
+    """A minute would be waited, if nobody came: what is answered at once did not wait."""
+    settings = SimpleNamespace(workers=1, gather=60.0, batch_tokens=10)
+    recorder = Recorder()
+    batcher = Batcher(recorder, settings, lambda *_: None)  # type: ignore[arg-type]
 
-    async def alone() -> Any:
-        return await asyncio.wait_for(batcher.run(Fake(), Sentence("ab"), 1), 0.5)  # type: ignore[arg-type]
+    def asked(text: str, tokens: int = 1) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(batcher.run(Fake(), Sentence(text), tokens))  # type: ignore[arg-type]
 
-    assert asyncio.run(alone()) == "ba"
-    batcher._company = True
+    async def until(holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not holds():
+                await asyncio.sleep(0.001)
 
-    async def both() -> None:
-        first = asyncio.ensure_future(batcher.run(Fake(), Sentence("cd"), 1))  # type: ignore[arg-type]
-        await asyncio.sleep(0.05)
-        await asyncio.gather(first, batcher.run(Fake(), Sentence("ef"), 10**6))  # type: ignore[arg-type]
+    async def run() -> None:
+        for text in ("ab", "cd"):  # one after the other, each alone
+            assert await asyncio.wait_for(asked(text), 30) == text[::-1]
+        first = await held_up(recorder, batcher)
+        several = [asked("ef"), asked("gh")]
+        await until(lambda: batcher.waiting == 2)
+        recorder.going.set()
+        await asyncio.gather(first, *several)
+        waits = asked("ij")
+        await until(lambda: batcher.gathering == 1 or len(recorder.batches) > 4)
+        assert not waits.done()
+        assert await asyncio.gather(waits, asked("kl", 9)) == ["ji", "lk"]  # now there is enough for a batch
+        lonely = asked("mn")
+        await until(lambda: batcher.gathering == 1 or len(recorder.batches) > 5)
+        await asyncio.to_thread(batcher.close)  # for which nobody waits either
+        assert await lonely == "nm"
 
-    asyncio.run(both())
-    batcher.close()
-    assert recorder.batches[0] == ["ab"]
-    assert sorted(text for batch in recorder.batches[1:] for text in batch) == ["cd", "ef"]
+    asyncio.run(run())
+    assert recorder.batches == [["ab"], ["cd"], ["wait"], ["ef", "gh"], ["ij", "kl"], ["mn"]]
     with pytest.raises(RuntimeError, match="closed"):
-        asyncio.run(alone())
+        asyncio.run(batcher.run(Fake(), Sentence("ab"), 1))  # type: ignore[arg-type]

@@ -223,6 +223,19 @@ def test_every_block_of_the_figure_tells_formula_code_and_tensors(open_page: Ope
     assert page.locator("[data-block=decoder-feed-forward]").get_attribute("aria-pressed") == "true"
 
 
+def test_a_picture_says_which_part_of_a_tensor_it_shows(open_page: OpenPage) -> None:
+    for language, said in (("en", "The picture shows {} of {} columns"), ("zh", "图中只显示 {} 列（共 {} 列）")):
+        page = open_page(f"/learn?text={TEXT}&to=de&lang={language}")
+        page.wait_for_selector(".tensor")
+        assert page.locator("#block .part").count() == 0  # attention of a narrow model is shown as a whole
+        page.locator("[data-block=softmax]").dispatch_event("click")
+        with page.expect_response("**/page/learn") as answer:
+            page.click("#ask .main")
+        (one,) = answer.value.json()["blocks"]["softmax"]["tensors"]
+        part = page.locator("#block .part").inner_text()
+        assert part.startswith(said.format(len(one["columns"]), one["shape"][1])), part
+
+
 def test_nobody_is_kept_out_of_the_explorer(open_page: OpenPage, axe: str) -> None:
     page = open_page("/explore?text=seven&to=de", bypass_csp=True)
     page.wait_for_selector(".thumb")

@@ -12,7 +12,7 @@ from transduce.server.failures import Refused
 from transduce.server.gate import CROWD, CROWD_TOKENS, FEW, SEVERAL, Gate
 from transduce.server.keys import MOST_ASKERS, Keys
 from transduce.server.settings import Settings
-from transduce.server.translating import Window, together
+from transduce.server.together import Window, together
 
 
 class Clock:
@@ -61,6 +61,24 @@ def test_the_gate_knows_how_fast_the_model_is() -> None:
         with gate.admit(20):
             pass
     assert gate.capacity == pytest.approx(20 * CROWD, rel=0.05)
+
+
+def test_the_gate_forgets_how_fast_the_model_was() -> None:
+    """Its estimate follows within some seconds of work, and not with a single slow batch."""
+    clock = Clock()
+    gate = Gate(100_000, 1.0, clock)
+
+    def work(seconds: float, tokens_a_second: int) -> float:
+        with gate.admit(1):
+            for _ in range(round(10 * seconds)):
+                clock.now += 0.1
+                gate.done(tokens_a_second // 10)
+        return gate.rate
+
+    assert work(60, 4000) == pytest.approx(4000, rel=0.05)
+    assert work(0.5, 400) > 3000
+    assert work(25, 400) == pytest.approx(400, rel=0.1)
+    assert gate.capacity == CROWD_TOKENS
 
 
 def turned_away(gate: Gate, times: int) -> int:

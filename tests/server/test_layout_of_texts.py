@@ -190,6 +190,7 @@ def test_tags_follow_their_words() -> None:
     ("html", "target", "links", "expected"),
     [
         ("the <b>red</b> car", ("▁das", "▁rot", "e", "▁Auto"), ((0, 0), (1, 1), (2, 3)), "das <b>rote</b> Auto"),
+        ("the <b>red</b> car", ("▁das", "▁un", "rot", "▁Auto"), ((0, 0), (1, 2), (2, 3)), "das <b>unrot</b> Auto"),
         ("the <b>red</b> <i>car</i>", ("▁das", "▁Rot", "auto"), ((0, 0), (1, 1), (2, 2)), "das <b>Rot</b><i>auto</i>"),
         ("the r<b>ed</b> car", ("▁das", "▁r", "ot"), ((0, 0), (2, 2)), "das r<b>ot</b>"),
         ("the <b>red</b> car", ("红", "车"), ((1, 0), (2, 1)), "<b>红</b>车"),

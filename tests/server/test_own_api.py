@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 import transduce
 from transduce.server import Served, Settings, application, shapes
+from transduce.server.keys import Keys
 
 ASKED = {"text": "sixty-two, eleven", "source": "en", "target": "de"}
 PAIR = {"source": "en", "target": "de", "texts": ["five", "sixty"], "translations": ["fünf", "sechzig"]}
@@ -24,7 +25,12 @@ def test_translations_with_all_that_can_be_asked(client: TestClient, served_tran
     assert (one["text"], one["score"], one["log_prob"]) == (expected.text, expected.score, expected.log_prob)
     assert [other["text"] for other in one["alternatives"]] == [other.text for other in expected.alternatives]
     assert expected.alignment is not None
-    assert one["alignment"]["links"] == [list(link) for link in expected.alignment.links]
+    (aligned,) = one["alignment"]  # of one sentence
+    assert aligned.keys() == {"source", "target", "links"}
+    assert (aligned["source"], aligned["target"]) == ([*expected.alignment.source], [*expected.alignment.target])
+    assert [(s, t) for s, t, _ in aligned["links"]] == list(expected.alignment.links)
+    for s, t, weight in aligned["links"]:
+        assert weight == pytest.approx(expected.alignment.weights[t][s], abs=1e-6)
     assert one["detected"] is None
 
 
@@ -125,11 +131,18 @@ def test_scores_alignments_and_attention(client: TestClient, served_translator: 
     aligned = client.post("/v1/align", json={**PAIR, "unit": "pieces", "layer": -1}).json()
     shapes.AlignAnswer.model_validate(aligned)
     matrices = served_translator.align(texts, translations, "de", "pieces", -1)
-    assert [one["weights"] for one in aligned["alignments"]] == [[list(row) for row in one.weights] for one in matrices]
+    for one, matrix in zip(aligned["alignments"], matrices, strict=True):
+        assert one.keys() == {"source", "target", "links"}
+        assert [(s, t) for s, t, _ in one["links"]] == list(matrix.links)
+        assert [weight for *_, weight in one["links"]] == pytest.approx(list(matrix.strengths), abs=1e-6)
+    one = {**PAIR, "texts": texts[:1], "translations": translations[:1], "unit": "pieces", "layer": -1, "matrix": True}
+    dense = client.post("/v1/align", json=one).json()
+    shapes.AlignAnswer.model_validate(dense)
+    assert dense["alignments"][0]["weights"] == [list(row) for row in matrices[0].weights]
     attention = client.post("/v1/attention", json=PAIR).json()
     shapes.AttentionAnswer.model_validate(attention)
     assert [len(one["layers"]) for one in attention["pairs"]] == [1, 1]
-    assert attention["pairs"][0]["layers"][0] == aligned["alignments"][0]["weights"]
+    assert attention["pairs"][0]["layers"][0] == dense["alignments"][0]["weights"]
     wrong = client.post("/v1/align", json={**PAIR, "layer": 7})
     assert (wrong.status_code, wrong.json()["error"][:6]) == (400, "layer:")
 
@@ -195,6 +208,9 @@ def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> 
         ("score", {"texts": ["five"]}, 422, "translations: expected one a text, got 1 texts and 2 translations"),
         ("score", {"source": "de"}, 400, "no model translates directly from de to de"),
         ("score", {"texts": ["five " * 900, "x"]}, 422, "texts: a pair of "),
+        ("align", {"matrix": True}, 422, "matrix: expected one pair with it, got 2; ask for each alone"),
+        ("translate", {"prefix": "fünf " * 900}, 422, "prefix: expected at most "),
+        ("translate", {f"field {i}": i for i in range(30)}, 422, "field 0: Extra inputs are not permitted"),
     ],
 )
 def test_refusals(path: str, changed: dict[str, Any], status: int, text: str, client: TestClient) -> None:
@@ -239,7 +255,9 @@ def test_a_deadline_ends_the_work(served_translator: transduce.Translator) -> No
 
 def test_keys_and_their_rate(served_translator: transduce.Translator) -> None:
     settings = Settings(keys=("one", "two"), requests_a_minute=2)
-    client = TestClient(application([Served("toy", served_translator, (("en", "de"),))], settings), "http://localhost")
+    app = application([Served("toy", served_translator, (("en", "de"),))], settings)
+    app.state.transduce.keys = Keys(settings.keys, settings.requests_a_minute, wrong_seconds=0.0)
+    client = TestClient(app, "http://localhost", client=("127.0.0.1", 50000))
 
     def ask(key: str) -> tuple[int, str]:
         answer = client.post("/v1/translate", json=ASKED, headers={"Authorization": f"Bearer {key}"} if key else {})

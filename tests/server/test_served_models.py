@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 from pathlib import Path
@@ -12,6 +13,7 @@ from cli_runner import Run, refused
 from starlette.testclient import TestClient
 
 import transduce
+from transduce.cli.serving import split_settings
 from transduce.errors import ConfigError
 from transduce.languages import find, name_of, pair_of
 from transduce.server import Served, Settings, application
@@ -142,3 +144,16 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
     Path("keys").write_text("# none\n")
     assert refused(run("serve", native_toy, "--api-keys", "keys")).startswith("keys: no API key in it")
     assert "cannot be read as a file of API keys" in refused(run("serve", native_toy, "--api-keys", "none"))
+
+
+def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest() -> None:
+    names = [field.name for field in dataclasses.fields(Settings)]
+    with pytest.raises(ConfigError) as caught:
+        split_settings(["charakters=3"], names)
+    assert str(caught.value).startswith(
+        "'charakters=3': no such setting; did you mean 'characters'?; settings here: characters, texts, "
+    )
+    assert str(caught.value).endswith("models are given as FOLDER or en-de=FOLDER")
+    words = ["en-de=models/a", "models/b", "characters=3", "de-en,en-fr=models/c", "a=b"]
+    folders = ["en-de=models/a", "models/b", "de-en,en-fr=models/c", "a=b"]
+    assert split_settings(words, names) == (folders, ["characters=3"])

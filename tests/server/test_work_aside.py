@@ -131,8 +131,8 @@ def test_others_are_answered_while_the_tables_of_languages_are_read(toy: Toy, mo
         assert not second.done()
         monkeypatch.setattr(detection, "_identifier", read)
         may_end.set()
-        for plans, _ in await asyncio.gather(first, second):
-            assert plans[0].source == "en"
+        for ready in await asyncio.gather(first, second):
+            assert ready.plans[0].source == "en"
 
     asyncio.run(both())
     state.close()

@@ -45,26 +45,35 @@ ORDER = ("x", "PE", "Q", "K", "V", "inner", "output", "logits", "p")
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A tensor (rows, columns) with names for its rows, and for columns that are tokens; `shape` is all of it."""
+    """A tensor (rows, columns) with names for its rows, and the columns of it that a picture shows.
+
+    `tokens` names the columns shown where they are entries of a vocabulary.
+    """
 
     name: str
-    shape: tuple[int, ...]
-    values: NDArray[np.float32]
+    whole: NDArray[np.float32]
     rows: tuple[str, ...]
-    columns: tuple[str, ...] = ()
+    columns: NDArray[np.int64]
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """The part that is shown."""
+        return self.whole[:, self.columns]
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers as bytes: 0 at the least, 255 at the greatest."""
-        least, most = float(self.values.min()), float(self.values.max())
+        """Statistics of the whole tensor; the part shown as bytes, 0 at the least of the whole, 255 at the greatest."""
+        exact = self.whole.astype(np.float64)
+        least, most = float(exact.min()), float(exact.max())
         scaled = (self.values - least) / max(most - least, 1e-9)
-        facts = {"least": least, "most": most, "mean": float(self.values.mean()), "spread": float(self.values.std())}
+        facts = {"least": least, "most": most, "mean": float(exact.mean()), "spread": float(exact.std())}
         return {
             "name": self.name,
-            "shape": self.shape,
+            "shape": self.whole.shape,
             "rows": self.rows,
-            "columns": self.columns or self.values.shape[1],
+            "columns": self.tokens or len(self.columns),
             "values": packed(scaled.astype(np.float32)),
-            **{name: round(value, 4) for name, value in facts.items()},
+            **{name: float(f"{value:.4g}") for name, value in facts.items()},
         }
 
 
@@ -228,7 +237,8 @@ def _arranged(
         rows = seen.source if block == "encoder-attention" else seen.read
         columns = seen.read if block == "decoder-attention" else seen.source
         for head, own in enumerate(heads[0].float().cpu().numpy()):
-            made[block].insert(3 + head, Shown(f"head {head}", tuple(heads.shape[1:]), own, rows, columns))
+            places = np.arange(own.shape[1])
+            made[block].insert(3 + head, Shown(f"head {head}", own, rows, places, columns))
     return {name: tuple(parts) for name, parts in made.items()}
 
 
@@ -238,8 +248,8 @@ def _from_source(block: str, part: str) -> bool:
 
 def _shown(name: str, tensor: Tensor, rows: tuple[str, ...], target: Tokenizer) -> Shown:
     """The first columns of a tensor (1, rows, columns); of a vocabulary those that are likely somewhere."""
-    values = tensor[0].float().cpu().numpy()
+    whole = tensor[0].float().cpu().numpy()
     if name in ("logits", "p"):
-        best = np.unique(np.argsort(-values, axis=1)[:, : math.ceil(WIDEST / 2 / len(values))])
-        return Shown(name, tuple(tensor.shape[1:]), values[:, best], rows, tuple(target.pieces(best.tolist())))
-    return Shown(name, tuple(tensor.shape[1:]), values[:, :WIDEST], rows)
+        best = np.unique(np.argsort(-whole, axis=1)[:, : math.ceil(WIDEST / 2 / len(whole))])
+        return Shown(name, whole, rows, best, tuple(target.pieces(best.tolist())))
+    return Shown(name, whole, rows, np.arange(min(WIDEST, whole.shape[1])))

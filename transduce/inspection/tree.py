@@ -21,7 +21,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.inspection.record import Fate, Node, Tree
 from transduce.model.contract import Memory, State, Stepwise, evaluating
 from transduce.search.constraints import Rule, next_log_probs, rules_of
-from transduce.search.hypothesis import length_penalty
+from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty
 from transduce.search.limits import Limits
 from transduce.search.wishes import Wishes
 
@@ -85,15 +85,16 @@ def grow(
     watched = Watched(model, rules, symbols.eos)
     with evaluating(cast("nn.Module", model)), torch.inference_mode():
         search.build()(watched, memory, symbols, [wishes], [key])
-    alpha = float(getattr(search, "length_penalty", 0.0))
-    return _Growing(tokenizer, symbols, alpha).of(watched.seen, chosen)
+    penalty: LengthPenalty = getattr(search, "penalty", UNNORMALIZED)
+    return _Growing(tokenizer, symbols, penalty, bool(getattr(search, "shrinking", False))).of(watched.seen, chosen)
 
 
 class _Growing:
-    """Nodes while they are made: `number` of each path, `total` of each path."""
+    """Nodes while they are made: `number` of each path, `total` of each path, `lost` places of a shrinking beam."""
 
-    def __init__(self, tokenizer: Tokenizer, symbols: Symbols, alpha: float) -> None:
-        self.tokenizer, self.eos, self.alpha = tokenizer, symbols.eos, alpha
+    def __init__(self, tokenizer: Tokenizer, symbols: Symbols, penalty: LengthPenalty, shrinking: bool) -> None:
+        self.tokenizer, self.eos, self.penalty = tokenizer, symbols.eos, penalty
+        self.shrinking, self.lost = shrinking, 0
         self.nodes: list[Node] = []
         self.number: dict[Path, int] = {(): -1}
         self.total: dict[Path, float] = {(): 0.0}
@@ -108,8 +109,11 @@ class _Growing:
     def _step(self, step: int, here: Seen, following: set[Path] | None) -> None:
         """All that was considered at one step; `following` are the paths gone on with, None at the last."""
         live = {path: row for row, path in enumerate(here.paths) if path in self.total}  # equal rows count once
-        width = len(here.paths)
-        ranked = self._ranked(live, here.log_probs, max(2 * width, FEWEST))
+        width = len(here.paths) - self.lost
+        ranked = self._ranked(live, here.log_probs, max(2 * len(here.paths), FEWEST))
+        if self.shrinking:  # paths that have lost their places are still read, but nothing comes of them
+            self.lost += sum(path[-1] == self.eos for path, log_prob in ranked[:width] if log_prob > -torch.inf)
+        left = len(here.paths) - self.lost
         known = {path for path, _ in ranked}
         kept = {path for path in following or () if path[:-1] in live and path not in known}  # a draw may be far down
         ranked += [(path, float(here.log_probs[live[path[:-1]], path[-1]])) for path in sorted(kept)]
@@ -122,9 +126,9 @@ class _Growing:
             fate: Fate = "pruned"
             if ended and place < width:
                 fate = "finished"
-            elif not ended and following is not None and path in following:
+            elif not ended and following is not None and path in following and not (self.shrinking and going >= left):
                 fate = "kept"
-            elif not ended and following is None and going < width:
+            elif not ended and following is None and going < left:
                 fate = "open"
             going += not ended
             self._add(path, step, log_prob, total, fate)
@@ -140,7 +144,7 @@ class _Growing:
         return [(path, log_prob) for _, path, log_prob in found[:count]]
 
     def _add(self, path: Path, step: int, log_prob: float, total: float, fate: Fate) -> None:
-        score = total / length_penalty(step + 1, self.alpha) if fate == "finished" else None
+        score = total / self.penalty(step + 1) if fate == "finished" else None
         (piece,) = self.tokenizer.pieces(path[-1:])
         self.nodes.append(Node(self.number[path[:-1]], step, path[-1], piece, log_prob, total, fate, score))
         self.number[path] = len(self.nodes) - 1

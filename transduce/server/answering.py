@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from transduce.errors import UserError
 from transduce.server.failures import Gone, Refused
+from transduce.server.reading import key_of, query_of
+from transduce.server.rendering import Json
 from transduce.server.state import State
 
 T = TypeVar("T")
 GONE = 499  # for the meter: nobody reads it
-
-
-class Json(Response):
-    """A tree as JSON in UTF-8."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+TOO_LONG = 413
 
 
 def state_of(request: Request) -> State:
     """What the application shares."""
     state: State = request.app.state.transduce
     return state
+
+
+async def asker_of(request: Request, fields: Mapping[str, list[Any]] | None = None) -> bytes:
+    """Who asks, if they may: refused where a key is needed and wrong, or used too often."""
+    state = state_of(request)
+    return await state.keys.admit(key_of(request, fields), state.proxies.address(request))
+
+
+async def check_insider(request: Request) -> None:
+    """Where keys are needed, what tells of the server itself is for programs on this machine and whoever has one."""
+    state = state_of(request)
+    if state.keys.required and not state.proxies.is_local(request):
+        await asker_of(request, query_of(request))
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -75,18 +82,40 @@ async def refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = Refused(error.status_code, _words(request, error), "http")
     assert isinstance(error, Refused)
-    answer = failed(request.url.path, error)
+    answer = failed(request.url.path, error, state_of(request).settings.body_seconds)
     if isinstance(allow := getattr(request.state, "allow", None), str):
         answer.headers["Allow"] = allow
     return answer
 
 
-def failed(path: str, error: Refused) -> Response:
-    """The answer to a request that is refused."""
+class Lingering(Json):
+    """An answer to a request whose body goes on: the rest is read and thrown away for some `seconds`.
+
+    A connection that is closed while the client still writes is reset, and the answer is lost with it.
+    """
+
+    seconds = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.seconds):
+                while (await receive()).get("more_body"):
+                    pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def failed(path: str, error: Refused, seconds: float = 0.0) -> Response:
+    """The answer to a request that is refused; the rest of a body that is too long is read for some `seconds`."""
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if error.close:
         headers["Connection"] = "close"
-    return Json(_told(path, error), error.status, headers)
+    kind = Lingering if error.status == TOO_LONG and error.close and seconds else Json
+    answer = kind(_told(path, error), error.status, headers)
+    if isinstance(answer, Lingering):
+        answer.seconds = seconds
+    return answer
 
 
 def _told(path: str, error: Refused) -> dict[str, str]:

@@ -13,11 +13,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from transduce.server import deepl, libretranslate, ours, pages
-from transduce.server.answering import Json, refused, state_of
+from transduce.server.answering import check_insider, refused, state_of
 from transduce.server.failures import Gone, Refused
 from transduce.server.meter import CONTENT_TYPE
 from transduce.server.middleware import Guard
 from transduce.server.models import Served
+from transduce.server.rendering import Json
 from transduce.server.settings import Settings
 from transduce.server.state import State
 
@@ -52,6 +53,7 @@ def _health() -> list[BaseRoute]:
         return Json({"status": "draining" if closed else "ready"}, 503 if closed else 200)
 
     async def metrics(request: Request) -> Response:
+        await check_insider(request)
         return Response(state_of(request).meter.text(), media_type=CONTENT_TYPE)
 
     return [Route("/livez", live), Route("/readyz", ready), Route("/metrics", metrics)]

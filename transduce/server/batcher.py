@@ -44,7 +44,9 @@ class Batcher:
     def __init__(self, translator: Translator, settings: Settings, told: Callable[[int, int, float], None]) -> None:
         self.translator, self.settings, self._told = translator, settings, told
         self.running = 0  # sentences in the model
+        self.gathering = 0  # threads that wait for more sentences
         self._waiting: deque[Job] = deque()
+        self._waiting_tokens = 0  # of all of them
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -61,6 +63,7 @@ class Batcher:
             if self._closed:
                 raise RuntimeError("this batcher is closed")
             self._waiting.append(job)
+            self._waiting_tokens += tokens
             self._start_threads()
             self._changed.notify()
         try:
@@ -99,7 +102,9 @@ class Batcher:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._company and not self._closed:
+                    self.gathering += 1
                     self._wait_for_company()
+                    self.gathering -= 1
                 batch = self._take()
                 if batch:
                     self._company = len(batch) > 1
@@ -110,7 +115,7 @@ class Batcher:
 
     def _wait_for_company(self) -> None:
         until = time.monotonic() + self.settings.gather
-        while sum(job.tokens for job in self._waiting) < self.settings.batch_tokens:
+        while self._waiting_tokens < self.settings.batch_tokens:
             left = until - time.monotonic()
             if left <= 0 or self._closed:
                 return
@@ -123,6 +128,7 @@ class Batcher:
         room = self.settings.batch_tokens
         while self._waiting and room > 0:
             job = self._waiting.popleft()
+            self._waiting_tokens -= job.tokens
             if job.stop.asked:
                 continue
             if batch and (job.work != batch[0].work or job.tokens > room):
@@ -133,6 +139,7 @@ class Batcher:
             batch.append(job)
             room -= job.tokens
         self._waiting.extendleft(reversed(passed))
+        self._waiting_tokens += sum(job.tokens for job in passed)
         if passed:
             self._changed.notify()  # another thread may begin with these
         return batch

@@ -9,9 +9,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from transduce.languages import base_of, find, name_of
-from transduce.server.answering import Json, state_of, unless_gone
+from transduce.server.answering import asker_of, state_of, unless_gone
 from transduce.server.failures import Refused
-from transduce.server.reading import Fields, address_of, key_of, read_fields
+from transduce.server.reading import Fields, read_fields
+from transduce.server.rendering import Json, rendered
 from transduce.server.settings import Settings
 from transduce.server.state import State
 from transduce.server.translating import Asked, translate
@@ -31,20 +32,21 @@ def routes() -> list[BaseRoute]:
     ]
 
 
-async def _fields(request: Request) -> tuple[State, Fields]:
+async def _fields(request: Request) -> tuple[State, Fields, bytes]:
+    """What is asked for, and by whom."""
     state = state_of(request)
     fields = await read_fields(request, state.settings)
     try:
-        state.keys.check(key_of(request, {"api_key": fields.get("auth_key", [""])}), address_of(request))
+        asker = await asker_of(request, {"api_key": fields.get("auth_key", [""])})
     except Refused as error:
         if error.code == "key":
             raise Refused(403, "Authorization failure, check auth_key", "key") from None
         raise
-    return state, fields
+    return state, fields, asker
 
 
 async def _translate(request: Request) -> Response:
-    state, fields = await _fields(request)
+    state, fields, asker = await _fields(request)
     texts = _texts(fields, state.settings)
     if fields.get("glossary_id", [None])[-1]:
         raise Refused(404, "Glossaries are not offered by this server", "glossary")
@@ -54,20 +56,18 @@ async def _translate(request: Request) -> Response:
         _target(state, fields),
         _format(fields),
         whole=_word(fields, "split_sentences") == "0",
+        asker=asker,
     )
     answers = await unless_gone(request, translate(state, asked))
-    return Json(
+    told = [
         {
-            "translations": [
-                {
-                    "detected_source_language": base_of(answer.source).upper(),
-                    "text": answer.text,
-                    "billed_characters": len(text),
-                }
-                for text, answer in zip(texts, answers, strict=True)
-            ]
+            "detected_source_language": base_of(answer.source).upper(),
+            "text": answer.text,
+            "billed_characters": len(text),
         }
-    )
+        for text, answer in zip(texts, answers, strict=True)
+    ]
+    return await rendered(lambda: {"translations": told}, sum(map(len, texts)))
 
 
 def _format(fields: Fields) -> Literal["text", "html"]:
@@ -123,7 +123,7 @@ def _word(fields: Fields, name: str) -> str:
 
 
 async def _languages(request: Request) -> Response:
-    state, fields = await _fields(request)
+    state, fields, _ = await _fields(request)
     kind = _word(fields, "type") if "type" in fields else "source"
     if kind not in ("source", "target"):
         raise Refused(400, "Value for 'type' not supported.", "type")
@@ -139,5 +139,5 @@ async def _languages(request: Request) -> Response:
 
 
 async def _usage(request: Request) -> Response:
-    state, _ = await _fields(request)
-    return Json({"character_count": state.characters, "character_limit": UNLIMITED})
+    state, _, asker = await _fields(request)
+    return Json({"character_count": state.characters[asker], "character_limit": UNLIMITED})

@@ -10,9 +10,10 @@ from starlette.routing import BaseRoute, Route
 
 from transduce.detection import Detected
 from transduce.languages import name_of
-from transduce.server.answering import Json, state_of, unless_gone
+from transduce.server.answering import asker_of, state_of, unless_gone
 from transduce.server.failures import Refused
-from transduce.server.reading import Fields, address_of, key_of, read_fields
+from transduce.server.reading import Fields, read_fields
+from transduce.server.rendering import Json, rendered
 from transduce.server.settings import Settings
 from transduce.server.state import State
 from transduce.server.swagger import document
@@ -35,14 +36,14 @@ def routes() -> list[BaseRoute]:
 async def _translate(request: Request) -> Response:
     state = state_of(request)
     fields = await read_fields(request, state.settings)
-    state.keys.check(key_of(request, fields), address_of(request))
+    asker = await asker_of(request, fields)
     texts, batch = _texts(fields, state.settings)
     source, target = (_word(fields, name) for name in ("source", "target"))
     form = _word(fields, "format", "text")
     if form not in ("text", "html"):
         raise Refused(400, f"{form} format is not supported", "format")
     wanted = _alternatives(fields, state.settings)
-    asked = Asked(texts, source, target, cast("Literal['text', 'html']", form), n_best=wanted + 1)
+    asked = Asked(texts, source, target, cast("Literal['text', 'html']", form), n_best=wanted + 1, asker=asker)
     answers = await unless_gone(request, translate(state, asked))
     found: dict[str, Any] = {"translatedText": _one_or_all([answer.text for answer in answers], batch)}
     if source == "auto":
@@ -51,13 +52,13 @@ async def _translate(request: Request) -> Response:
     if wanted:
         others = [[text for text, _, _ in answer.alternatives] for answer in answers]
         found["alternatives"] = _one_or_all(others, batch)
-    return Json(found)
+    return await rendered(lambda: found, sum(map(len, texts)) * (wanted + 1))
 
 
 async def _detect(request: Request) -> Response:
     state = state_of(request)
     fields = await read_fields(request, state.settings)
-    state.keys.check(key_of(request, fields), address_of(request))
+    await asker_of(request, fields)
     texts, _ = _texts(fields, state.settings)
     found = (await state.detecting()).detect(" ".join(texts))
     return Json([_as_json(one) for one in found if one.confidence or len(texts)])

@@ -7,13 +7,14 @@ server, every request is counted, and what goes wrong unforeseen is logged and a
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transduce.server.answering import GONE, Json, failed
+from transduce.server.answering import GONE, failed
 from transduce.server.failures import Refused
 from transduce.server.state import State
 
@@ -31,6 +32,8 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 CLOSE = (b"connection", b"close")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]*)(?::[0-9]{0,5})?")  # RFC 9110, section 7.2: name and port
+STRANGE_SITES = ("cross-site", "same-site")  # what a browser says of a page that is not our own
 
 
 class Guard:
@@ -67,23 +70,31 @@ class Guard:
 
     def _chosen(self, scope: Scope) -> ASGIApp:
         """Work for which there is no room is refused before any of it is read."""
-        if not self._known(scope):
-            return _misdirected
-        if scope["method"] == "POST" and scope["path"] in self._endpoints:
-            try:
-                self.state.gate.check()
-            except Refused as error:
-                return failed(scope["path"], error)
+        headers = Headers(scope=scope)
+        try:
+            self._check_host(headers)
+            if scope["method"] == "POST":
+                _check_site(headers)
+                if scope["path"] in self._endpoints:
+                    self.state.gate.check()
+        except Refused as error:
+            return failed(scope["path"], error)
         return self.app
 
-    def _known(self, scope: Scope) -> bool:
+    def _check_host(self, headers: Headers) -> None:
         """Whether the request is meant for us: a page elsewhere can have its own name lead to this address."""
+        given = headers.getlist("host") or [""]
+        match = _HOST.fullmatch(given[0])
+        if len(given) > 1 or match is None:
+            found = "several" if len(given) > 1 else repr(given[0][:100])
+            raise Refused(400, f"host: expected one name with or without a port, got {found}", "host", close=True)
         hosts = self.state.settings.hosts
-        host = Headers(scope=scope).get("host", "")
-        name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-        return not hosts or name.lower() in hosts
+        if hosts and match[1].lower() not in hosts:
+            text = "this server does not go by that name; start it with hosts=[...] to allow it"
+            raise Refused(421, text, "host")
 
 
-async def _misdirected(scope: Scope, receive: Receive, send: Send) -> None:
-    text = "this server does not go by that name; start it with hosts=[...] to allow it"
-    await Json({"error": text}, 421)(scope, receive, send)
+def _check_site(headers: Headers) -> None:
+    """Refuse what a page of another site sends: it could not read the answer, but have us work."""
+    if headers.get("sec-fetch-site", "").lower() in STRANGE_SITES:
+        raise Refused(403, "pages of other sites may not send requests to this server", "site")

@@ -186,7 +186,7 @@ def _deepl_tables() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, summary, told, asked in (
         ("/v2/languages", "Languages, as DeepL has them.", languages, body),
-        ("/v2/usage", "Characters translated since the start, as DeepL counts.", usage, {"type": "object"}),
+        ("/v2/usage", "Characters translated since the start, of this key.", usage, {"type": "object"}),
     ):
         post = _foreign(summary, asked, told, "Message")
         get = {name: value for name, value in post.items() if name != "requestBody"}
@@ -200,7 +200,8 @@ def _foreign(summary: str, given: dict[str, Any] | None, told: dict[str, Any], f
     errors = {**_ERRORS, "404": "Not offered."} if given else {}
     answers = {"200": {"description": summary, "content": _json(told)}}
     for status, text in errors.items():
-        if status not in ("422", "415"):
+        if status != "415":
+            text = "The request asks for more work than is allowed." if status == "422" else text
             answers[status] = {"description": text, "content": _json({"$ref": f"#/components/schemas/{failure}"})}
     if given:
         answers["415"] = {

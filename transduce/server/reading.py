@@ -50,6 +50,9 @@ async def read_json(request: Request, settings: Settings, model: type[M]) -> M:
     if _type_of(request) != "application/json":
         raise Refused(415, "content-type: expected application/json", "type")
     tree = parse_json(await read_body(request, settings))
+    if isinstance(tree, dict) and len(tree) > len(model.model_fields):  # thousands of errors would take long to list
+        name = next(name for name in tree if name not in model.model_fields)
+        raise Refused(422, f"{name[:100]}: Extra inputs are not permitted", "invalid")
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -58,7 +61,7 @@ async def read_json(request: Request, settings: Settings, model: type[M]) -> M:
 
 async def read_fields(request: Request, settings: Settings) -> Fields:
     """What a JSON object, a form or the query string says; a body overrules the query."""
-    found = _pairs(request.scope["query_string"])
+    found = query_of(request)
     body, kind = await read_body(request, settings), _type_of(request)
     if kind == "application/json" or kind.endswith("+json"):
         tree = parse_json(body) if body else {}
@@ -111,9 +114,9 @@ def key_of(request: Request, fields: Mapping[str, list[Any]] | None = None) -> s
     return given if isinstance(given, str) else ""
 
 
-def address_of(request: Request) -> str:
-    """Who asks, as far as the connection tells."""
-    return request.client.host if request.client else ""
+def query_of(request: Request) -> Fields:
+    """The fields of the query string."""
+    return _pairs(request.scope["query_string"])
 
 
 def _type_of(request: Request) -> str:

@@ -2,28 +2,42 @@
 
 SIGTERM and SIGINT close the gate at once: readiness says so, and new work is refused with words, for the server goes on
 listening; what was admitted is answered, and then the process ends with code 0. A second signal does not wait.
+SIGHUP has the API keys read again. Where file descriptors run out, accepting pauses and the log says so once a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
+import os
 import resource
+import signal
 import socket
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from transduce.errors import RunError
+from transduce.errors import RunError, UserError
 from transduce.server.state import State
 
 MOST_HEADER_BYTES = 32 << 10
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 REFUSED_SECONDS = 1.0  # for a connection too many to say something, and be told so
+BACKLOG = 2048  # connections that the system keeps waiting for us
+ACCEPTED = 64  # of these that are accepted at once, before anybody else has a turn
+SPARE_FILES = 16  # descriptors left for files of pages, and for connections that are told to go
+NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SILENCE = 60.0  # seconds between two lines about the same trouble
+log = logging.getLogger("transduce.server")
 
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\n"
@@ -106,6 +120,13 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._state = state
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, with words of our own where no connection can be accepted."""
+        asyncio.get_running_loop().set_exception_handler(Trouble())
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(BACKLOG)  # which uvicorn set to as many as are accepted at once
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
@@ -122,12 +143,33 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(app: Starlette, host: str, port: int) -> None:
-    """Run until a signal comes; says on standard error where it listens, and at the end what became of all requests."""
+class Trouble:
+    """What the loop says of errors nobody waits for: one line a minute while connections cannot be accepted.
+
+    asyncio itself stops accepting for a second then, but reports each of many attempts with a traceback.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._silent_until = clock, 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in NO_FILES:
+            loop.default_exception_handler(context)
+        elif self._clock() >= self._silent_until:
+            self._silent_until = self._clock() + SILENCE
+            log.error("no connection can be accepted (%s); allow more open files, or set connections lower", error)
+
+
+def serve(app: Starlette, host: str, port: int, read_keys: Callable[[], Sequence[str]] | None = None) -> None:
+    """Run until a signal comes; says on standard error where it listens, and at the end what became of all requests.
+
+    `read_keys` gives the API keys anew when SIGHUP comes.
+    """
     state: State = app.state.transduce
     listener = _listen(host, port)
-    limits = {"header_seconds": state.settings.header_seconds, "most_connections": state.settings.connections}
-    _allow_files(state.settings.connections + 256)
+    connections = _allowed_connections(state.settings.connections)
+    limits = {"header_seconds": state.settings.header_seconds, "most_connections": connections}
     config = uvicorn.Config(
         app,
         http=type("LimitedProtocol", (Protocol,), limits),
@@ -135,6 +177,7 @@ def serve(app: Starlette, host: str, port: int) -> None:
         lifespan="on",
         log_level="error",  # what strangers send is no news
         access_log=False,
+        backlog=ACCEPTED,
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=15,
@@ -142,24 +185,56 @@ def serve(app: Starlette, host: str, port: int) -> None:
     )
     for one in state.models.served:
         print(f"{one.name}: {', '.join(map('-'.join, one.pairs))}", file=sys.stderr)
-    name = f"[{host}]" if ":" in host else host
-    print(f"listening on http://{name}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
     logging.getLogger("transduce.server").addHandler(logging.StreamHandler())
     sys.setswitchinterval(0.0005)  # the loop waits for the threads of the models no longer than this
     gc.collect()
     gc.freeze()  # nor for a search of all that stays anyway
-    Server(config, state).run([listener])
+    with _rereading(state, read_keys):
+        name = f"[{host}]" if ":" in host else host
+        print(f"listening on http://{name}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+        Server(config, state).run([listener])
     gate = state.gate
     print(f"stopped: {gate.admitted} requests admitted, {gate.requests} left unanswered", file=sys.stderr, flush=True)
 
 
-def _allow_files(count: int) -> None:
-    """As many open files as connections need, where the system lets us."""
+@contextmanager
+def _rereading(state: State, read_keys: Callable[[], Sequence[str]] | None) -> Iterator[None]:
+    """Meanwhile SIGHUP has the API keys read again: requests under way go on, and a bad file changes nothing."""
+
+    def reread(number: int, frame: FrameType | None) -> None:
+        if read_keys is None:
+            log.warning("SIGHUP: there is no file of API keys to read again; start with --api-keys to have one")
+            return
+        try:
+            keys = read_keys()
+        except UserError as error:
+            log.error("SIGHUP: the API keys stay as they were: %s", error)
+            return
+        state.keys.replace(keys)
+        log.warning("SIGHUP: %d API keys were read", len(keys))
+
+    before = signal.signal(signal.SIGHUP, reread)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _allowed_connections(wanted: int) -> int:
+    """As many connections as the process may have open files for, which it asks the system for; says if fewer."""
+    count = wanted + 256
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (count if hard == resource.RLIM_INFINITY else min(count, hard), hard)
+        soft = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    free = count if soft == resource.RLIM_INFINITY else soft - len(os.listdir("/dev/fd"))
+    allowed = max(2, min(wanted, free - SPARE_FILES))
+    if allowed < wanted:
+        print(
+            f"connections: {wanted} lowered to {allowed}, since this process may have {soft} files open (ulimit -n)",
+            file=sys.stderr,
         )
+    return allowed
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -168,7 +243,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(2048)  # from now on who connects is kept waiting, and not refused
+        listener.listen(BACKLOG)  # from now on who connects is kept waiting, and not refused
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise RunError(f"{host}:{port}: cannot listen there ({why}); give another --host or --port") from None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transduce.errors import ConfigError
+from transduce.server.addresses import Proxies
 
 
 @dataclass(frozen=True)
 class Settings:
     """Limits of one request: `characters` of a text, `texts`, bytes of its `body`, `alternatives`, `seconds` until it
-    is answered, `body_seconds` for its body and `header_seconds` for its headers to arrive.
+    is answered, `body_seconds` for its body and `header_seconds` for its headers to arrive. `request_tokens` bound its
+    work, and `cells` the attention weights that it asks for: both are counted before any work begins.
 
     Limits of all: `connections` held open, and the gate: `queue_tokens` that are admitted and not done, or fewer where
     the model would take longer than `patience` seconds for them. `batch_tokens` go to the model together, by one of
@@ -18,12 +20,15 @@ class Settings:
     `pivot` is the language to go through where no model translates directly, "" for none. `keys` are asked for where
     there are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the
     names this server answers to (none: all), which keeps web pages from reaching it under a name of their own.
+    `proxies` are addresses or networks whose `X-Forwarded-For` is believed.
     """
 
     characters: int = 5000
     texts: int = 50
     body: int = 128 << 10
     alternatives: int = 5
+    request_tokens: int = 256 << 10
+    cells: int = 256 << 10
     seconds: float = 30.0
     body_seconds: float = 10.0
     header_seconds: float = 10.0
@@ -37,11 +42,12 @@ class Settings:
     keys: tuple[str, ...] = ()
     requests_a_minute: int = 0
     hosts: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         at_least = {
             "characters": 1, "texts": 1, "body": 1024, "alternatives": 0, "connections": 2, "queue_tokens": 1,
-            "batch_tokens": 1, "workers": 1, "requests_a_minute": 0,
+            "batch_tokens": 1, "workers": 1, "requests_a_minute": 0, "request_tokens": 1, "cells": 1,
         }  # fmt: skip
         for name, least in at_least.items():
             if getattr(self, name) < least:
@@ -53,3 +59,4 @@ class Settings:
             raise ConfigError(f"gather: expected seconds from 0 to 1, got {self.gather}")
         if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in self.keys):
             raise ConfigError("keys: expected visible ASCII characters without spaces, got a key that has others")
+        Proxies(self.proxies)

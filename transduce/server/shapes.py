@@ -20,14 +20,16 @@ class Strict(BaseModel):
 class TranslateRequest(Strict):
     """Texts to translate and what is asked of all of them."""
 
-    text: str | Annotated[list[str], Field(min_length=1)] = Field(description="A text, or a list of texts.")
+    text: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] = Field(
+        description="A text, or a list of texts."
+    )
     source: Code = Field("auto", description="Language code, or auto to find it out.")
     target: Code = Field(description="Language code.")
     format: Literal["text", "html"] = "text"
     n_best: int = Field(1, ge=1, description="Translations of each text, the best first.")
     beam: int = Field(0, ge=0, le=16, description="Beam size; 0 for the model's own search.")
     alignment: Literal["words", "pieces"] | None = Field(
-        None, description="Which source unit each target unit came from."
+        None, description="Which source unit each target unit came from, sentence by sentence."
     )
     prefix: str = Field("", description="How the translation must begin.")
     include: list[Word] = Field([], max_length=16, description="Words that must appear.")
@@ -41,8 +43,8 @@ class PairsRequest(Strict):
 
     source: Code
     target: Code
-    texts: list[str] = Field(min_length=1)
-    translations: list[str] = Field(min_length=1)
+    texts: list[str] = Field(min_length=1, fail_fast=True)
+    translations: list[str] = Field(min_length=1, fail_fast=True)
     model: Name = ""
 
 
@@ -53,6 +55,7 @@ class AlignRequest(PairsRequest):
     layer: int | None = Field(
         None, ge=-100, le=100, description="Decoder layer, -1 the last; null for the mean of all."
     )
+    matrix: bool = Field(False, description="The weights of all source units for each target unit too; of one pair.")
 
 
 class DetectRequest(Strict):
@@ -69,12 +72,17 @@ class Detection(BaseModel):
 
 
 class AlignmentShape(BaseModel):
-    """`weights[target][source]`, and links (source, target), counted from 0."""
+    """Units of a sentence and of its translation, and links (source, target, weight), counted from 0."""
 
     source: list[str]
     target: list[str]
-    weights: list[list[float]]
-    links: list[tuple[int, int]]
+    links: list[tuple[int, int, float]]
+
+
+class MatrixShape(AlignmentShape):
+    """The same of a given pair; `weights[target][source]` where `matrix` was asked for."""
+
+    weights: list[list[float]] | None = None
 
 
 class Alternative(BaseModel):
@@ -102,7 +110,7 @@ class TranslationShape(BaseModel):
     finished: bool = Field(description="False where the length limit cut the output.")
     detected: Detection | None
     alternatives: list[Alternative]
-    alignment: AlignmentShape | None
+    alignment: list[AlignmentShape] | None = Field(description="One a sentence, in the order of `sentences`.")
     before: str = Field(description="What stands before the first sentence: white space.")
     sentences: list[SentenceShape]
 
@@ -130,7 +138,7 @@ class ScoreAnswer(BaseModel):
 class AlignAnswer(BaseModel):
     """One alignment a pair."""
 
-    alignments: list[AlignmentShape]
+    alignments: list[MatrixShape]
 
 
 class AttentionAnswer(BaseModel):

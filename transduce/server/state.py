@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TypeVar
+from copy import copy
+from typing import Any, TypeVar
 
 from transduce.detection import Detector
 from transduce.search.wishes import Stop
+from transduce.server.addresses import Proxies
 from transduce.server.batcher import Batcher
 from transduce.server.gate import Gate
 from transduce.server.keys import Keys
 from transduce.server.meter import Meter
 from transduce.server.models import Models, Served
 from transduce.server.settings import Settings
+from transduce.translator import Translator
 
 T = TypeVar("T")
 
@@ -29,11 +33,13 @@ class State:
         self.gate = Gate(settings.queue_tokens, settings.patience)
         self.meter = Meter(self)
         self.keys = Keys(settings.keys, settings.requests_a_minute)
+        self.proxies = Proxies(settings.proxies)
         self.detector = Detector(self.models.known)
         self._detects = False
-        self.batchers = {one.name: Batcher(one.translator, settings, self._told) for one in served}
-        self.characters = 0  # translated since the start
+        self.batchers = {one.name: Batcher(_bounded(one.translator, settings), settings, self._told) for one in served}
+        self.characters: Counter[bytes] = Counter()  # translated since the start, by who asked
         self.layers: dict[str, int] = {}  # of each model's decoder, once somebody asked
+        self._made: dict[str, Any] = {}
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
     async def run(self, work: Callable[[Stop], T], tokens: int = 64) -> T:
@@ -60,6 +66,13 @@ class State:
             self._detects = True
         return self.detector
 
+    def once(self, name: str, make: Callable[[State], T]) -> T:
+        """What `make` gives for this state, made at the first call: for what is the same for everybody."""
+        if name not in self._made:
+            self._made[name] = make(self)
+        made: T = self._made[name]
+        return made
+
     def drain(self) -> None:
         """Let nobody in from now on; who is in is served."""
         self.gate.closed = True
@@ -74,3 +87,10 @@ class State:
     def _told(self, sentences: int, tokens: int, seconds: float) -> None:
         self.gate.done(tokens)
         self.meter.batch(sentences, tokens, seconds)
+
+
+def _bounded(translator: Translator, settings: Settings) -> Translator:
+    """The same model, with batches no larger than a server's: a long sentence is cut into parts, which fill some."""
+    found = copy(translator)
+    found.batch_tokens = min(translator.batch_tokens, settings.batch_tokens)
+    return found

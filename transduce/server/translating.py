@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from transduce.alignment import Alignment, Unit
 from transduce.detection import LIKELY, SURE, Detected
+from transduce.server.bounds import PASSES_ALIGNED, PASSES_TAGGED, check_work, width_of
 from transduce.server.failures import Refused
 from transduce.server.layout import Layout
-from transduce.server.markup import Passage, passages, placed
+from transduce.server.markup import MOST_TAGS, Passage, passages, placed
 from transduce.server.models import Hop, Models
 from transduce.server.state import State
+from transduce.server.together import MOST_TASKS, Window, together
 from transduce.server.work import Sentence, Translate
 from transduce.translation import Translation
 
-T = TypeVar("T")
-LONG = 2000  # characters
-Counts = dict[tuple[str, str], int]  # tokens, by model and sentence
+LONG = 2000  # characters,
+MANY = 8  # or texts: from so many on they are taken apart in a thread
+FEW_TASKS = 8  # the same of stretches between the tags of a sentence
+MANY_SENTENCES = 200  # of a text: from so many on they are put together in a thread
+Counts = dict[tuple[str, str], int]  # tokens, by model and sentence; "" stands for the prefix of translations
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request wants of its texts. `source` "auto" is found out; `whole` keeps sentences together."""
+    """What a request wants of its texts. `source` "auto" is found out; `whole` keeps sentences together.
+
+    `asker` is whose characters are counted.
+    """
 
     texts: tuple[str, ...]
     source: str
@@ -39,13 +45,19 @@ class Asked:
     exclude: tuple[str, ...] = ()
     whole: bool = False
     model: str = ""
+    asker: bytes = b""
+
+    @property
+    def width(self) -> int:
+        """How many times the usual work its search does."""
+        return width_of(self.n_best, self.beam)
 
 
 @dataclass(frozen=True)
 class Answer:
     """What became of a text; `alternatives` are (text, score, log-probability), `sentences` (source, text, space).
 
-    But for HTML, `before` and the text and space of all sentences are the whole.
+    But for HTML, `before` and the text and space of all sentences are the whole. `alignments` are one a sentence.
     """
 
     text: str
@@ -55,7 +67,7 @@ class Answer:
     finished: bool = True
     detected: Detected | None = None
     alternatives: tuple[tuple[str, float, float], ...] = ()
-    alignment: Alignment | None = None
+    alignments: tuple[Alignment, ...] = ()
     before: str = ""
     sentences: tuple[tuple[str, str, str], ...] = ()
 
@@ -76,38 +88,22 @@ class Plan:
         """All that will be translated."""
         return [one.text for one in self.pieces if isinstance(one, Passage)] if self.pieces else self.layout.texts
 
+    def passes(self, aligned: bool) -> Iterator[tuple[str, int]]:
+        """The same, each with how often the model reads it."""
+        for one in self.pieces:
+            if isinstance(one, Passage):
+                yield one.text, PASSES_TAGGED if one.tags else 1
+        for text in () if self.pieces else self.layout.texts:
+            yield text, PASSES_ALIGNED if aligned else 1
 
-class Window:
-    """Room for so many tokens under way; who does not fit waits for those before."""
 
-    def __init__(self, tokens: int) -> None:
-        self._free, self._all = tokens, tokens
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+@dataclass(frozen=True)
+class Prepared:
+    """A request that is ready for the gate: plans of all texts, tokens of their sentences, and all of its work."""
 
-    async def take(self, tokens: int) -> int:
-        """Wait for room; gives how much was taken, for more than there ever is takes all of it."""
-        tokens = min(tokens, self._all)
-        if self._waiting or self._free < tokens:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append((tokens, turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self.give(tokens)  # the turn had come
-                raise
-        else:
-            self._free -= tokens
-        return tokens
-
-    def give(self, tokens: int) -> None:
-        """Leave; who waited longest comes next."""
-        self._free += tokens
-        while self._waiting and (self._waiting[0][0] <= self._free or self._waiting[0][1].cancelled()):
-            wanted, turn = self._waiting.popleft()
-            if not turn.cancelled():
-                self._free -= wanted
-                turn.set_result(None)
+    plans: Sequence[Plan]
+    counts: Counts
+    work: int
 
 
 @dataclass
@@ -118,6 +114,7 @@ class Flow:
     asked: Asked
     window: Window
     counts: Counts
+    most: int = MOST_TASKS  # sentences of a text that are begun at a time
 
     async def answer(self, plan: Plan) -> Answer:
         """One text translated."""
@@ -128,9 +125,10 @@ class Flow:
         if plan.pieces:
             return await self._markup(plan)
         texts = plan.layout.texts
-        found = await together(
-            [self.sentence(text, plan.hops, self.asked.align, not i) for i, text in enumerate(texts)]
-        )
+        work = (self.sentence(text, plan.hops, self.asked.align, not i) for i, text in enumerate(texts))
+        found = await together(work, self.most)
+        if len(found) > MANY_SENTENCES:
+            return await asyncio.to_thread(self._joined, plan, texts, found)
         return self._joined(plan, texts, found)
 
     async def sentence(
@@ -148,6 +146,9 @@ class Flow:
         if not item.text.strip():
             return Translation("")
         tokens = self.counts.get((hop.served.name, item.text)) or count(hop, item.text)
+        if item.prefix:
+            tokens += self.counts.get((hop.served.name, ""), 0)
+        tokens *= self.asked.width
         taken = await self.window.take(tokens)
         try:
             found: Translation = await self.state.batchers[hop.served.name].run(work, item, tokens)
@@ -167,7 +168,7 @@ class Flow:
             all(one.finished for one in found),
             plan.detected,
             tuple(self._alternatives(plan, found)),
-            _side_by_side(aligned) if aligned and len(aligned) == len(found) else None,
+            tuple(aligned) if len(aligned) == len(found) else (),
             before,
             tuple((text, one.text, space) for text, one, space in zip(texts, found, spaces, strict=True)),
         )
@@ -185,7 +186,7 @@ class Flow:
         return others
 
     async def _markup(self, plan: Plan) -> Answer:
-        one = _in_a_row(await together([self._passage(piece, plan.hops) for piece in plan.pieces]))
+        one = _in_a_row(await together((self._passage(piece, plan.hops) for piece in plan.pieces), self.most))
         return Answer(one.text, plan.source, one.score, one.log_prob, one.finished, plan.detected)
 
     async def _passage(self, piece: str | Passage, hops: Sequence[Hop]) -> Translation:
@@ -199,13 +200,13 @@ class Flow:
                 replace(tag, at=max(0, min(tag.at - len(before), len(piece.text.strip())))) for tag in piece.tags
             ),
         )
-        found = await self.sentence(" ".join(bare.text.split()), hops, "pieces" if bare.tags else None)
-        text = placed(bare, found.text, found.alignment)
+        found, text = Translation(""), None
+        if len(bare.tags) <= MOST_TAGS:
+            found = await self.sentence(" ".join(bare.text.split()), hops, "pieces" if bare.tags else None)
+            text = placed(bare, found.text, found.alignment)
         if text is None:  # tags and words went different ways
-            flat = replace(self.asked, n_best=1)
-            parts = await together(
-                [Flow(self.state, flat, self.window, {})._passage(one, hops) for one in bare.stretches()]
-            )
+            flow = Flow(self.state, replace(self.asked, n_best=1), self.window, {})
+            parts = await together((flow._passage(one, hops) for one in bare.stretches()), FEW_TASKS)
             found = _in_a_row(parts)
             text = found.text
         return replace(found, text=before + text + "".join(texts))
@@ -221,16 +222,18 @@ def _in_a_row(parts: Sequence[Translation]) -> Translation:
     )
 
 
-async def prepared(state: State, asked: Asked) -> tuple[list[Plan], Counts]:
-    """The plans of all texts and their tokens; what is long is taken apart in a thread, for the loop must not wait."""
+async def prepared(state: State, asked: Asked) -> Prepared:
+    """A request taken apart, if it is not too much work; what is long in a thread, for the loop must not wait."""
 
-    def work() -> tuple[list[Plan], Counts]:
+    def work() -> Prepared:
         plans = planned(state, asked)
-        return plans, counted(plans)
+        counts = counted(plans)
+        return Prepared(plans, counts, check_work(cost(counts, plans, asked), state.settings))
 
     if asked.source == "auto":
         await state.detecting()
-    return await asyncio.to_thread(work) if sum(map(len, asked.texts)) > LONG else work()
+    long = sum(map(len, asked.texts)) + len(asked.prefix) > LONG or len(asked.texts) > MANY
+    return await asyncio.to_thread(work) if long else work()
 
 
 def planned(state: State, asked: Asked) -> list[Plan]:
@@ -275,10 +278,27 @@ def counted(plans: Sequence[Plan]) -> Counts:
     return {(hop.served.name, text): count(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences}
 
 
-def cost(counts: Counts, plans: Sequence[Plan], n_best: int) -> int:
-    """What a request asks of the gate; more hypotheses than a usual beam has cost more."""
-    every = ((hop.served.name, text) for plan in plans for hop in plan.hops for text in plan.sentences)
-    return max(1, sum(counts[one] for one in every) * max(1, n_best // 2))
+def cost(counts: Counts, plans: Sequence[Plan], asked: Asked) -> int:
+    """What a request asks of the gate: tokens, by how often the model reads them and how wide its search is."""
+    tokens = 0
+    for plan in plans:
+        for hop in plan.hops:
+            read = plan.passes(asked.align is not None)
+            tokens += sum(counts[hop.served.name, text] * times for text, times in read)
+        if plan.hops and asked.prefix:
+            last = plan.hops[-1]
+            counts[last.served.name, ""] = _prefix_tokens(last, asked.prefix)
+            tokens += counts[last.served.name, ""]
+    return max(1, tokens * asked.width)
+
+
+def _prefix_tokens(hop: Hop, prefix: str) -> int:
+    """How many tokens a translation must begin with, if the model can write so many."""
+    translator = hop.served.translator
+    found, most = len(translator.tokenizers.target.encode([prefix])[0]), 4 * translator.longest
+    if found > most:
+        raise Refused(422, f"prefix: expected at most {most} tokens, got {found}", "limit")
+    return found
 
 
 def count(hop: Hop, text: str) -> int:
@@ -288,38 +308,9 @@ def count(hop: Hop, text: str) -> int:
 
 async def translate(state: State, asked: Asked) -> list[Answer]:
     """Everything a request asks for, in order."""
-    plans, counts = await prepared(state, asked)
-    with state.gate.admit(cost(counts, plans, asked.n_best)) as share:
-        flow = Flow(state, asked, Window(share), counts)
-        answers = await together([flow.answer(plan) for plan in plans])
-    state.characters += sum(map(len, asked.texts))
+    ready = await prepared(state, asked)
+    with state.gate.admit(ready.work) as share:
+        flow = Flow(state, asked, Window(share), ready.counts, max(FEW_TASKS, MOST_TASKS // len(ready.plans)))
+        answers = await together(flow.answer(plan) for plan in ready.plans)
+    state.characters[asked.asker] += sum(map(len, asked.texts))
     return answers
-
-
-async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order. Where one fails, the others are cancelled first."""
-    if len(work) == 1:
-        return [await work[0]]
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-
-
-def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
-    """One alignment of sentences that stand one after the other: nothing links different ones."""
-    source = tuple(unit for one in alignments for unit in one.source)
-    target = tuple(unit for one in alignments for unit in one.target)
-    weights: list[tuple[float, ...]] = []
-    links: list[tuple[int, int]] = []
-    left = 0
-    for one in alignments:
-        after = len(source) - left - len(one.source)
-        links += [(left + s, len(weights) + t) for s, t in one.links]
-        weights += [(0.0,) * left + row + (0.0,) * after for row in one.weights]
-        left += len(one.source)
-    return Alignment(source, target, tuple(weights), tuple(links))

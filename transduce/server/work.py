@@ -40,6 +40,7 @@ class Translate:
             include=[list(item.include) for item in items],
             exclude=[list(item.exclude) for item in items],
             align=self.align,
+            dense=False,
             stops=stops,
         )
 
@@ -57,15 +58,17 @@ class Score:
 
 @dataclass(frozen=True)
 class Align:
-    """Where given translations look, in one decoder layer or all."""
+    """Where given translations look, in one decoder layer or all; links alone, or the whole matrix."""
 
     unit: Unit
     layer: int | None = None
+    matrix: bool = False
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[Stop]) -> list[Alignment]:
         """One alignment an item."""
         targets, languages = [item.prefix for item in items], [item.to for item in items]
-        return translator.align([item.text for item in items], targets, languages, self.unit, self.layer)
+        sources = [item.text for item in items]
+        return translator.align(sources, targets, languages, self.unit, self.layer, dense=self.matrix)
 
 
 Work = Translate | Score | Align

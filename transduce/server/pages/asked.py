@@ -9,20 +9,23 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from transduce.data.tokenizer import Tokenizer
 from transduce.inspection.alternatives import alternatives as find_alternatives
 from transduce.inspection.inspecting import Looking
 from transduce.inspection.inspecting import inspect as look
 from transduce.search.wishes import Stop
-from transduce.server.answering import Json, state_of, unless_gone
+from transduce.server.answering import asker_of, state_of, unless_gone
 from transduce.server.failures import Refused
 from transduce.server.models import Hop, Served
-from transduce.server.reading import address_of, key_of, read_json
+from transduce.server.reading import read_json
+from transduce.server.rendering import LARGE, Json, rendered
 from transduce.server.shapes import Code, Name, Strict
 from transduce.server.state import State
 
 S = TypeVar("S", bound=Strict)
 MOST_BEAM = 8
-MOST_TOKENS = 200  # of a sentence that is looked into
+MOST_TOKENS = 200  # of a sentence that is looked into,
+MOST_WRITTEN = 512  # and of its translation as far as it is given
 TOKENS_A_LOOK = 512  # that a look inside counts at the gate: it runs the model several times, alone
 
 
@@ -42,7 +45,7 @@ class LookAsked(Strict):
     model: Name
     to: str = Field("", max_length=20)
     beam: int = Field(4, ge=0, le=MOST_BEAM)
-    prefix: list[int] = Field([], max_length=512)
+    prefix: list[int] = Field([], max_length=MOST_WRITTEN)
 
 
 class LearnAsked(Strict):
@@ -56,7 +59,7 @@ class LearnAsked(Strict):
 
 async def _read(request: Request, model: type[S]) -> tuple[State, S]:
     state = state_of(request)
-    state.keys.check(key_of(request), address_of(request))
+    await asker_of(request)
     return state, await read_json(request, state.settings, model)
 
 
@@ -68,6 +71,9 @@ async def alternatives(request: Request) -> Response:
     hops = state.models.route(given.source, given.target)
     if not hops:
         return Json({"alternatives": []})
+    first, last = hops[0].served.translator.tokenizers, hops[-1].served.translator.tokenizers
+    _check_tokens(first.source, given.text, MOST_TOKENS, "sentence")
+    _check_tokens(last.target, given.before, MOST_WRITTEN, "beginning")
 
     def work(stop: Stop) -> list[dict[str, Any]]:
         text, last = _through(hops, given.text, stop)
@@ -101,7 +107,8 @@ async def inspect(request: Request) -> Response:
         )  # fmt: skip
         return seen.as_json()
 
-    return Json(await unless_gone(request, state.run(work, TOKENS_A_LOOK)))
+    seen = await unless_gone(request, state.run(work, TOKENS_A_LOOK))
+    return await rendered(lambda: seen, LARGE)
 
 
 async def learn(request: Request) -> Response:
@@ -115,9 +122,10 @@ async def learn(request: Request) -> Response:
         return alive(served.translator, given.text, given.to, given.layer, stop)
 
     try:
-        return Json(await unless_gone(request, state.run(work, TOKENS_A_LOOK)))
+        seen = await unless_gone(request, state.run(work, TOKENS_A_LOOK))
     except ModuleNotFoundError as error:
         raise Refused(501, f"this needs {error.name}: pip install 'transduce[train]'", "extra") from None
+    return await rendered(lambda: seen, LARGE)
 
 
 def _writes_stepwise(served: Served) -> bool:
@@ -130,10 +138,14 @@ def _model(state: State, name: str, text: str, to: str) -> Served:
     served = state.models.named(name) if name else state.models.served[0]
     if to and to not in served.tagged:
         raise Refused(400, f"to: {served.name} has no tag for {to!r}", "language")
-    tokens = len(served.translator.tokenizers.source.encode([text])[0])
-    if tokens > MOST_TOKENS:
-        raise Refused(413, f"the sentence has {tokens} tokens; at most {MOST_TOKENS} are looked into here", "limit")
+    _check_tokens(served.translator.tokenizers.source, text, MOST_TOKENS, "sentence")
     return served
+
+
+def _check_tokens(tokenizer: Tokenizer, text: str, most: int, what: str) -> None:
+    tokens = len(tokenizer.encode([text])[0])
+    if tokens > most:
+        raise Refused(413, f"the {what} has {tokens} tokens; at most {most} are looked into here", "limit")
 
 
 def _check_length(state: State, text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from transduce.server.answering import state_of
+from transduce.server.answering import check_insider, state_of
 from transduce.server.openapi import document
 from transduce.server.pages.shown import frame, key_field
 from transduce.server.pages.texts import WORDS, language_of
@@ -25,9 +25,10 @@ _LIMITS = (("minLength", "maxLength", " characters"), ("minItems", "maxItems", "
 
 async def reference(request: Request) -> Response:
     """All endpoints, by whose protocol they speak."""
+    await check_insider(request)
     state, language = state_of(request), language_of(request)
     words = WORDS[language]
-    described = document(state)
+    described = state.once("openapi", document)
     groups: dict[str, list[str]] = {"ours": [], "libretranslate": [], "deepl": [], "machines": []}
     for path, operations in described["paths"].items():
         for method, operation in operations.items():

@@ -76,6 +76,9 @@ WORDS: dict[str, dict[str, str]] = {
         "no_tensors": "No tensors to show for this block: the model is no Transformer, or runs without torch.",
         "working": "Working …",
         "shape": "shape",
+        "first_columns": "The picture shows the first {shown} of {all} columns; the numbers are of the whole tensor.",
+        "likely_columns": "The picture shows {shown} of {all} columns, the likeliest tokens of each row;"
+        " the numbers are of the whole tensor.",
         "inputs": "Inputs",
         "outputs": "Outputs (shifted right)",
         "probabilities": "Output probabilities",
@@ -151,6 +154,8 @@ WORDS: dict[str, dict[str, str]] = {
         "no_tensors": "此模型没有该模块的张量：它不是 Transformer，或在没有 torch 的情况下运行。",
         "working": "计算中……",
         "shape": "形状",
+        "first_columns": "图中只显示前 {shown} 列（共 {all} 列）；数值统计的是整个张量。",
+        "likely_columns": "图中只显示 {shown} 列（共 {all} 列），即各行最可能的词元；数值统计的是整个张量。",
         "inputs": "输入",
         "outputs": "输出（右移）",
         "probabilities": "输出概率",

@@ -47,6 +47,14 @@ function draw() {
       make("pre", { tabindex: "0", role: "region", "aria-label": `${code.file}:${code.line}` }, make("code", { text: code.text })))));
 }
 
+/** Which part of a tensor its picture shows; nothing where that is all of it. */
+function part(one, shown) {
+  const all = one.shape.at(-1);
+  if (shown === all) return [];
+  const text = Array.isArray(one.columns) ? words.likely_columns : words.first_columns;
+  return [make("p", { class: "part small faint", text: text.replace("{shown}", shown).replace("{all}", all) })];
+}
+
 /** A tensor as a picture: rows are tokens. Red is below zero, blue above, for what has both. */
 function tensor(one) {
   const columns = Array.isArray(one.columns) ? one.columns.length : one.columns;
@@ -75,7 +83,7 @@ function tensor(one) {
   labels.style.setProperty("--high", `${high}px`);
   return make("figure", { class: "tensor" },
     make("figcaption", {}, make("strong", { text: one.name }), make("span", { class: "small faint", text: `  ${words.shape} ${one.shape.join(" × ")}  ·  ${one.least} … ${one.most}, ø ${one.mean}, σ ${one.spread}` })),
-    make("div", { class: "picture" }, labels, make("div", { class: "scroll" }, canvas)), told);
+    make("div", { class: "picture" }, labels, make("div", { class: "scroll" }, canvas)), ...part(one, columns), told);
 }
 
 function signed(share) {

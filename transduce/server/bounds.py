@@ -1,0 +1,43 @@
+"""What one request may cost: its work in tokens, and the attention weights that it asks for.
+
+Both are counted from the texts before any of the work begins, and what is too much is refused.
+"""
+
+from __future__ import annotations
+
+from transduce.server.failures import Refused
+from transduce.server.settings import Settings
+
+CELLS_A_TOKEN = 64  # attention weights that count as much as a token at the gate
+PASSES_ALIGNED = 2  # of the model over a sentence: to translate it, and to see where it looked
+PASSES_TAGGED = 3  # over a passage with tags: the same, and once more in stretches where the tags cannot be placed
+
+
+def width_of(n_best: int, beam: int) -> int:
+    """How many times the usual work a search does: more hypotheses than a usual beam has cost more."""
+    return max(1, n_best // 2, beam // 4)
+
+
+def check_work(tokens: int, settings: Settings) -> int:
+    """The tokens, if a request may be that much work."""
+    if tokens > settings.request_tokens:
+        raise Refused(
+            422,
+            f"the request is {tokens:,} tokens of work, and at most {settings.request_tokens:,} are allowed (each"
+            " sentence counts for every model on its way, and more with alignment, tags, n_best or a large beam); send"
+            " fewer texts at a time",
+            "limit",
+        )
+    return tokens
+
+
+def check_cells(cells: int, settings: Settings, what: str = "the answer") -> int:
+    """The number of attention weights, if so many may be asked for."""
+    if cells > settings.cells:
+        raise Refused(
+            422,
+            f"{what} would take {cells:,} attention weights, and at most {settings.cells:,} are allowed; send shorter"
+            " texts, or fewer at a time",
+            "limit",
+        )
+    return cells
