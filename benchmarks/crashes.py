@@ -84,8 +84,8 @@ class Trainer:
 
     def start(self, folder: Path, save_every: int) -> BaseProcess:
         """Begin one life of the run in `folder`."""
-        settings = [*toys.TINY, *SETTINGS, f"data.folder={self.corpus}", f"training.save_every={save_every}"]
-        arguments = ["tiny", *settings, "--output", str(folder)]
+        own = (f"data.folder={self.corpus}", f"training.save_every={save_every}")
+        arguments = ["tiny", *toys.latest(*toys.TINY, *SETTINGS, *own), "--output", str(folder)]
         process = _FORKS.Process(target=_train, args=(arguments, f"{folder}.log"))
         process.start()
         return process

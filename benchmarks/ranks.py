@@ -58,7 +58,7 @@ class TorchGroup:
         self.size, self.folder = size, folder
         self.mark = f"{folder}-{os.getpid()}"
         launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={size}", f"--max-restarts={restarts}"]
-        settings = [*toys.TINY, *SETTINGS, *overrides, f"data.folder={corpus}", "--output", str(folder)]
+        settings = [*toys.latest(*toys.TINY, *SETTINGS, *overrides, f"data.folder={corpus}"), "--output", str(folder)]
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TRANSDUCE_GROUP": self.mark}
         with Path(f"{folder}.log").open("ab") as log:

@@ -93,21 +93,27 @@ def results() -> Results:
         RunResult("bad", 1, "killed by SIGKILL", 1),
         RunResult("bad", 2, "ValueError: no", 1),
     ]
-    plan = Plan("family", ("rnn", "big|one", "bad"), "rnn", "", ())
-    return summarise(plan, runs, "test", {"big|one": 0.004})
+    runs[4:4] = [RunResult("wide", seed, "", 1, trained(23.0), measured(25.0, 32.0, 12.0)) for seed in (1, 2)]
+    runs[4:4] = [RunResult("deep", seed, "", 1, trained(23.0), measured(25.0, 32.0, 12.0)) for seed in (1, 2)]
+    plan = Plan("family", ("rnn", "big|one", "deep", "wide", "bad"), "rnn", "", ())
+    return summarise(plan, runs, "test", {"deep": 0.02, "wide": 0.03})
 
 
 def test_table(results: Results) -> None:
-    head, rnn, big, bad = table_cells(results)
+    head, rnn, big, deep, wide, bad = table_cells(results)
     assert head[:5] == ["variant", "BLEU", "p", "chrF", "valid BLEU"]
     assert rnn[:5] == ["rnn", "22.50 ± 2.12", "baseline", "55.50 ± 0.00", "21.00 ± 1.41"]
     assert rnn[5:] == ["1,234,567", "160", "30 s", "50", "1,600", "3.00"]
-    assert big[:5] == ["big|one", "33.00", "0.004 *", "55.50", "30.00"]
+    assert big[:5] == ["big|one", "33.00", "one seed", "55.50", "30.00"]
+    assert (deep[2], wide[2]) == ("0.040 *", "0.040 *")  # Holm: twice the least, and no less for the next
+    assert [row.p_value for row in results.rows] == [None, None, 0.02, 0.03, None]
     assert bad == ["bad", "failed", *[""] * 9]
     assert length_cells(results) == [
         ["BLEU by source words", "1-9", "10-19"],
         ["rnn", "31.00", "11.00"],
         ["big|one", "34.00", "32.00"],
+        ["deep", "32.00", "12.00"],
+        ["wide", "32.00", "12.00"],
         ["bad", "", ""],
     ]
 
@@ -118,15 +124,37 @@ def test_no_baseline_no_p(results: Results) -> None:
 
 def test_markdown_and_notes(results: Results) -> None:
     text = as_markdown(results)
-    assert "| big\\|one | 33.00 | 0.004 * |" in text
+    assert "| big\\|one | 33.00 | one seed |" in text
     assert "Measured on the test split (60 sentences) with each run's own search, on cpu" in text
-    assert "p: paired bootstrap of the seeds' mean BLEU against rnn, two-sided" in text
+    assert (
+        "p: difference of mean BLEU from rnn, two-sided, over the choice of seeds and of sentences; Holm's correction"
+        " for the 2 variants tested; * below 0.05."
+    ) in text
+    assert "one seed: no test of training noise (big|one); differences are tested with several" in text
     assert "big|one: 1 of 2 runs failed; the figures are those of the others." in text
     assert "big|one, seed 2: failed: error: out of memory" in text
     assert "bad, seed 1: failed: killed by SIGKILL" in text
     assert "side by side" not in text
     runs = tuple(replace(run, side_by_side=2) for run in results.runs)
     assert "side by side" in as_markdown(summarise(Plan("f", ("rnn",), "", "", ()), runs, "test", {}))
+
+
+def test_one_seed_gets_no_test_and_no_star(tmp_path: Path) -> None:
+    chooser = random.Random(1)
+    references = [" ".join(chooser.choices("abcdefgh", k=8)) for _ in range(60)]
+    texts = {"base": [" ".join(["x", *text.split()[1:5], "y"]) for text in references], "good": references}
+    runs = tuple(PlannedRun(name, 1, Config()) for name in texts)
+    for run in runs:
+        (tmp_path / run.variant).mkdir()
+        lines = "".join(f"{text}\n" for text in texts[run.variant])
+        run.beside(tmp_path, "translated.txt").write_text(lines, encoding="utf-8")
+    plan = Plan("f", ("base", "good"), "base", "", runs)
+    p_values = compare_with_baseline(plan, tmp_path, {}, references)
+    made = [RunResult(name, 1, "", 1, trained(20.0), measured(21.0, 30.0, 10.0)) for name in texts]
+    text = as_markdown(summarise(plan, made, "test", p_values))
+    assert p_values == {}
+    assert "one seed: no test of training noise; differences are tested with several, such as seeds=[1,2,3]." in text
+    assert "*" not in text
 
 
 def test_what_is_built_on_other_runs_is_said_once(results: Results) -> None:
@@ -140,7 +168,18 @@ def test_what_is_built_on_other_runs_is_said_once(results: Results) -> None:
 
 def test_csv_and_json(results: Results) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(results))))
-    assert [row["variant"] for row in rows] == ["rnn", "rnn", "big|one", "big|one", "bad", "bad"]
+    assert [row["variant"] for row in rows] == [
+        "rnn",
+        "rnn",
+        "big|one",
+        "big|one",
+        "deep",
+        "deep",
+        "wide",
+        "wide",
+        "bad",
+        "bad",
+    ]
     assert (rows[1]["seed"], float(rows[1]["bleu"]), rows[1]["training_memory"]) == ("2", 24.0, str(3 << 30))
     assert (rows[3]["failure"], rows[3]["bleu"]) == ("error: out of memory", "")
     tree = json.loads(results.as_json())
@@ -185,13 +224,17 @@ def test_p_values_are_of_the_good_runs_against_the_baseline(tmp_path: Path) -> N
     chooser = random.Random(1)
     references = [" ".join(chooser.choices("abcdefgh", k=8)) for _ in range(60)]
     spoiled = [" ".join(["x", *text.split()[1:5], "y", "z"]) for text in references]
-    texts = {("base", 1): spoiled, ("good", 1): references, ("same", 1): spoiled}
-    runs = tuple(PlannedRun(variant, seed, Config()) for variant, seed in [*texts, ("good", 2)])
+    other = [" ".join(["x", *text.split()[1:6], "y"]) for text in references]
+    texts = {("base", 1): spoiled, ("base", 2): other, ("good", 1): references, ("good", 2): references}
+    texts |= {("same", 1): other, ("same", 2): spoiled, ("single", 1): references}
+    runs = tuple(PlannedRun(variant, seed, Config()) for variant, seed in [*texts, ("single", 2)])
     for run in runs[:-1]:
-        (tmp_path / run.variant).mkdir()
+        (tmp_path / run.variant).mkdir(exist_ok=True)
         lines = "".join(f"{text}\n" for text in texts[run.variant, run.seed])
         run.beside(tmp_path, "translated.txt").write_text(lines, encoding="utf-8")
-    plan = Plan("f", ("base", "good", "same"), "base", "", runs)
-    found = compare_with_baseline(plan, tmp_path, {"good, seed 2": "failed"}, references)
-    assert found == {"good": pytest.approx(1 / 1001), "same": 1.0}
-    assert compare_with_baseline(plan, tmp_path, {"good, seed 2": "", "base, seed 1": "failed"}, references) == {}
+    plan = Plan("f", ("base", "good", "same", "single"), "base", "", runs)
+    found = compare_with_baseline(plan, tmp_path, {"single, seed 2": "failed"}, references)
+    assert set(found) == {"good", "same"}
+    assert found["good"] == pytest.approx(0.1, abs=0.01)  # two seeds: clear as it is, not enough for a claim
+    assert found["same"] == 1.0
+    assert compare_with_baseline(plan, tmp_path, {"single, seed 2": "", "base, seed 1": "failed"}, references) == {}

@@ -11,7 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
 
 from transduce.errors import ConfigError, DataError
-from transduce.evaluation.significance import compare, seeds_p_value, verdict
+from transduce.evaluation.significance import compare, verdict
 
 WORDS = ["the", "a", "cat", "dog", "man", "house", "sees", "likes", "red", "blue", "old", "small", "quickly", "today"]
 
@@ -110,30 +110,6 @@ def test_wording_of_equality() -> None:
     found = verdict("BLEU", ("A", "B"), (20.0, 20.0), 0.001, 1000)
     assert found.text == "A and B are equal: both have 20.0 BLEU. No difference can be claimed."
     assert found.p_value == 1.0
-
-
-def test_means_over_seeds() -> None:
-    """Clearly different means, equal ones, and the same for the order of systems and seeds."""
-    good = [with_errors(REFERENCES, 0.1, seed) for seed in (2, 4, 5)]
-    bad = [with_errors(REFERENCES, 0.4, seed) for seed in (3, 6)]
-    assert seeds_p_value(good, bad, REFERENCES, BLEU(), samples=200) == pytest.approx(1 / 201)
-    assert seeds_p_value(good, good, REFERENCES, BLEU(), samples=200) == 1.0
-    close = [with_errors(REFERENCES, 0.12, seed) for seed in (7, 8, 9)]
-    first = seeds_p_value(good, close, REFERENCES, BLEU(), samples=200)
-    assert first == seeds_p_value(close[::-1], good, REFERENCES, BLEU(), samples=200)
-    assert 0.01 < first < 0.99
-
-
-@pytest.mark.slow
-def test_equal_systems_are_told_apart_about_one_time_in_twenty() -> None:
-    """Two systems of the same error rate: a test that holds its word claims a difference in 5 % of trials."""
-    texts = sentences(100, seed=11)
-    claims = 0
-    for trial in range(200):
-        first = [with_errors(texts, 0.2, seed=1000 + trial)]
-        second = [with_errors(texts, 0.2, seed=5000 + trial)]
-        claims += seeds_p_value(first, second, texts, BLEU(), samples=100) < 0.05
-    assert claims <= 22  # 11 %: with a true rate of 5 %, chance passes this once in ten thousand
 
 
 def test_errors() -> None:

@@ -23,7 +23,7 @@ from transduce.model.attention import Attention, Trace
 from transduce.model.contract import rows
 from transduce.model.convolutional import AddedPositions, ConvolutionalDecoder, ConvolutionalEncoder
 from transduce.model.norms import BatchNorm, BatchNormOverTokens
-from transduce.model.positions import Learned, RelativeBias, Rotary
+from transduce.model.positions import Learned, RelativeBias, Rotary, Sinusoidal
 from transduce.model.recurrent import Bahdanau, Cell, FixedVector, Look, RecurrentDecoder, RecurrentEncoder, Summary
 from transduce.model.scores import Score, Softmax, Weights
 from transduce.model.seq2seq import Decoder, Encoder, Model, Seq2Seq, Tying
@@ -123,6 +123,7 @@ def variants() -> Iterator[tuple[str, Model]]:
     yield "convolutional", replace(base, encoder=ConvolutionalEncoder(2, 3), decoder=ConvolutionalDecoder(2, 3))
     yield "uneven", replace(base, tie="none", decoder=uneven)
     yield "biased", replace(base, output_bias=True)
+    yield "unnormed-past", replace(base, decoder=replace(decoder, residual=PreNorm(), unnormed_past=True))
 
 
 VARIANTS = dict(variants())
@@ -429,6 +430,11 @@ def test_batching_changes_no_translation(pupil: Pupil, name: str) -> None:
         ),
         (lambda: Learned(longest=0), "longest: expected at least 1, got 0"),
         (lambda: Rotary(base=1.0), "base: expected a number above 1, got 1.0"),
+        (lambda: Sinusoidal(base=0.5), "base: expected a number above 1, got 0.5"),
+        (
+            lambda: TransformerDecoder(unnormed_past=True),
+            "unnormed_past: expected false, for it needs residual 'pre_norm' and weights 'softmax'",
+        ),
         (
             lambda: Model(d_model=24, encoder=TransformerEncoder(positions=Rotary())),
             "encoder.positions: 'rotary' turns pairs, and a head is 3 wide; make that even",

@@ -118,3 +118,23 @@ def test_a_mask_to_add_hides_as_a_mask_does() -> None:
     mask = torch.rand(2, 1, 5, 5) > 0.4
     mask[..., 0] = True
     torch.testing.assert_close(attend(query, key, value, hidden(mask, query.dtype)), attend(query, key, value, mask))
+
+
+def test_gradients_are_there_after_memory_was_set_aside() -> None:
+    """Joined maps are no parameters: a backward pass in eval mode goes through those that are."""
+    model = randomised(transformer(dict.fromkeys(PARTS, 0)))
+    tokens, mask = pad_sources([[5, 6, 7], [8, 9]], SYMBOLS)
+
+    def gradients() -> dict[str, Tensor | None]:
+        model.zero_grad()
+        state = model.start(model.encode(tokens, mask))
+        model.advance(torch.tensor([[2, 5, 6], [2, 7, 8]]), state)[0].square().sum().backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    expected = gradients()
+    assert model.reserve(ROOM) is not None
+    assert not model.training
+    found = gradients()
+    assert [name for name, gradient in found.items() if gradient is None] == []
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, msg=name)

@@ -31,7 +31,7 @@ SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
 FIRST, CHAIN, LENGTH, JUMPS = 4, 12, 10, 0.12
 BLANK = FIRST + CHAIN
 V = BLANK + 1
-STEPS = 350
+STEPS = 450
 REMEDIES: dict[str, InputsChoice] = {
     "scheduled sampling": ScheduledSampling(Linear(0.0, 0.75, STEPS // 2), temperature=1.0),
     "noise": InputNoise(replace=0.2),

@@ -189,6 +189,12 @@ def test_a_manifest_of_another_format_or_with_paths_is_refused(run: Path, monkey
     expect_fall_back(run, "manifest.json: not of format 1; it was written by another version of transduce")
 
 
+def test_a_state_that_is_no_mapping_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transduce.training.checkpoint.read_listed", lambda *_: b"[]")
+    with pytest.raises(RunError, match=r"state\.json: expected names and values"):
+        read_checkpoint(run / "checkpoints" / "step-00000200")
+
+
 def test_a_manifest_never_leads_out_of_its_folder(run: Path) -> None:
     outside = run / "secret"
     outside.write_bytes(b"x")

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import processes
 import pytest
+import torch
 import toys
 from snapshots import same
 
+from transduce.data.corpus import Corpus
+from transduce.training.average import average
 from transduce.training.checkpoint import step_folders
+from transduce.training.validate import validate
 
 pytestmark = pytest.mark.slow  # each process opens torch's transports
 
@@ -66,8 +70,9 @@ def together(size: int, corpus: Path, folder: Path, *settings: str) -> None:
         (2, ("model.encoder.norm=batch_norm", "model.decoder.norm=batch_norm", "training.accumulate=2")),
         (3, ("data.sampling=0.3", "objective=r_drop")),
         (2, ("model.heads=['ctc','length']", "objective.terms=[{kind='ctc',until=4}]")),
+        (2, ("training.accumulate=2", "model.dropout=0.2", "training.activation_checkpointing=true")),
     ],
-    ids=["two", "four", "accumulated", "rows", "few rows", "batch norm", "sampling", "heads"],
+    ids=["two", "four", "accumulated", "rows", "few rows", "batch norm", "sampling", "heads", "recomputed"],
 )
 def test_copies_do_as_one(corpus: Path, tmp_path: Path, size: int, settings: tuple[str, ...]) -> None:
     toys.run(corpus, tmp_path / "one", *SAME, *settings, STEADY)
@@ -81,13 +86,64 @@ def test_copies_do_as_one(corpus: Path, tmp_path: Path, size: int, settings: tup
         (2, ("training.ema=0.9", "training.clip=0.5", "training.accumulate=2")),
         (3, ("model.decoder.layers=2", "training.accumulate=2", "objective.inputs=scheduled_sampling")),
         (2, ("model.encoder.kind=recurrent", "model.decoder.kind=recurrent")),  # no blocks: the root alone
+        (2, ("model.decoder.layers=2", "training.activation_checkpointing=true")),
     ],
-    ids=["average", "rows", "recurrent"],
+    ids=["average", "rows", "recurrent", "recomputed"],
 )
 def test_pieces_do_as_one(corpus: Path, tmp_path: Path, size: int, settings: tuple[str, ...]) -> None:
     toys.run(corpus, tmp_path / "one", *SAME, *settings, STEADY)
     together(size, corpus, tmp_path / "many", *SAME, *settings, STEADY, "training.parallel=fsdp")
     expect_same(tmp_path / "many", tmp_path / "one")
+
+
+PRECISION = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from transduce.model.recurrent import Recurrence
+from transduce.model.transformer import EncoderBlock
+from transduce.objectives.cross_entropy import CrossEntropy
+
+def telling(forward):
+    def told(self, *inputs):
+        if self.training:
+            with Path(__file__).with_name(f"kinds.{os.environ['RANK']}").open("a") as file:
+                file.write("".join(f"{parameter.dtype}\\n" for parameter in self.parameters()))
+        return forward(self, *inputs)
+    return told
+
+for kind in (EncoderBlock, Recurrence):
+    kind.forward = telling(kind.forward)
+
+@dataclass(frozen=True)
+class Plain(CrossEntropy):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "gathered"),
+    [((), "torch.bfloat16"), (("model.encoder.kind=recurrent", "model.decoder.kind=recurrent"), "torch.float32")],
+    ids=["transformer", "recurrent"],
+)
+def test_in_pieces_whole_weights_are_gathered_in_bf16_and_sums_are_in_fp32(
+    corpus: Path, tmp_path: Path, settings: tuple[str, ...], gathered: str
+) -> None:
+    """Recurrences stay in fp32. What is saved is in fp32, and near to what one process learns in bf16."""
+    (tmp_path / "precision.py").write_text(PRECISION)
+    settings = (*SAME, STEADY, "training.precision=bf16", *settings)
+    objective = ("objective=precision:Plain", "training.parallel=fsdp")
+    ended = processes.train(2, corpus, tmp_path / "many", *settings, *objective, path=str(tmp_path))
+    assert ended.codes == [0, 0], ended.said
+    for rank in range(2):
+        assert set((tmp_path / f"kinds.{rank}").read_text().split()) == {gathered}
+    toys.run(corpus, tmp_path / "one", *settings)
+    mine, theirs = toys.final(tmp_path / "many"), toys.final(tmp_path / "one")
+    for stem, tensors in theirs.tensors.items():
+        for name, tensor in tensors.items():
+            assert mine.tensors[stem][name].dtype == tensor.dtype == torch.float32
+    found, wanted = toys.reports(tmp_path / "many"), toys.reports(tmp_path / "one")
+    assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in wanted], rel=2e-2)
 
 
 def test_any_number_goes_on_with_what_any_number_saved(corpus: Path, tmp_path: Path) -> None:
@@ -113,6 +169,47 @@ def test_stopped_and_resumed_is_as_never_stopped_to_the_bit(corpus: Path, tmp_pa
     assert [line["loss"] for line in toys.reports(tmp_path / "parts")] == [
         line["loss"] for line in toys.reports(tmp_path / "whole")
     ]
+
+
+COUNTING = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.training import validate
+
+class Counting(validate.Translator):
+    def __call__(self, texts, **settings):
+        with Path(__file__).with_name(f"texts.{os.environ.get('RANK')}").open("a") as file:
+            file.write(f"{len(texts)}\\n")
+        return super().__call__(texts, **settings)
+
+validate.Translator = Counting
+
+@dataclass(frozen=True)
+class Plain(CrossEntropy):
+    pass
+"""
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_validation_is_shared_and_its_figures_are_those_of_one(corpus: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    settings = ("validation.sentences=0", "validation.samples=10", "data.tokens=24", "training.steps=12")
+    several = (f"training.parallel={kind}", "validation.every=12", "training.average=2", "training.save_every=6")
+    run = tmp_path / "run"
+    objective = "objective=counting:Plain"
+    ended = processes.train(3, corpus, run, *settings, *several, objective, path=str(tmp_path))
+    assert ended.codes == [0, 0, 0], ended.said
+    shares = [[int(line) for line in (tmp_path / f"texts.{rank}").read_text().split()] for rank in range(3)]
+    assert shares == [[4, 4], [3, 3], [3, 3]]  # of ten texts: the last step's weights, and the average at the end
+    (last,), (end,) = toys.reports(run, "valid"), toys.reports(run, "finished")
+    config, opened = toys.config(corpus, *settings), Corpus.open(corpus)
+    model = config.model.build(*(side.size for side in (opened.tokenizers.source, opened.tokenizers.target)), True)
+    for prefix, found, steps in (("", last, [12]), ("average_", end, [6, 12])):
+        model.load_weights(average([step_folders(run)[step] for step in steps]))
+        for name, value in validate(model, opened, config, torch.device("cpu")).values.items():
+            assert found[f"{prefix}{name}"] == value  # to the bit: sums are added up in the same order
 
 
 def test_only_the_first_touches_the_run_folder(corpus: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ import torch
 import toys
 
 from transduce.data.batch import Batch, collate
+from transduce.data.share import Portion
 from transduce.data.symbols import Symbols
 from transduce.errors import RunError
 from transduce.objectives.base import Loss, Step
-from transduce.training.halving import halves
+from transduce.training.halving import Halving, halves
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 
@@ -99,3 +101,39 @@ def test_packed_halves_have_room_for_their_own() -> None:
     assert torch.equal(torch.cat((upper.target, lower.target)), batch.target)
     assert upper.room == lower.room == (256, 256)
     assert halves(replace(batch, room=(0, 0)))[0].room == (0, 0)
+
+
+def test_every_pass_of_a_step_draws_its_own_dropout() -> None:
+    """Both halves of a halved micro-batch, its whole, and the other micro-batches of a step; and the same again."""
+    lines = [[5, 6, 7]] * 4
+    batch = collate(lines, lines, SYMBOLS, SYMBOLS)
+    drawn: list[tuple[int, float]] = []
+
+    class Drawing:
+        drops_gradients = True
+
+        def __init__(self, most: int) -> None:
+            self.most = most
+
+        def __call__(self, part: Batch, *_: object) -> Loss:
+            drawn.append((len(part.source), torch.rand(1, dtype=torch.float64).item()))
+            if len(part.source) > self.most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+            return Loss(torch.zeros(()), torch.ones(()), {})
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    session: Any = SimpleNamespace(optimizer=optimizer, device=torch.device("cpu"), place=SimpleNamespace(step=7))
+    held = [(Portion(0, number, number, 0, batch), batch) for number in range(2)]
+    found: list[list[tuple[int, float]]] = []
+    for most in (4, 2, 2):
+        drawn.clear()
+        Halving(Drawing(most), session, 1, False, lambda _: None)(held)  # type: ignore[arg-type]
+        found.append(list(drawn))
+    whole, halved, again = found
+    assert halved == again  # a step that is repeated draws the same
+    assert [rows for rows, _ in whole] == [4, 4]
+    assert [rows for rows, _ in halved] == [4, 2, 2, 2, 2]  # the first ran out of memory
+    assert halved[0] == whole[0]
+    draws = [number for _, number in halved[1:]]
+    assert len(set(draws)) == 4
+    assert draws[1::2] != [number for _, number in whole]

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+import toys
+from snapshots import same_tensors
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
-from transduce.training.muon import orthogonal
+from transduce.errors import ConfigError, RunError
+from transduce.model.attention import Attention
+from transduce.model.heads import CTCHead
+from transduce.model.positions import Learned, RelativeBias
+from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from transduce.model.seq2seq import Model
+from transduce.model.sources import Patches
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.model.whole import EncoderDecoder
+from transduce.model.wiring import Mixed
+from transduce.training import session
+from transduce.training.muon import MuonWithAdam, orthogonal
 from transduce.training.optimizer import Muon, update
+from transduce.training.session import optimizer_for
 
 
 def weights(seed: int = 1) -> list[nn.Parameter]:
@@ -71,6 +87,128 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert all(torch.equal(p, old) for p, old in zip(parameters, before, strict=True))
     for parameter, old in zip(parameters[:3], momentum, strict=True):
         assert torch.equal(optimizer.state[parameter]["momentum"], old)
+
+
+# -- which weights of a model -----------------------------------------------------------------------------------------
+
+ENCODER, DECODER = TransformerEncoder(2, Attention(2), 24), TransformerDecoder(2, Attention(2), 24)
+CELLS = {"lstm": 4, "gru": 3, "elman": 1}
+
+
+def placed(positions: Learned | RelativeBias) -> Model:
+    decoder = replace(DECODER, positions=positions, wiring=Mixed())
+    return Model(16, encoder=replace(ENCODER, positions=positions), decoder=decoder)
+
+
+def built(model: Model) -> tuple[EncoderDecoder, dict[str, nn.Parameter], set[str]]:
+    """A model, its parameters by name, and the names of those that Muon moves itself."""
+    made = model.build(13, 13, shared=True)
+    optimizer = optimizer_for(Muon(), made)
+    matrices = {id(parameter) for parameter in optimizer.param_groups[0]["params"]}
+    named = dict(made.named_parameters())
+    groups = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(groups) == sorted(map(id, named.values()))  # each in one group
+    return made, named, {name for name, parameter in named.items() if id(parameter) in matrices}
+
+
+@pytest.mark.parametrize(
+    ("model", "tables"),
+    [
+        (placed(Learned(longest=40)), {"vectors", "shares"}),
+        (placed(RelativeBias()), {"table", "shares"}),
+        (Model(d_model=16, tie="target", source=Patches(), encoder=ENCODER, decoder=DECODER), {"row"}),
+    ],
+    ids=["learned", "relative", "patches"],
+)
+def test_tables_are_adams(model: Model, tables: set[str]) -> None:
+    _, named, matrices = built(model)
+    others = {name.rpartition(".")[2] for name, p in named.items() if p.dim() == 2 and name not in matrices}
+    assert others == tables | {"weight"}
+    assert {name for name in named if name not in matrices and name.endswith("embedding.weight")}
+    maps = (".query.weight", ".key.weight", ".value.weight", ".output.weight", ".inner.weight", ".outer.weight")
+    assert {name for name in matrices if not name.endswith(maps)} <= {"source_embedding.output.weight"}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gates_are_made_orthogonal_one_by_one(cell: str) -> None:
+    """Against torch's Muon on each gate as a matrix of its own; the bridge to the first states likewise."""
+    model = Model(16, 0.0, encoder=RecurrentEncoder(1, cell), decoder=RecurrentDecoder(2, cell))  # type: ignore[arg-type]
+    made, named, matrices = built(model)
+    stacks = {name: made.stacks().get(parameter, 1) for name, parameter in named.items() if name in matrices}
+    assert {count for name, count in stacks.items() if ".cells." in name} == {CELLS[cell]}
+    assert stacks["decoder.bridge.weight"] == (4 if cell == "lstm" else 2)
+    chunks = {
+        name: [nn.Parameter(part.clone()) for part in named[name].detach().chunk(n)] for name, n in stacks.items()
+    }
+    gates = [part for parts in chunks.values() for part in parts]
+    theirs = torch.optim.Muon(gates, lr=0.02, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    optimizer = optimizer_for(Muon(), made)
+    for step in range(3):
+        give_gradients(list(named.values()), seed=step, times=7.0)
+        for name, parts in chunks.items():
+            gradient = named[name].grad
+            assert gradient is not None
+            for part, own in zip(parts, gradient.chunk(len(parts)), strict=True):
+                part.grad = own / 7
+        update(optimizer, 0.02, torch.tensor(7.0), clip=0.0)
+        theirs.step()
+    for name, parts in chunks.items():
+        torch.testing.assert_close(named[name].detach(), torch.cat([p.detach() for p in parts]), atol=2e-3, rtol=2e-2)
+
+
+def test_frames_of_a_state_are_maps_of_their_own() -> None:
+    made, named, _ = built(Model(16, heads=(CTCHead(upsample=3),), encoder=ENCODER, decoder=DECODER))
+    assert made.stacks() == {named["heads.ctc.split.weight"]: 3}
+
+
+# -- going on with a run ----------------------------------------------------------------------------------------------
+
+MUON = ("training.optimizer.kind=muon", "training.steps=6", "validation.every=100")
+VARIANTS = {
+    "gates": ("model.encoder.kind=recurrent", "model.decoder.kind=recurrent"),
+    "tables": ("model.encoder.positions.kind=learned", "model.encoder.positions.longest=40"),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pairs = toys.reversals(70)
+    return toys.corpus(tmp_path_factory.mktemp("toy"), pairs[:60], pairs[60:])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, variant: str) -> None:
+    toys.run(corpus, tmp_path / "whole", *MUON, *VARIANTS[variant])
+    toys.run(corpus, tmp_path / "parts", *MUON, *VARIANTS[variant], "training.steps=3")
+    toys.run(corpus, tmp_path / "parts", *MUON, *VARIANTS[variant])
+    parts, whole = toys.final(tmp_path / "parts").tensors, toys.final(tmp_path / "whole").tensors
+    assert all(same_tensors(parts[stem], whole[stem]) for stem in ("model", "optimizer"))
+
+
+@pytest.mark.parametrize(
+    ("variant", "named"),
+    [("gates", "encoder.forwards.0.cells.weight_ih_l0"), ("tables", "encoder.positions.vectors")],
+)
+def test_a_checkpoint_of_the_earlier_muon_is_refused(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, named: str
+) -> None:
+    """Before, gates were one matrix and tables matrices like others: going on would be another training."""
+
+    def earlier(config: Muon, model: EncoderDecoder) -> MuonWithAdam:
+        return config.build(model.parameters(), [model.output_embedding.weight])
+
+    run, settings = tmp_path / "run", (*MUON, *VARIANTS[variant])
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "optimizer_for", earlier)
+        toys.run(corpus, run, *settings, "training.steps=3")
+    with pytest.raises(RunError) as caught:
+        toys.run(corpus, run, *settings)
+    assert str(caught.value) == (
+        f"{run / 'checkpoints' / 'step-00000003'}: was written by a version of transduce whose Muon treated {named} in"
+        " another way, and training cannot go on from it as it began. Go on with that version, or begin a new run in"
+        " another folder with training.start_from set to this one"
+    )
+    assert toys.run(corpus, tmp_path / "new", *settings, f"training.start_from={run}").step == 6
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import torch
 import toys
 from snapshots import same_tensors
 from torch import Tensor
@@ -112,17 +112,6 @@ def test_keep_last_and_keep_best(corpus: Path, tmp_path: Path, monkeypatch: pyte
     assert sorted(step_folders(tmp_path / "run")) == [8, 16, 20]
 
 
-def test_the_moving_average_is_what_is_offered(corpus: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    toys.run(corpus, run, "training.ema=0.9", "validation.every=20", "training.save_every=1", "training.keep_last=20")
-    assert same_tensors(exported(run)[0], weights(run, 20, "average"))
-    assert not same_tensors(exported(run)[0], weights(run, 20))
-    for step in range(2, 21):
-        before, new = weights(run, step - 1, "average"), weights(run, step)
-        for name, tensor in weights(run, step, "average").items():
-            assert torch.allclose(tensor, 0.9 * before[name] + 0.1 * new[name], atol=1e-6)
-
-
 # -- averages of checkpoints ----------------------------------------------------------------------------------------
 
 
@@ -131,11 +120,13 @@ def test_an_average_of_the_last_without_validation(corpus: Path, tmp_path: Path,
     run = tmp_path / "run"
     toys.run(corpus, run, "data.valid=none", f"training.ema={ema}", "training.average=3", "training.save_every=6")
     tensors, name = exported(run)
-    assert name == "average of 3 checkpoints (last)"
+    assert name == "average of 3 checkpoints (last)" + (
+        ", moving average of weights (decay 0.5)" if ema == "0.5" else ""
+    )
     kept = step_folders(run)
     stem = "model" if ema == "0.0" else "average"
     assert same_tensors(tensors, average([kept[12], kept[18], kept[20]], stem))
-    assert "Weights: average of 3 checkpoints (last)." in (run / "README.md").read_text()
+    assert f"Weights: {name}." in (run / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("value", "chosen"), [(8.0, True), (9.0, True), (9.5, False)])
@@ -212,3 +203,40 @@ def test_what_cannot_be_averaged(corpus: Path, tmp_path: Path) -> None:
         RunError, match=r"run: there are no checkpoints to average; expected .*/checkpoints/step-\.\.\."
     ):
         average_run(run, 1, 0)
+
+
+class Clock:
+    """Time that passes by a second each time it is looked at."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def rates(folder: Path) -> list[float]:
+    return [line["learning_rate"] for line in toys.reports(folder)]
+
+
+def test_minutes_anneal_the_learning_rate(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run that the clock ends has come to the end of its cosine, also when it was stopped in between."""
+    monkeypatch.setattr(loop, "time", Clock())  # a step takes a second
+    monkeypatch.setattr("transduce.training.sums.time", SimpleNamespace(monotonic=lambda: 0.0))
+    cosine = "training.learning_rate={kind='cosine',peak=1e-3,warmup=4}"
+    settings = (cosine, "training.steps=1000", "data.valid=none", f"training.minutes={24 / 60}")
+    outcome = toys.run(corpus, tmp_path / "whole", *settings)
+    assert (outcome.step, outcome.reason) == (25, "minutes")
+    assert "training.minutes: rates and the end follow the clock; only runs bounded by steps can be repeated\n" in (
+        capfd.readouterr().err
+    )
+    toys.run(corpus, tmp_path / "steps", cosine, "training.steps=24", "data.valid=none")
+    found, expected = rates(tmp_path / "whole"), rates(tmp_path / "steps")
+    assert found[:24] == pytest.approx(expected)  # that of a run of as many steps as the time allows
+    assert found[24] < 1e-5
+    toys.run(corpus, tmp_path / "parts", cosine, "training.steps=10", "data.valid=none", f"training.minutes={24 / 60}")
+    toys.run(corpus, tmp_path / "parts", *settings)
+    assert rates(tmp_path / "parts")[10:] == pytest.approx(found[10:])  # the seconds before the stop count

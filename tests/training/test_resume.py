@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.errors import RunError
 from transduce.training.checkpoint import step_folders
+from transduce.training.run_folder import FREE, TRANSLATED
 
 EVERY_STEP = ("training.save_every=1", "training.keep_last=100")
 
@@ -203,6 +205,31 @@ def test_another_setting_is_another_run(corpus: Path, tmp_path: Path, setting: s
     assert f"{tmp_path / 'run'}: was trained with {message}" in str(caught.value)
     assert "choose another folder, or the same settings to go on" in str(caught.value)
     assert content(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("setting", ["validation.sentences=2", "validation.search=beam"])
+def test_what_validation_translates_may_change_where_the_loss_decides(
+    corpus: Path, tmp_path: Path, setting: str
+) -> None:
+    key = setting.partition("=")[0]
+    toys.run(corpus, tmp_path / "loss", "training.steps=1")
+    assert toys.run(corpus, tmp_path / "loss", "training.steps=2", setting).step == 2
+    toys.run(corpus, tmp_path / "bleu", "training.steps=1", "validation.metric=bleu")
+    with pytest.raises(RunError) as caught:
+        toys.run(corpus, tmp_path / "bleu", "training.steps=2", "validation.metric=bleu", setting)
+    assert f"{tmp_path / 'bleu'}: was trained with {key}" in str(caught.value)
+    assert str(caught.value).endswith(
+        " is asked for, and scores before and after could not be compared; choose another folder, or the same settings"
+        " to go on"
+    )
+
+
+def test_the_docs_name_what_may_change() -> None:
+    """The table of docs/using.md has all of it, and nothing else."""
+    using = (Path(__file__).parents[2] / "docs" / "using.md").read_text(encoding="utf-8")
+    table = using.partition("| settings | that may change on resume |\n")[2].partition("\n\n")[0]
+    named = re.findall(r"`([a-z_.]+)`", table)
+    assert sorted(named) == sorted((*FREE, *TRANSLATED))
 
 
 def test_the_corpus_may_move_but_not_change(corpus: Path, tmp_path: Path) -> None:

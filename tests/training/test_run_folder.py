@@ -11,7 +11,7 @@ import pytest
 import toys
 
 import transduce
-from transduce.errors import ConfigError, DataError, UserError
+from transduce.errors import ConfigError, DataError, RunError, UserError
 from transduce.training.run_folder import open_model, read_config
 from transduce.training.weights import load_weights, save_weights
 
@@ -85,9 +85,19 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_model(run: Path) -> None:
     (run / "model.safetensors").unlink()
+    with pytest.raises(RunError) as caught:
+        open_model(run, trust=False)
+    assert str(caught.value) == (
+        f"{run}: has no model.safetensors yet; training writes it at the first validation, when it is stopped and at"
+        " the end. Go on training with the same command, or make one of checkpoints:"
+        f" `transduce average {run} --last 1`"
+    )
+    assert open_model(run, trust=False, unfinished=True)[3] == 8 + 1 + 1  # of the newest checkpoint
+    shutil.rmtree(run / "checkpoints")
     assert refusal(run) == (
-        f"{run}: has no model.safetensors yet; training writes it at the first validation or at the end. Go on training"
-        " with the same command, or average checkpoints with `transduce average`"
+        f"{run}: has no model.safetensors yet, nor a checkpoint: training ended before it wrote the first. It does so"
+        " every 10 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Go on training with"
+        " the same command"
     )
 
 
@@ -164,7 +174,8 @@ def test_trusted_code_that_is_gone(own: Path, tmp_path: Path) -> None:
         ('kind = "cross_entropy"', 'kind = "os:system"', "objective.kind: 'os:system' would import code"),
         ('kind = "greedy"', 'kind = "subprocess:Popen"', "search.kind: 'subprocess:Popen' would import code"),
         ("d_model = 16", "d_model = 16000000000000", "config.toml describes another model than model.safetensors"),
-        ("d_model = 16", "d_model = 160000000", "the tensors do not fit the model"),
+        ("d_model = 16", "d_model = 160000000", "d_model is 160,000,000, and tensors have 32 rows"),
+        ("d_model = 16", "d_model = 32", "the tensors do not fit the model"),
         (
             "layers = 1\n",
             "layers = 1000000000\n",

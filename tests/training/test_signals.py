@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import toys
-from snapshots import same
+from snapshots import same, same_tensors
 
+import transduce
+from transduce.conversion import convert
+from transduce.engines.torch_engine import TorchEngine
+from transduce.errors import RunError
 from transduce.training import loop
-from transduce.training.checkpoint import Snapshot, save_checkpoint, step_folders
+from transduce.training.checkpoint import Snapshot, read_tensors, save_checkpoint, step_folders
 from transduce.training.signals import StopRequest
+from transduce.training.weights import load_weights
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +55,8 @@ class Child:
     """`transduce train` in a process of its own, run in a folder that holds the slow objective."""
 
     def __init__(self, python: str, place: Path, *overrides: str) -> None:
-        settings = [*toys.TINY, "data.folder=corpus", f"training.steps={STEPS}", "training.save_every=1000", *overrides]
+        own = ("data.folder=corpus", f"training.steps={STEPS}", "training.save_every=1000")
+        settings = toys.latest(*toys.TINY, *own, *overrides)
         command = [python, "-m", "transduce", "train", "tiny", *settings, "--output", "run"]
         self.process = subprocess.Popen(
             command, cwd=place, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "200"}
@@ -90,9 +98,14 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
     child.send(number)
     assert child.end() == 128 + number
     assert f"{number.name}: saving after this step; once more aborts\n" in child.said
-    saved = re.search(rf"{number.name}: saved step (\d+) in run; the same command goes on from there\n", child.said)
+    saved = re.search(
+        rf"{number.name}: saved step (\d+) in run; the same command goes on from there, and the folder is a model with"
+        r" the weights of step (\d+)\n",
+        child.said,
+    )
     assert saved is not None
     step = int(saved[1])
+    assert int(saved[2]) == (step if step < 10 else step // 10 * 10)  # the first validation is after ten
     assert 5 <= step < STEPS
     assert list(step_folders(place / "run")) == [step]
     assert "Traceback" not in child.said
@@ -122,6 +135,72 @@ def test_a_second_signal_aborts_at_once(place: Path, number: signal.Signals, war
     assert code == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[number]
     assert "saved step" not in child.said
     assert not step_folders(place / "run")
+
+
+@pytest.mark.parametrize("ema", ["0", "0.5"])
+def test_a_run_that_is_stopped_early_translates(
+    place: Path, monkeypatch: pytest.MonkeyPatch, warm: str, ema: str
+) -> None:
+    """Before the first validation, with the weights it was stopped at; gone on with, it ends as if never stopped."""
+    never = ("validation.every=1000", f"training.ema={ema}", f"objective={SLOW}")
+    monkeypatch.syspath_prepend(place)
+    child = Child(warm, place, *never)
+    child.wait_for("step 5 of 60")
+    child.send(signal.SIGINT)
+    assert child.end() == 130
+    (step,) = step_folders(place / "run")
+    translator = transduce.load(place / "run", "cpu", trust=True)
+    tensors, metadata = load_weights(place / "run" / "model.safetensors")
+    which = "" if ema == "0" else f", moving average of weights (decay {ema})"
+    assert metadata["weights"] == f"last, step {step}, where training was stopped{which}"
+    assert same_tensors(tensors, read_tensors(step_folders(place / "run")[step], "average" if ema != "0" else "model"))
+    assert len(translator(["abc", "de"])) == 2
+    assert (
+        f"Weights: last, step {step}, where training was stopped{which}.\n" in (place / "run" / "README.md").read_text()
+    )
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for folder in ("run", "whole"):
+        assert toys.run(Path("corpus"), Path(folder), *never, f"training.steps={STEPS}").reason == "finished"
+    assert (place / "run" / "model.safetensors").read_bytes() == (place / "whole" / "model.safetensors").read_bytes()
+
+
+def test_a_run_that_is_killed_translates_with_its_newest_checkpoint(
+    place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, warm: str
+) -> None:
+    monkeypatch.syspath_prepend(place)
+    child = Child(warm, place, "validation.every=1000", "training.save_every=2", f"objective={SLOW}")
+    child.wait_for("step 5 of 60")
+    child.send(signal.SIGKILL)
+    assert child.end() != 0
+    run = place / "run"
+    assert not (run / "model.safetensors").exists()
+    step = max(step_folders(run))
+    capfd.readouterr()
+    translator = transduce.load(run, "cpu", trust=True)
+    assert isinstance(translator.engine, TorchEngine)
+    assert capfd.readouterr().err == (
+        f"{run}: training has not written model.safetensors yet; using its newest checkpoint, step {step}\n"
+    )
+    model: Any = translator.engine.model
+    assert same_tensors(model.weights(), read_tensors(step_folders(run)[step], "model"))
+    assert len(translator(["abc", "de"])) == 2
+    with pytest.raises(RunError) as caught:  # a file made of it would outlive the note
+        convert(run, place / "converted", trust=True)
+    assert str(caught.value) == (
+        f"{run}: has no model.safetensors yet; training writes it at the first validation, when it is stopped and at"
+        " the end. Go on training with the same command, or make one of checkpoints:"
+        f" `transduce average {run} --last 1`"
+    )
+    for path in step_folders(run).values():
+        shutil.rmtree(path)
+    with pytest.raises(RunError) as caught:
+        transduce.load(run, "cpu", trust=True)
+    assert str(caught.value) == (
+        f"{run}: has no model.safetensors yet, nor a checkpoint: training ended before it wrote the first. It does so"
+        " every 2 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Go on training with"
+        " the same command"
+    )
 
 
 def test_two_runs_on_one_folder(place: Path, warm: str) -> None:

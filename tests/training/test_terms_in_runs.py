@@ -20,6 +20,10 @@ TERMS = (
 )
 
 
+def searching(kind: str) -> tuple[str, str]:
+    return f"search.kind={kind}", f"validation.search.kind={kind}"
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = toys.reversals(70)
@@ -88,3 +92,25 @@ def test_a_teacher_with_another_tokenizer_is_refused(trained: Path, tmp_path: Pa
 def test_a_teacher_that_is_not_there_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"not a trained model \(no such folder\)"):
         toys.run(corpus, tmp_path / "s", f"objective.terms=[{{kind='distillation', teacher='{tmp_path}/nothing'}}]")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TERMS,
+        ("model.decoder.kind=parallel", "objective.kind=masked_prediction", *searching("mask_predict")),
+        (
+            "model.decoder.kind=parallel",
+            "model.decoder.length.kind=upsampled",
+            "objective.kind=parallel_ctc",
+            *searching("ctc"),
+        ),
+    ],
+    ids=["terms", "masked prediction", "parallel CTC"],
+)
+def test_batches_of_few_shapes_have_rows_without_a_pair(
+    corpus: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    outcome = toys.run(corpus, tmp_path / "run", *settings, "data.shapes=2", "training.steps=4")
+    assert outcome.reason == "finished"
+    assert [report["skipped"] for report in toys.reports(tmp_path / "run")] == [0] * 4

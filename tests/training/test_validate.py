@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +12,24 @@ import pytest
 import sacrebleu
 import torch
 import toys
+from cli_runner import Run
 from snapshots import same_tensors
 
 from transduce import Config, load
-from transduce.data.corpus import Corpus
+from transduce.data.corpus import Corpus, Split
 from transduce.data.prepare import Prepare, prepare
+from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
+from transduce.errors import DataError, UserError
+from transduce.evaluation.error_rate import error_rates
+from transduce.numbers import chinese, english, german
 from transduce.training.run_folder import open_model
 from transduce.training.validate import held_out_loss, spread, validate
 
 CPU = torch.device("cpu")
 ALL = "validation.sentences=0"
 STEPS = "training.steps=60"
+SPOKEN = {"de": german, "zh": chinese}
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +127,88 @@ def test_each_pair_is_translated_into_the_language_of_its_tag(tmp_path: Path) ->
     tags = ["copy"] * 5 + ["back"] * 5
     assert sources == [source for part in pairs.values() for source, _ in part[55:]]
     assert [sample.translation for sample in measured.samples] == load(tmp_path / "run", "cpu")(sources, to=tags)
+
+
+def many(folder: Path, languages: tuple[str, ...], tagged: bool) -> Path:
+    """A corpus of English numbers in words of these languages, with tags or without."""
+
+    def texts(split: str, numbers: range) -> tuple[ParallelText, ...]:
+        pairs = {to: [(english(number), SPOKEN[to](number)) for number in numbers] for to in languages}
+        found = [(to, toys.text(folder / f"{split}-{to}", part)) for to, part in pairs.items()]
+        return tuple(replace(text, tag=f"<2{to}>" if tagged else "") for to, text in found)
+
+    tokenizer = SentencePiece(model="char", byte_fallback=False, character_coverage=1.0)
+    splits = texts("train", range(1000, 1400)), texts("valid", range(1400, 1420))
+    prepare(Prepare(str(folder / "corpus"), *splits, tokenizer=tokenizer, workers=1))
+    return folder / "corpus"
+
+
+def test_bleu_is_tokenised_for_the_target_language(tmp_path: Path, run: Run) -> None:
+    """As `evaluate --language zh` does it: by sacreBLEU's standard tokenizer every sentence is one word."""
+    corpus = many(tmp_path, ("zh",), tagged=False)
+    settings = ("training.steps=100", ALL, "data.tokens=1000", "training.learning_rate.rate=1e-2")
+    outcome = toys.run(corpus, tmp_path / "run", *settings, "validation.every=50")
+    files = (str(tmp_path / "valid-zh.target"), str(tmp_path / "run"), "--source", str(tmp_path / "valid-zh.source"))
+    told = json.loads(run("evaluate", *files, "--language", "zh", "--json", "--device", "cpu").out)["qualities"][0]
+    assert outcome.validation["bleu"] == pytest.approx(told["value"], abs=1e-9)
+    assert outcome.validation["bleu"] > 1
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert f"BLEU signature: `{told['signature']}`" in card
+
+
+def test_of_many_languages_each_has_its_own_tokenizer(tmp_path: Path) -> None:
+    corpus = Corpus.open(many(tmp_path, ("de", "zh"), tagged=True))
+    config = toys.config(tmp_path / "corpus", ALL, "validation.samples=40")
+    torch.manual_seed(1)
+    tokenizers = corpus.tokenizers
+    model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
+    measured = validate(model, corpus, config, CPU)
+    made = [sample.translation for sample in measured.samples]
+    wanted = [sample.reference for sample in measured.samples]
+    expected = [
+        sacrebleu.corpus_bleu(made[:20], [wanted[:20]]).score,
+        sacrebleu.corpus_bleu(made[20:], [wanted[20:]], tokenize="zh").score,
+    ]
+    assert [measured.values["bleu_de"], measured.values["bleu_zh"]] == expected
+    assert measured.values["bleu"] == pytest.approx(sum(expected) / 2)
+
+
+@pytest.mark.parametrize("metric", ["wer", "cer", "accuracy"])
+def test_runs_are_judged_by_errors(place: Path, tmp_path: Path, metric: str, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jiwer")
+    settings = (f"validation.metric={metric}", "validation.every=10", ALL, "training.learning_rate.rate=1e-2")
+    outcome = toys.run(place / "corpus", tmp_path / "run", "training.steps=40", *settings)
+    lines = toys.reports(tmp_path / "run", "valid")
+    best = max if metric == "accuracy" else min
+    assert outcome.validation[metric] == best(line[metric] for line in lines)
+    assert len({line[metric] for line in lines}) > 1
+    sources, targets = Corpus.open(place / "corpus").split("valid").texts()
+    made = load(tmp_path / "run", "cpu")(sources)
+    wer, cer, ser = (rate.value for rate in error_rates(made, targets))
+    expected = {"wer": wer, "cer": cer, "accuracy": 100 - ser}
+    assert {name: outcome.validation[name] for name in expected} == pytest.approx(expected)
+    label = {"wer": "WER", "cer": "CER", "accuracy": "accuracy"}[metric]
+    assert f"  {label} {lines[-1][metric]:.2f}" in capfd.readouterr().err
+
+
+def test_an_error_rate_that_cannot_be_measured_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = toys.copies(30)
+    corpus = toys.corpus(tmp_path, pairs[:20], pairs[20:])
+    words = corpus / "valid.target.txt"
+    lines = words.read_text().split("\n")
+    monkeypatch.setattr(Split, "texts", lambda self: ([], [*lines[:3], " ", *lines[4:-1]]))
+    with pytest.raises(DataError) as caught:
+        toys.run(corpus, tmp_path / "run", "validation.metric=wer")
+    assert str(caught.value) == (
+        "validation.metric: wer counts edits against the words of each reference, and reference 4 of split 'valid' in"
+        f" {corpus} is empty; remove the pair, or set validation.metric=chrf"
+    )
+    monkeypatch.setitem(sys.modules, "jiwer", None)
+    with pytest.raises(UserError, match=r"error rates need the package jiwer: pip install 'transduce\[senses\]'"):
+        toys.run(corpus, tmp_path / "run", "validation.metric=cer")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_some_sentences_are_of_every_corpus() -> None:

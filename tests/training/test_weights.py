@@ -109,7 +109,14 @@ def test_every_truncation_and_extension_is_found(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert "cut short within its header, at 0 bytes" in refusal(path)
     path.write_bytes(good + b"x")
-    assert "does not match the SHA-256" in refusal(path)
+    assert f"damaged: longer than its header promises, {len(good) + 1:,} bytes, not {len(good):,}." in refusal(path)
+
+
+def test_a_header_that_is_too_long_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path)
+    length = int.from_bytes(path.read_bytes()[:8], "little")
+    monkeypatch.setattr("transduce.training.weights.LARGEST_HEADER", 100)
+    assert f": its header would have {length:,} bytes, 100 at most are read. " in refusal(path)
 
 
 def test_damaged_numbers_are_named_so(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@
     settings.training.start_from = "{pre}"    # the run folder of that variant with the same seed; it is trained first
 
 Laid one over the other: the base, the common settings, the command line, the variant's own. So the command line
-changes the ground that all variants stand on, and not what tells them apart.
+changes the ground that all variants stand on, and not what tells them apart. Each of these is one layer: another `kind`
+in it drops the settings that the layers beneath gave the old kind (transduce/config.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.overrides import combine, read_overrides
 
 _OWN = ("base", "seeds", "baseline", "language")  # keys of the command line that are the comparison's, not a run's
 _BUDGET = ("training.steps", "training.minutes")
@@ -121,10 +123,16 @@ def output_of(file: str | Path) -> Path:
     return Path(f"runs/compare/{Path(file).stem}")
 
 
-def read_plan(file: str | Path, overrides: Sequence[str] = (), output: Path | None = None) -> Plan:
+def read_plan(
+    file: str | Path,
+    overrides: Sequence[str] = (),
+    output: Path | None = None,
+    defaults: Sequence[Sequence[str]] = (),
+) -> Plan:
     """The plan in a comparison file; a ConfigError names the file, the variant and the dotted key.
 
-    `output` is the folder it will be carried out in, in which a variant finds the run of another.
+    `output` is the folder it will be carried out in, in which a variant finds the run of another. `defaults` are layers
+    of `key=value` words for the runs, beneath the overrides.
     """
     if not Path(file).is_file():
         raise ConfigError(
@@ -135,7 +143,7 @@ def read_plan(file: str | Path, overrides: Sequence[str] = (), output: Path | No
     common = [text for text in overrides if text not in own]
     written = configs.layers(Comparison, file, own)
     comparison = configs.resolve(Comparison, written)
-    ground = _ground(comparison, written.origins.get("base", ""), common, str(file))
+    ground = _ground(comparison, written.origins.get("base", ""), [*defaults, common], str(file))
     names = tuple(variant.name for variant in comparison.variant)
     runs = []
     for number, variant in enumerate(comparison.variant):
@@ -151,14 +159,14 @@ def read_plan(file: str | Path, overrides: Sequence[str] = (), output: Path | No
     return Plan(Path(file).stem, names, comparison.baseline, comparison.language, tuple(runs))
 
 
-def _ground(comparison: Comparison, place: str, overrides: Sequence[str], file: str) -> configs.Layers:
+def _ground(comparison: Comparison, place: str, words: Sequence[Sequence[str]], file: str) -> configs.Layers:
     """What all variants share. A base that is a file lies beside the file that names it (`place`)."""
     base: str | Path = comparison.base
     if comparison.base.endswith(".toml") and place != "command line":
         base = Path(place).parent / comparison.base
     merged = configs.layers(Config, base)
     trees = [(f"{file}: settings", comparison.settings)]
-    trees += [("command line", configs.layers(Config, None, [text]).tree) for text in overrides]
+    trees += [("command line", read_overrides(layer)) for layer in words]
     for origin, tree in trees:
         if "seed" in tree:
             raise ConfigError("seed: every variant is trained with each seed of the comparison; set seeds=[1, 2, 3]")
@@ -195,11 +203,9 @@ def _laid(variant: Variant, ground: configs.Layers) -> configs.Layers:
     for key in ("seed", *_BUDGET):
         if key in given:
             raise ConfigError(f"{key}: is the same for all variants; set it for all, under 'settings' or as {key}=...")
-    if variant.scaled:
-        flat = configs.flatten(configs.resolve(Config, ground))
-        for key, factor in _leaves(variant.scaled):
-            configs.merge(Config, merged, _nested(key, _product(key, flat, factor)), origin="scaled")
-    configs.merge(Config, merged, variant.settings, origin="settings")
+    flat = configs.flatten(configs.resolve(Config, ground)) if variant.scaled else {}
+    scaled = [_nested(key, _product(key, flat, factor)) for key, factor in _leaves(variant.scaled)]
+    configs.merge(Config, merged, combine([*scaled, variant.settings]), origin="settings")
     return merged
 
 

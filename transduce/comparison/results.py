@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from transduce.comparison.history import Point, Trained, read_history
 from transduce.comparison.measure import Measured, read_measured, translations_file
 from transduce.comparison.plan import Plan, PlannedRun
 from transduce.evaluation.metrics import bleu_metric, tokenizer_for
-from transduce.evaluation.significance import seeds_p_value
+from transduce.evaluation.seeds import difference_p_value, holm, score_seeds
 
-CLAIM = 0.05  # a difference with a smaller p-value is marked
+CLAIM = 0.05  # a difference with a smaller adjusted p-value is marked
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ class Figure:
 class Row:
     """One variant. `figures` and `lengths` (BLEU by range of source words) are empty if no run of it ended well.
 
-    `p_value` is that of its BLEU against the baseline's; None where there is none to be tested against. `after` are the
-    variants whose training it builds on.
+    `p_value` is that of its mean BLEU against the baseline's (evaluation/seeds.py), `adjusted` the same after Holm's
+    correction for all variants of the table. Both are None where nothing was tested: without a baseline, and where the
+    variant or the baseline has one seed. `after` are the variants whose training it builds on.
     """
 
     variant: str
@@ -51,8 +52,14 @@ class Row:
     figures: dict[str, Figure]
     lengths: dict[str, Figure]
     p_value: float | None
+    adjusted: float | None
     curve: tuple[Point, ...]
     after: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> int:
+        """Seeds that have figures."""
+        return self.seeds - self.failed
 
 
 @dataclass(frozen=True)
@@ -126,10 +133,16 @@ def read_run(run: PlannedRun, output: Path, failure: str, side_by_side: int) -> 
 
 def summarise(plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mapping[str, float]) -> Results:
     """Rows in the order of the plan."""
+    adjusted = holm(p_values)
     measured = [run.measured for run in runs if run.measured]
     after = {run.variant: run.after for run in plan.runs}
     rows = tuple(
-        _row(variant, [run for run in runs if run.variant == variant], p_values.get(variant), after.get(variant, ()))
+        replace(
+            _row(variant, [run for run in runs if run.variant == variant]),
+            p_value=p_values.get(variant),
+            adjusted=adjusted.get(variant),
+            after=after.get(variant, ()),
+        )
         for variant in plan.variants
     )
     return Results(
@@ -145,7 +158,8 @@ def summarise(plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mappi
     )
 
 
-def _row(variant: str, runs: Sequence[RunResult], p_value: float | None, after: tuple[str, ...]) -> Row:
+def _row(variant: str, runs: Sequence[RunResult]) -> Row:
+    """The figures of a variant, not yet tested."""
     good = [run for run in runs if not run.failure]
     figures = {}
     for name, take in FIGURES.items():
@@ -157,7 +171,7 @@ def _row(variant: str, runs: Sequence[RunResult], p_value: float | None, after: 
         for length in run.measured.lengths if run.measured else ():
             ranges.setdefault(length.range, []).append(length.bleu)
     lengths = {name: figure(values) for name, values in ranges.items()}
-    return Row(variant, len(runs), len(runs) - len(good), figures, lengths, p_value, mean_curve(good), after)
+    return Row(variant, len(runs), len(runs) - len(good), figures, lengths, None, None, mean_curve(good))
 
 
 def mean_curve(runs: Sequence[RunResult]) -> tuple[Point, ...]:
@@ -176,14 +190,20 @@ def mean_curve(runs: Sequence[RunResult]) -> tuple[Point, ...]:
 def compare_with_baseline(
     plan: Plan, output: Path, failures: Mapping[str, str], references: list[str]
 ) -> dict[str, float]:
-    """The p-value of each variant's mean BLEU against the baseline's, over the seeds that ended well."""
+    """The p-value of each variant's mean BLEU against the baseline's, over the seeds that ended well.
+
+    A variant is left out where it or the baseline has one such seed: training noise cannot be told from a difference.
+    """
     translations: dict[str, list[list[str]]] = {}
     for run in plan.runs:
         if run.label not in failures:
             text = translations_file(run.beside(output, "measured.json")).read_bytes().decode()
             translations.setdefault(run.variant, []).append(text.split("\n")[:-1])
-    if plan.baseline not in translations:
+    several = {name: texts for name, texts in translations.items() if len(texts) > 1}
+    if plan.baseline not in several:
         return {}
-    base = translations.pop(plan.baseline)
     metric = bleu_metric(tokenize=tokenizer_for(plan.language))
-    return {name: seeds_p_value(base, texts, references, metric) for name, texts in translations.items()}
+    scores = {name: score_seeds(texts, references, metric) for name, texts in several.items()}
+    base = scores.pop(plan.baseline)
+    tested = {name: difference_p_value(base, one) for name, one in scores.items()}
+    return {name: p_value for name, p_value in tested.items() if p_value is not None}

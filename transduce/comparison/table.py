@@ -64,9 +64,9 @@ def _cell(row: Row, column: _Column) -> str:
 def _p_cell(row: Row, baseline: str) -> str:
     if row.variant == baseline:
         return "baseline"
-    if row.p_value is None:
-        return ""
-    return f"{row.p_value:.3f}{' *' if row.p_value < CLAIM else ''}"
+    if row.adjusted is None:
+        return "one seed" if row.measured == 1 else ""
+    return f"{row.adjusted:.3f}{' *' if row.adjusted < CLAIM else ''}"
 
 
 def length_cells(results: Results) -> list[list[str]]:
@@ -89,11 +89,7 @@ def notes(results: Results) -> Iterator[str]:
             f"Measured on the {results.split} split ({results.sentences:,} sentences) with each run's own search, on"
             f" {results.device}; mean ± standard deviation over seeds. BLEU: {results.signature}"
         )
-    if results.baseline:
-        yield (
-            f"p: paired bootstrap of the seeds' mean BLEU against {results.baseline}, two-sided, over the choice of"
-            f" sentences; * below {CLAIM}."
-        )
+    yield from _tested(results)
     if results.side_by_side:
         yield "Training tokens/s and time were measured with several runs side by side, decoding one run at a time."
     for ground in dict.fromkeys(row.after for row in results.rows if row.after):
@@ -105,6 +101,21 @@ def notes(results: Results) -> Iterator[str]:
     for run in results.runs:
         if run.failure:
             yield f"{run.variant}, seed {run.seed}: failed: {run.failure}"
+
+
+def _tested(results: Results) -> Iterator[str]:
+    """How differences were tested, and where they could not be."""
+    tested = [row for row in results.rows if row.adjusted is not None]
+    if tested:
+        yield (
+            f"p: difference of mean BLEU from {results.baseline}, two-sided, over the choice of seeds and of sentences;"
+            f" Holm's correction for the {len(tested)} variants tested; * below {CLAIM}."
+        )
+    single = [row.variant for row in results.rows if row.measured == 1]
+    if results.baseline and single:
+        every = all(row.measured <= 1 for row in results.rows)
+        where = "" if every else f" ({', '.join(single)})"
+        yield f"one seed: no test of training noise{where}; differences are tested with several, such as seeds=[1,2,3]."
 
 
 def as_markdown(results: Results) -> str:

@@ -1,8 +1,9 @@
 """Is one system really better than another? Paired bootstrap resampling by sacreBLEU, and a verdict in words.
 
 Both systems translate the same text. The test (Koehn, 2004) redraws the sentences many times, with repetition, and asks
-how often a difference as large as the one seen comes about through the choice of sentences alone: the p-value.
-`seeds_p_value` is the same test for the means of systems that were trained several times.
+how often a difference as large as the one seen comes about through the choice of sentences alone: the p-value. It is
+about these two systems; whether another seed would turn the result around is another question, for which each must be
+trained several times (`seeds.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
@@ -122,43 +120,3 @@ def _paired_test(
     _, table = PairedTest(systems, {"metric": metric}, streams, test_type="bs", n_samples=samples)()
     label = next(name for name in table if name != "System")
     return label, [result for result in table[label] if isinstance(result, Result)]
-
-
-def seeds_p_value(
-    first: Sequence[Sequence[str]],
-    second: Sequence[Sequence[str]],
-    references: Sequence[str],
-    metric: Metric,
-    samples: int = 1000,
-    seed: int = 12345,
-) -> float:
-    """How often chance alone makes two systems' mean scores differ as they do; a system has translations a seed.
-
-    All translations are measured on the same redrawn sentences, and averaged over the seeds of a system. Two-sided (the
-    differences, centred on zero, count on both sides), so that the customary 0.05 holds. What another draw of seeds
-    would change is not in it: that is for the deviation over seeds to tell.
-    """
-    ours, theirs = (_statistics(system, references, metric) for system in (first, second))
-    generator = np.random.default_rng(seed)
-    whole = np.ones(len(references))
-    seen = _mean_score(theirs, whole, metric) - _mean_score(ours, whole, metric)
-    differences = np.empty(samples)
-    for sample in range(samples):
-        drawn = np.bincount(generator.integers(len(references), size=len(references)), minlength=len(references))
-        differences[sample] = _mean_score(theirs, drawn, metric) - _mean_score(ours, drawn, metric)
-    as_large = np.abs(differences - differences.mean()) >= abs(seen)
-    return float((as_large.sum() + 1) / (samples + 1))
-
-
-def _statistics(system: Sequence[Sequence[str]], references: Sequence[str], metric: Metric) -> list[NDArray[Any]]:
-    """Each seed's sentence statistics (N, K), which add up to the statistics of any choice of sentences."""
-    return [
-        np.array(metric._extract_corpus_statistics(texts, reference_streams(texts, references)), dtype=np.float64)
-        for texts in system
-    ]
-
-
-def _mean_score(statistics: list[NDArray[Any]], drawn: NDArray[Any], metric: Metric) -> float:
-    """The mean over seeds of the score of sentences, each as often as `drawn` (N) says."""
-    scores = [metric._compute_score_from_stats((drawn @ one).tolist()).score for one in statistics]
-    return float(np.mean(scores))

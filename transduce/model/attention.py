@@ -267,7 +267,8 @@ class MultiHeadAttention(nn.Module):
 
     def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
         """x through several maps; in compiled training as one product, for which joining the weights costs little."""
-        if self.joined is not None and len(maps) == 3 and not self.training:
+        # The joined copy is no parameter: where a gradient is wanted, each map goes by itself.
+        if self.joined is not None and len(maps) == 3 and not self.training and not torch.is_grad_enabled():
             return torch.split(mapped(x, *self.joined), [one.out_features for one in maps], dim=-1)
         if not (self.training and torch.compiler.is_compiling()):
             x = narrowed(x)

@@ -41,18 +41,18 @@ class ParallelSeq2Seq(EncoderDecoder):
         return self.logits(x)
 
     def lay(self, memory: Memory, gold: Tensor, mask: Tensor) -> Canvas:
-        """The canvas for gold (B, T), which ends in the end symbol; mask (B, T)."""
-        written = mask.sum(1) - 1  # (B,), without the end symbol
-        room = self.length.room(memory, written)
+        """The canvas for gold (B, T), which ends in the end symbol; mask (B, T). A row without a pair has no place."""
+        written = mask.sum(1) - 1  # (B,), without the end symbol; -1 in a row without a pair
+        room = self.length.room(memory, written).masked_fill(written < 0, -1)
         width = max(gold.size(1), self.length.widest(memory.mask.size(1)) + 1)
         place = torch.arange(width, device=gold.device)
-        end = gold.gather(1, written.unsqueeze(1))  # (B, 1)
+        end = gold.gather(1, written.clamp(min=0).unsqueeze(1))  # (B, 1)
         filled = torch.cat((gold, end.expand(-1, width - gold.size(1))), dim=1)
         return Canvas(
             gold=torch.where(place < written.unsqueeze(1), filled, end),
             mask=place <= room.unsqueeze(1),
             open=place < room.unsqueeze(1),
-            log_prob=self.length.log_prob(memory, room),
+            log_prob=self.length.log_prob(memory, room).masked_fill(written < 0, 0.0),
         )
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:

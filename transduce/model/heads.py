@@ -66,8 +66,13 @@ class Frames(nn.Module):
 
     def __init__(self, d_model: int, vocabulary: int, upsample: int) -> None:
         super().__init__()
+        self.upsample = upsample
         self.split = nn.Linear(d_model, upsample * d_model)
         self.output = nn.Linear(d_model, vocabulary + 1)
+
+    def stacked(self) -> dict[Tensor, int]:
+        """The map to each frame of a state."""
+        return {self.split.weight: self.upsample}
 
     def forward(self, memory: Memory) -> Tensor:
         states = memory.layers[-1]

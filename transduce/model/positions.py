@@ -48,9 +48,9 @@ class PositionScheme(nn.Module):
 # -- added to the embeddings ------------------------------------------------------------------------------------------
 
 
-def sinusoids(length: int, d_model: int) -> Tensor:
+def sinusoids(length: int, d_model: int, base: float = 10000.0) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same: interleaved, as printed."""
-    angle = angles(length, d_model, 10000.0)
+    angle = angles(length, d_model, base)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :d_model].float()
 
 
@@ -75,9 +75,10 @@ class SinusoidalPositions(PositionScheme):
 
     table: Tensor
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, base: float = 10000.0) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoids(1024, d_model), persistent=False)
+        self.base = base
+        self.register_buffer("table", sinusoids(1024, d_model, base), persistent=False)
 
     def add(self, x: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
@@ -87,12 +88,14 @@ class SinusoidalPositions(PositionScheme):
 
     def reaches(self, length: int) -> bool:
         if length > self.table.size(0):
-            self.table = sinusoids(2 * length, self.table.size(1)).to(self.table)
+            self.table = sinusoids(2 * length, self.table.size(1), self.base).to(self.table)
         return True
 
 
 class LearnedPositions(PositionScheme):
     """A vector learned for each of the first `longest` positions (section 3.5, Table 3 row E)."""
+
+    looked_up: ClassVar[tuple[str, ...]] = ("vectors",)
 
     def __init__(self, d_model: int, longest: int) -> None:
         super().__init__()
@@ -203,6 +206,8 @@ class RelativeBiasPositions(DistanceScheme):
     One table for all layers. In an encoder half of the buckets are for keys ahead.
     """
 
+    looked_up: ClassVar[tuple[str, ...]] = ("table",)
+
     def __init__(self, heads: int, buckets: int, farthest: int, causal: bool) -> None:
         super().__init__()
         self.buckets, self.farthest, self.causal = buckets, farthest, causal
@@ -226,15 +231,25 @@ class RelativeBiasPositions(DistanceScheme):
 # -- choices ----------------------------------------------------------------------------------------------------------
 
 
+def _check_base(base: float) -> None:
+    if not 1 < base < math.inf:
+        raise ConfigError(f"base: expected a number above 1, got {base}")
+
+
 @dataclass(frozen=True)
 class Sinusoidal:
-    """Fixed sines and cosines added to the embeddings (the paper)."""
+    """Fixed sines and cosines added to the embeddings (the paper); the longest wave has 2 pi times `base` places."""
+
+    base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        _check_base(self.base)
 
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
-        return SinusoidalPositions(d_model)
+        return SinusoidalPositions(d_model, self.base)
 
 
 @dataclass(frozen=True)
@@ -261,8 +276,7 @@ class Rotary:
     base: float = 10000.0
 
     def __post_init__(self) -> None:
-        if not 1 < self.base < math.inf:
-            raise ConfigError(f"base: expected a number above 1, got {self.base}")
+        _check_base(self.base)
 
     def check_width(self, width: int) -> None:
         if width % 2:

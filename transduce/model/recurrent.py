@@ -36,6 +36,12 @@ class Recurrence(nn.Module):
         self.cells = CELLS[cell](inputs, width, batch_first=True)
         self.pair = cell == "lstm"
 
+    def stacked(self) -> dict[Tensor, int]:
+        """The gates' matrices: torch keeps those that read the input, and those that read the state, as one each."""
+        return {
+            matrix: matrix.size(0) // self.cells.hidden_size for matrix in self.cells.parameters() if matrix.dim() == 2
+        }
+
     def forward(self, x: Tensor, carried: Carried | None = None) -> tuple[Tensor, Carried]:
         """x (B, T, inputs) after `carried`, each (B, width), zeros if None; every state (B, T, width) and the last.
 
@@ -219,6 +225,10 @@ class RecurrentStack(nn.Module):
         width = d_model * (2 if config.summary == "ends" else 1)
         self.bridge = nn.Linear(width, self.parts * config.layers * d_model)
         self.dropout = Dropout(dropout)
+
+    def stacked(self) -> dict[Tensor, int]:
+        """The map to the first state of each layer."""
+        return {self.bridge.weight: self.parts * len(self.layers)}
 
     def first(self, memory: Memory) -> Carried:
         """What the cells begin with: one or two tensors (B, L, D)."""

@@ -130,6 +130,8 @@ class FrameReader(SourceReader):
 class PatchReader(SourceReader):
     """Patches (B, L, F) to vectors; to turn the picture, or for the stem, they are put together first."""
 
+    looked_up: ClassVar[tuple[str, ...]] = ("row",)
+
     def __init__(self, config: Patches, d_model: int) -> None:
         super().__init__()
         self.patch, self.rows, self.channels = config.patch, config.rows, config.channels

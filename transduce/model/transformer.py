@@ -22,8 +22,9 @@ from transduce.model.norms import LayerNorm, Norm
 from transduce.model.packing import PADDED, Padded
 from transduce.model.positions import DistanceScheme, Positions, PositionScheme, Sinusoidal
 from transduce.model.remembered import Remembered, Reserved, SourceView, paths_seen
+from transduce.model.scores import Softmax
 from transduce.model.stepping import Stepping, kernels_for
-from transduce.model.sublayers import Activation, FeedForward, PostNorm, Residual
+from transduce.model.sublayers import Activation, FeedForward, PostNorm, PreNorm, Residual
 from transduce.model.whole import Block, Parts, Seq2Seq, StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
 
@@ -89,9 +90,21 @@ class WiredStack(Stack):
 
 @dataclass(frozen=True)
 class TransformerDecoder(StepwiseDecoder, WiredStack):
-    """N blocks of masked self-attention, attention to the encoder, and feed-forward."""
+    """N blocks of masked self-attention, attention to the encoder, and feed-forward.
+
+    With `unnormed_past` self-attention makes keys and values of states before the norm, save at the first place. So
+    Marian decodes pre-norm models, though it trains them with normed ones as everybody does; other models leave it off.
+    """
 
     kind: ClassVar[str] = "transformer"
+
+    unnormed_past: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = isinstance(self.residual, PreNorm) and isinstance(self.attention.weights, Softmax)
+        if self.unnormed_past and not plain:
+            raise ConfigError("unnormed_past: expected false, for it needs residual 'pre_norm' and weights 'softmax'")
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> DecoderStack:
         return DecoderStack(self, d_model, dropout, encoder_layers)
@@ -195,14 +208,17 @@ class EncoderStack(PackingStack):
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
 
+    def blocks(self) -> Iterator[EncoderBlock]:
+        return (cast("EncoderBlock", layer) for layer in self.layers)
+
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: Padded = PADDED) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
         places, looking = Places.of(self.positions, self.window, 0, x.size(1), layout), layout.sight(mask)
         x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.blocks()):
             # A name of its own for each layer would have the compiler make code for each.
-            x = layer(x, real, looking, places, trace, "" if trace is None else f"encoder.{number}")
+            x = layer.run(x, real, looking, places, trace, "" if trace is None else f"encoder.{number}")
             outputs.append(x)
             if trace is not None:
                 trace[f"encoder.{number}.out"] = x
@@ -218,6 +234,7 @@ class DecoderBlock(Block):
     def __init__(self, config: Stack, d_model: int, dropout: float, causal: bool = True) -> None:
         super().__init__()
         self.causal = causal
+        self.unnormed_past = isinstance(config, TransformerDecoder) and config.unnormed_past
         self.attention = config.attention.build(d_model)
         self.cross = config.attention.build(d_model)
         self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
@@ -252,11 +269,17 @@ class DecoderBlock(Block):
             if isinstance(layout, Stepping) and past is not None:
                 grown.append(past)
                 return self.attention.step(y, (past.key, past.value), places.turn, layout)
-            query, *newest = self.attention.reflect(y, places.turn, layout)
+            query, *newest = own = self.attention.reflect(y, places.turn, layout)
+            if self.unnormed_past:
+                newest = list(self.attention.remember(x, places.turn, layout))
             known = Remembered(*newest) if past is None else past.extend(Remembered(*newest))
             grown.append(known)
             sight = Sight(looking, causal, places.bias, places.window, trace, f"{name}.self")
-            return self.attention.look(query, known.key, known.value, sight, layout)
+            seen = self.attention.look(query, known.key, known.value, sight, layout)
+            if self.unnormed_past and past is None:  # the first place sees its own normed value alone
+                alone = self.attention.look(own[0][:, :, :1], own[1][:, :, :1], own[2][:, :, :1], layout=layout)
+                seen = torch.cat((alone, seen[:, 1:]), dim=1)
+            return seen
 
         def cross(y: Tensor) -> Tensor:
             sight = Sight(source_mask, trace=trace, name=f"{name}.cross")
@@ -294,7 +317,7 @@ class DecoderStack(PackingStack):
 
     def reserve(self, room: Room) -> Held | None:
         """None where learned positions end before the room does. Weights of self-attention are joined."""
-        if not self.positions.reaches(room.length):
+        if not self.positions.reaches(room.length) or any(block.unnormed_past for block in self.blocks()):
             return None
         source = SourceView.of(room, [block.cross for block in self.blocks()], additive=self._fused)
         for block in self.blocks():
@@ -344,9 +367,9 @@ class DecoderStack(PackingStack):
             past = state.grown or [None] * len(self.layers)
         x, mask = self.dropout(layout.collect(self.positions.add(x, start))), layout.real(mask)
         grown: list[Remembered] = []
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.blocks()):
             name = "" if trace is None else f"decoder.{number}"
-            x, remembered = layer(x, past[number], source.layers[number], source.mask, mask, places, trace, name)
+            x, remembered = layer.run(x, past[number], source.layers[number], source.mask, mask, places, trace, name)
             grown.append(remembered)
             if trace is not None:
                 trace[f"decoder.{number}.out"] = x

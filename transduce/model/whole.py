@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from transduce.errors import ConfigError
 from transduce.model.attention import Trace
@@ -32,6 +33,8 @@ class SourceReader(nn.Module):
 
 class Embedding(SourceReader):
     """One vector a token, multiplied by sqrt(d_model) when read and used as it is to score outputs (section 3.4)."""
+
+    looked_up: ClassVar[tuple[str, ...]] = ("weight",)
 
     def __init__(self, vocabulary: int, d_model: int) -> None:
         super().__init__()
@@ -81,10 +84,19 @@ class Parts:
 class Block(nn.Module):
     """A layer of a stack, large enough to be held in pieces by several processes and put together while it works.
 
-    `entrances` are the methods besides `forward` by which a stack uses its weights.
+    `entrances` are the methods besides `forward` by which a stack uses its weights. With `recomputes` (activation
+    checkpointing, Chen et al. 2016) a training pass keeps the inputs of the block alone, and the backward pass works
+    the rest out again, with the same draws of dropout: less memory for a second forward pass.
     """
 
     entrances: ClassVar[tuple[str, ...]] = ()
+    recomputes: bool = False
+
+    def run(self, *inputs: Any) -> Any:
+        """`self(*inputs)`, by activation checkpointing where that is asked for and gradients are wanted."""
+        if self.recomputes and self.training and torch.is_grad_enabled():
+            return checkpoint(self, *inputs, use_reentrant=False)
+        return self(*inputs)
 
 
 class EncoderDecoder(nn.Module):
@@ -135,8 +147,21 @@ class EncoderDecoder(nn.Module):
         raise NotImplementedError
 
     def tables(self) -> list[nn.Parameter]:
-        """Matrices whose rows are looked up rather than multiplied; some optimizers treat them apart."""
-        return [module.weight for module in self.modules() if isinstance(module, Embedding)]
+        """Matrices that are no linear maps, such as embeddings; some optimizers treat them apart.
+
+        A module names its own in `looked_up`.
+        """
+        return [getattr(module, name) for module in self.modules() for name in getattr(module, "looked_up", ())]
+
+    def stacks(self) -> dict[Tensor, int]:
+        """Matrices that are several maps of one input, one below the other, and how many: the gates of a cell, say.
+
+        A module names its own, or those of torch's modules inside it, in `stacked()`.
+        """
+        found: dict[Tensor, int] = {}
+        for module in self.modules():
+            found |= getattr(module, "stacked", dict)()
+        return found
 
     def blocks(self) -> list[Block]:
         """The layers that several processes may hold in pieces; a stack that has none is held whole."""

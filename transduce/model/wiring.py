@@ -7,6 +7,7 @@ leaves as raw sums, so that they norm what they take. Shapes: B batch, S source 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,8 @@ class LayerByLayer(nn.Module):
 
 class MixtureOfLayers(nn.Module):
     """For each decoder layer its own learned average of all encoder layers, equal shares at first."""
+
+    looked_up: ClassVar[tuple[str, ...]] = ("shares",)  # a row is a softmax of its own, not part of a linear map
 
     def __init__(self, d_model: int, encoder_layers: int, decoder_layers: int) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class ParallelCTC:
 
 def ctc(log_probs: Tensor, batch: Batch, frames: Tensor) -> Tensor:
     """The sum of -log p of the targets that have frames enough: log_probs (B, C, V + 1), frames (B,)."""
-    tokens = batch.target_mask.sum(1) - 1  # without the end symbol
+    tokens = (batch.target_mask.sum(1) - 1).clamp(min=0)  # without the end symbol, if the row holds a pair
     blank = log_probs.size(-1) - 1
     return F.ctc_loss(log_probs.transpose(0, 1), batch.gold, frames, tokens, blank, reduction="sum", zero_infinity=True)
 

@@ -38,7 +38,7 @@ def ctc_loss(passed: Pass) -> Tensor:
     log_probs = read_head(passed, "ctc").log_softmax(-1)  # (B, S * upsample, V + 1)
     mask = passed.memory.mask
     frames = mask.sum(1) * (log_probs.size(1) // mask.size(1))
-    tokens = passed.batch.target_mask.sum(1) - 1  # gold ends in the end symbol
+    tokens = (passed.batch.target_mask.sum(1) - 1).clamp(min=0)  # gold ends in eos, or the row holds no pair
     blank = log_probs.size(2) - 1
     return F.ctc_loss(
         log_probs.transpose(0, 1), passed.batch.gold, frames, tokens, blank, reduction="sum", zero_infinity=True
@@ -60,8 +60,8 @@ class Length(Weighted):
 def length_loss(passed: Pass) -> Tensor:
     """The sum over sentences; a target longer than the last class is of that class."""
     logits = read_head(passed, "length")  # (B, longest + 1)
-    length = (passed.batch.target_mask.sum(1) - 1).clamp_max(logits.size(1) - 1)
-    return F.cross_entropy(logits, length, reduction="sum")
+    length = (passed.batch.target_mask.sum(1) - 1).clamp_max(logits.size(1) - 1)  # -1 in rows without a pair
+    return F.cross_entropy(logits, length, reduction="sum", ignore_index=-1)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from transduce.model_folder import MODEL
 from transduce.progress import Progress
 from transduce.training.checkpoint import newest_good, read_checkpoint, read_tensors, step_folders
 from transduce.training.lock import RunLock
+from transduce.training.offered import which
 from transduce.training.run_folder import read_config, replace_weights
 from transduce.training.session import Place
 from transduce.training.weights import check_shapes
@@ -62,8 +63,9 @@ def average_run(folder: Path, last: int, best: int) -> str:
                 f"{folder}: {max(last, best)} checkpoints were asked for and {len(steps)} are kept; ask for fewer, or"
                 f" train with training.keep_{'last' if last else 'best'}={max(last, best)}"
             )
-        stem = "average" if config.training.ema else "model"
+        stem = place.stem(config.training.ema)
         weights = average([kept[step] for step in steps], stem)
         name = f"average of {len(steps)} checkpoints (steps {', '.join(f'{step:,}' for step in sorted(steps))})"
+        name += which(config.training.ema, raw=stem == "model")
         replace_weights(folder, weights, name, place.longest)
     return f"{folder / MODEL}: {name}"

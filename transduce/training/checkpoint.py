@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from transduce.durable import (
+    RESUME,
     disk_errors,
     is_temporary,
     remove,
@@ -75,7 +76,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
     checkpoints = folder / "checkpoints"
     path = checkpoints / f"step-{snapshot.step:08d}"
     needed = _bytes_needed(snapshot)
-    with disk_errors(folder, f"saving the checkpoint of step {snapshot.step}", needed):
+    with disk_errors(folder, f"saving the checkpoint of step {snapshot.step}", needed, advice=RESUME):
         if not checkpoints.is_dir():
             os.mkdir(checkpoints)
             sync_folder(folder)
@@ -91,13 +92,21 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
 
 def read_checkpoint(path: Path) -> Snapshot:
     """The snapshot in one checkpoint folder; every byte is verified before anything is returned."""
-    try:
-        manifest = read_manifest(path)
-        state = json.loads(read_listed(path, manifest, _STATE))
-    except RunError as error:
-        raise _unusable(path, error) from error
+    state = read_state(path)
+    manifest = read_manifest(path)
     stems = [name.removesuffix(_TENSORS) for name in manifest.files if name.endswith(_TENSORS)]
     return Snapshot(manifest.step, {stem: read_tensors(path, stem) for stem in stems}, state)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The state in one checkpoint folder, verified, without its tensors."""
+    try:
+        state: dict[str, Any] = json.loads(read_listed(path, read_manifest(path), _STATE))
+    except RunError as error:
+        raise _unusable(path, error) from error
+    if not isinstance(state, dict):
+        raise _unusable(path, RunError(f"{_STATE}: expected names and values"))
+    return state
 
 
 def read_tensors(path: Path, stem: str) -> dict[str, Tensor]:
@@ -136,7 +145,7 @@ def newest_good(folder: Path) -> Found | None:
 def prune(folder: Path, keep: Collection[int]) -> None:
     """Delete the checkpoints of all other steps, except the one that `latest` names."""
     latest = _latest(folder)
-    with disk_errors(folder, "deleting old checkpoints", needed=0):
+    with disk_errors(folder, "deleting old checkpoints", needed=0, advice=RESUME):
         for step, path in step_folders(folder).items():
             if step not in keep and path.name != latest:
                 remove(path)
@@ -144,7 +153,7 @@ def prune(folder: Path, keep: Collection[int]) -> None:
 
 def clean_leftovers(folder: Path) -> None:
     """Delete what killed processes left half written, in the run folder and among its checkpoints."""
-    with disk_errors(folder, "deleting leftovers of a killed run", needed=0):
+    with disk_errors(folder, "deleting leftovers of a killed run", needed=0, advice=RESUME):
         for place in (folder, folder / "checkpoints"):
             for path in list(place.iterdir()) if place.is_dir() else []:
                 if is_temporary(path):
@@ -194,7 +203,7 @@ def _bytes_needed(snapshot: Snapshot) -> int:
 def step_folders(folder: Path) -> dict[int, Path]:
     """The checkpoint folders there are, by step; they may be damaged."""
     checkpoints = folder / "checkpoints"
-    with disk_errors(folder, "listing the checkpoints", needed=0):
+    with disk_errors(folder, "listing the checkpoints", needed=0, advice=RESUME):
         paths = list(checkpoints.iterdir()) if checkpoints.is_dir() else []
     return {int(match[1]): path for path in paths if (match := _STEP.fullmatch(path.name))}
 
@@ -207,5 +216,5 @@ def _latest(folder: Path) -> str | None:
         return None
 
 
-def _unusable(path: Path, error: RunError) -> RunError:
+def _unusable(path: Path, error: Exception) -> RunError:
     return RunError(f"{path}: {error}. This checkpoint cannot be used; take another one.")

@@ -63,6 +63,8 @@ class CompiledStep(Step):
 def packs(config: Config) -> bool:
     """Whether model and objective can do without padding (model/packing.py)."""
     stacks = isinstance(config.model.encoder, TransformerEncoder), isinstance(config.model.decoder, TransformerDecoder)
+    if isinstance(config.model.decoder, TransformerDecoder) and config.model.decoder.unnormed_past:
+        return False  # first places are not told from others in a packed batch
     text = isinstance(config.model.source, Tokens)  # packed by its tokens, of which the encoder has as many places
     return text and all(stacks) and isinstance(config.objective, CrossEntropy) and config.objective.steady
 
@@ -71,6 +73,8 @@ def hindrance(config: Config, device: torch.device, processes: int) -> str:
     """Why a step is not compiled, before anything is measured; empty where it may be."""
     if config.training.compile is False:
         return "not asked for"
+    if config.training.activation_checkpointing:
+        return "training.activation_checkpointing is on"
     if processes > 1:
         return "several processes train as it is written"
     if config.training.compile is True:

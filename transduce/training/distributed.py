@@ -10,7 +10,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -24,7 +24,7 @@ from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
 from transduce.launch import LIFE, Launch
 from transduce.training.checkpoint import Snapshot
-from transduce.training.meeting import meet
+from transduce.training.meeting import meet, wait_until_connected
 
 T = TypeVar("T")
 # The others wait so long for rank 0 to validate, average or save. A process that dies is noticed at once, not by this.
@@ -56,6 +56,7 @@ class Group:
                 processes.init_process_group(
                     backend, store=store, rank=self.rank, world_size=self.size, timeout=PATIENCE
                 )
+                wait_until_connected(self.store, life, self.rank, self.size, JOINING)
         return self
 
     def __exit__(
@@ -93,16 +94,22 @@ class Group:
         number = int(self.highest(found or 0))
         return signal.Signals(number) if number else None
 
-    def told(self, value: T) -> T:
-        """What rank 0 has, plain JSON, for all: the others give anything of the kind."""
+    def told(self, value: T, source: int = 0) -> T:
+        """What rank `source` has, plain JSON, for all: the others give anything of the kind."""
         if self.size == 1:
             return value
-        written = json.dumps(value).encode() if self.first else b""
+        speaks = self.rank == source
+        written = json.dumps(value).encode() if speaks else b""
         length = torch.tensor(len(written))
-        processes.broadcast(length, 0)
+        processes.broadcast(length, source)
         text = torch.frombuffer(bytearray(written or bytes(int(length))), dtype=torch.uint8)
-        processes.broadcast(text, 0)
-        return value if self.first else json.loads(bytes(text.numpy()))
+        processes.broadcast(text, source)
+        return value if speaks else json.loads(bytes(text.numpy()))
+
+    def gathered(self, values: Sequence[T]) -> list[T]:
+        """Items that were dealt out in turn, `items[rank::size]` to each rank, in their order again; plain JSON."""
+        shares = [self.told(list(values), source) for source in range(self.size)]
+        return [share[place] for place in range(max(map(len, shares))) for share in shares if place < len(share)]
 
     def spread(self, tensors: Iterable[Tensor]) -> None:
         """Write what rank 0 has in these tensors into everyone's."""

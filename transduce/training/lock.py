@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from transduce.durable import disk_errors
+from transduce.durable import RESUME, disk_errors
 from transduce.errors import RunError
 
 
@@ -21,7 +21,7 @@ class RunLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> RunLock:
-        with disk_errors(self.folder, "locking the run folder", needed=4096):
+        with disk_errors(self.folder, "locking the run folder", needed=4096, advice=RESUME):
             descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

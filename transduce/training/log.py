@@ -17,11 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from transduce.durable import disk_errors, write_text
+from transduce.durable import RESUME, disk_errors, write_text
 from transduce.errors import UserError
+from transduce.evaluation.measures import MEASURES
 from transduce.progress import seconds_as_text
-
-NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "validation loss"}
 
 
 class RunLog:
@@ -30,10 +29,18 @@ class RunLog:
     `finished` says that the run ended at that step, with nothing left to do.
     """
 
-    def __init__(self, folder: Path, steps: int, step: int, tensorboard: bool = False, metric: str = "bleu") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        steps: int,
+        step: int,
+        tensorboard: bool = False,
+        metric: str = "bleu",
+        minutes: float = 0.0,
+    ) -> None:
         self.console = Console(stderr=True)
         self.path = folder / "metrics.jsonl"
-        self.steps = steps
+        self.steps, self._minutes = steps, minutes
         self._first = step
         self._started = time.monotonic()
         self._metric = metric
@@ -69,7 +76,10 @@ class RunLog:
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """One line of metrics.jsonl, on disk before this returns."""
         line = json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n"
-        with disk_errors(self.path.parent, f"writing {self.path.name}", len(line)), self.path.open("ab") as file:
+        with (
+            disk_errors(self.path.parent, f"writing {self.path.name}", len(line), advice=RESUME),
+            self.path.open("ab") as file,
+        ):
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -80,9 +90,10 @@ class RunLog:
     def train(self, step: int, values: dict[str, float]) -> None:
         """A training report: to the file, and as the live line or a plain one."""
         self.record("train", step, values)
+        left = self._time_left(step, values.get("seconds", 0.0))
         line = (
             f"loss {values['loss']:.3f}  {values['tokens_per_second']:,.0f} tokens/s"
-            f"  rate {values['learning_rate']:.2e}  {self._time_left(step)} left{self._quality}"
+            f"  rate {values['learning_rate']:.2e}  {left} left{self._quality}"
         )
         if self._live is not None:
             self._live.update(self._task, completed=step, description=line)
@@ -97,14 +108,19 @@ class RunLog:
     def valid(self, step: int, values: dict[str, float], best: bool) -> None:
         """A validation."""
         self.record("valid", step, values)
-        parts = [f"{NAMES[key]} {values[key]:.2f}" for key in ("bleu", "chrf") if key in values]
-        quality = "  ".join(parts)
-        self._quality = f"  {NAMES[self._metric]} {values[self._metric]:.2f}" if self._metric in values else ""
+        shown = {key: f"{measure.label} {values[key]:.2f}" for key, measure in MEASURES.items() if key in values}
+        quality = "  ".join(text for key, text in shown.items() if key != "loss")
+        self._quality = f"  {shown[self._metric]}" if self._metric in shown else ""
         self.say(f"step {step:,}  validation: loss {values['loss']:.3f}  {quality}{'  (best so far)' if best else ''}")
+        if "ema_loss" in values:
+            raw, averaged = (f"{values[key]:.3f}" for key in ("raw_loss", "ema_loss"))
+            self.say(f"    loss of the raw weights {raw}, of their moving average {averaged}; the better ones count")
 
-    def _time_left(self, step: int) -> str:
+    def _time_left(self, step: int, trained: float) -> str:
+        """Until the last step, or until the minutes of training are over; `trained` are seconds."""
         done = max(1, step - self._first)
-        return seconds_as_text((time.monotonic() - self._started) / done * (self.steps - step))
+        left = (time.monotonic() - self._started) / done * (self.steps - step)
+        return seconds_as_text(min(left, max(0.0, 60 * self._minutes - trained)) if self._minutes else left)
 
 
 class Unheard(RunLog):

@@ -20,34 +20,30 @@ from torch import Tensor
 from transduce.data.corpus import Corpus
 from transduce.data.prefetch import prefetched
 from transduce.data.share import Portion, Share
-from transduce.durable import disk_errors
+from transduce.durable import RESUME, disk_errors
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config, check_positions, check_source
 from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
 from transduce.training.average import average
 from transduce.training.card import Facts
-from transduce.training.checkpoint import (
-    Found,
-    prune,
-    read_checkpoint,
-    save_checkpoint,
-    step_folders,
-)
+from transduce.training.checkpoint import Found, prune, read_checkpoint, save_checkpoint, step_folders
 from transduce.training.cpu import own_threads, settle
 from transduce.training.distributed import Group
 from transduce.training.halving import Halving
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog, Unheard, board_writer
 from transduce.training.memory import explained_shortage, peak_memory
-from transduce.training.optimizer import Schedule, update
+from transduce.training.offered import better, which
+from transduce.training.optimizer import update
 from transduce.training.passes import choose
+from transduce.training.rate import Rate
 from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
 from transduce.training.signals import StopRequest
-from transduce.training.start import settle_start
+from transduce.training.start import introduction, settle_start
 from transduce.training.sums import Sums
-from transduce.training.validate import Measured, validate, wearing
+from transduce.training.validate import Measured, check_metric, held_out_loss, validate, wearing
 
 _ENDS = ("finished", "patience", "minutes")
 _METRIC = "metrics."  # before the names of the objective's own sums, to keep them apart from the loop's
@@ -77,7 +73,7 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     with Group(config.training.device) as group:
         corpus = Corpus.open(corpus_folder(config))
         if group.first:
-            with disk_errors(folder, "making the run folder", needed=4096):
+            with disk_errors(folder, "making the run folder", needed=4096, advice=RESUME):
                 folder.mkdir(parents=True, exist_ok=True)
         held = RunLock(folder) if group.first else nullcontext()
         with held, StopRequest(speaks=group.first, aborts=group.size == 1) as stop, own_threads():
@@ -103,13 +99,17 @@ class _Run:
         self.validates = config.data.valid in corpus.splits
         check_source(config.model, corpus)
         check_positions(config, corpus)
+        if self.validates:
+            check_metric(config, corpus)
         torch.manual_seed(config.seed)
         model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
         ready = make_ready(folder, config, self.tokenizers, model, corpus.reader) if group.first else (None, [])
         group.spread(model.weights().values())
         model = model.to(group.device)
+        for block in model.blocks():
+            block.recomputes = config.training.activation_checkpointing
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
-        self.validated = copy.deepcopy(model) if in_pieces and group.first else model  # a whole one
+        self.validated = copy.deepcopy(model) if in_pieces else model  # a whole one
         self.module = Step(model, config.objective.build(self._tools()))
         self.written = choose(self.module, model, config, group, lambda text: self.log.say(text))
         self.session = Session(config, model, group.device)
@@ -118,7 +118,8 @@ class _Run:
         self.notes = self._resume(*ready)
         self.counting = len(model.weights()) > len(list(model.parameters()))  # what batches are like, as BatchNorm does
         self.share = Share(group.rank, group.size, config.training.accumulate, entire=not self.counting)
-        self.rate: Schedule = config.training.learning_rate.build(config.model.d_model, config.training.steps)
+        training = config.training
+        self.rate = Rate(training.learning_rate, config.model.d_model, training.steps, training.minutes)
         self.sums = Sums(self.session.place, group)
         self.log = self._log()
 
@@ -171,7 +172,10 @@ class _Run:
         found = settle_start(self.config, self.session, self.written, self.corpus, self.group, log.say)
         self.config, self.batches = found.config, found.batches
         place, alone = self.session.place, self.group.size == 1
-        log.say(f"{self.folder}: going on from step {place.step:,}" if place.step else self._introduction())
+        begins = introduction(self.config, self.session, self.batches, self.group, self.validates)
+        log.say(f"{self.folder}: {f'going on from step {place.step:,}' if place.step else begins}")
+        if self.config.training.minutes:
+            log.say("training.minutes: rates and the end follow the clock; only runs bounded by steps can be repeated")
         settle(self.config.training, self.session, found.passes, self.batches, alone, log.say)
         self.passes = Halving(found.passes, self.session, self.config.seed, self.counting or not alone, log.say)
 
@@ -182,10 +186,10 @@ class _Run:
             yield portion.pinned() if pins else portion
 
     def _log(self) -> RunLog:
-        training, step = self.config.training, self.session.place.step
+        training, step, metric = self.config.training, self.session.place.step, self.config.validation.metric
         if not self.group.first:
             return Unheard()
-        return RunLog(self.folder, training.steps, step, training.tensorboard, self.config.validation.metric)
+        return RunLog(self.folder, training.steps, step, training.tensorboard, metric, training.minutes)
 
     def _end(self) -> str:
         """Why no further step is to be made, if that is so."""
@@ -215,8 +219,20 @@ class _Run:
         if reason or self._planned(place.step):
             self._save()
         if asked:
-            log.say(f"{reason}: saved step {place.step:,} in {self.folder}; the same command goes on from there")
+            self._leave(log, reason)
         return reason
+
+    def _leave(self, log: RunLog, reason: str) -> None:
+        """After a signal: where nothing was validated yet, the folder translates with the weights of this step."""
+        place = self.session.place
+        offered = self.session.averaged_weights()
+        if place.best_step < 0:
+            name = f"last, step {place.step:,}, where training was stopped"
+            self._export(offered, name + which(self.config.training.ema, raw=False))
+        log.say(
+            f"{reason}: saved step {place.step:,} in {self.folder}; the same command goes on from there, and the folder"
+            f" is a model with the weights of step {place.step if place.best_step < 0 else place.best_step:,}"
+        )
 
     def _planned(self, step: int) -> bool:
         """Whether a run that nobody stops would save this step."""
@@ -235,7 +251,7 @@ class _Run:
             for name, value in {"loss": loss.total, "count": loss.count, **metrics}.items():
                 self.sums.add(name, value * finite)
         place.epoch, place.position = portions[-1].epoch, portions[-1].position + 1
-        count, rate = self.group.sum(count), self.rate(place.step + 1)
+        count, rate = self.group.sum(count), self.rate(place.step, place.seconds)
         norm, skipped = update(session.optimizer, rate, count, self.config.training.clip)
         session.move_average()
         self.sums.add("norm", norm)
@@ -262,7 +278,7 @@ class _Run:
             {
                 "loss": sums["loss"] / count,
                 **{name.removeprefix(_METRIC): sums[name] / count for name in sums if name.startswith(_METRIC)},
-                "learning_rate": self.rate(place.step),
+                "learning_rate": self.rate.last,
                 "gradient_norm": sums["norm"] / max(sums["steps"], 1.0),
                 "skipped": sums["skipped"],
                 "epoch": place.epoch,
@@ -277,9 +293,8 @@ class _Run:
     def _validate(self, log: RunLog) -> None:
         place, validation = self.session.place, self.config.validation
         self.sums.store()
-        offered = self.session.offered_weights()
-        measured = self._measure(offered) if self.group.first else Measured({}, "", [])
-        measured = measured.told(self.group)  # the others wait for it
+        offered = better(self.session, self._measure, self._loss)
+        measured = offered.measured
         rank = place.ranks[str(place.step)] = validation.rank(measured.values)
         best = place.best_step < 0 or rank < place.ranks[str(place.best_step)]
         place.stale = 0 if best else place.stale + 1
@@ -288,13 +303,19 @@ class _Run:
             log.say(f"    {sample.source}\n      -> {sample.translation}\n      =  {sample.reference}")
         if best:
             place.best_step, place.validation, place.signature = place.step, measured.values, measured.signature
-            if self.group.first:
-                self._export(offered, f"best by validation {validation.metric}, step {place.step:,}")
+            place.raw_best = offered.raw
+            name = f"best by validation {validation.metric}, step {place.step:,}"
+            self._export(offered.weights, name + which(self.config.training.ema, offered.raw))
 
     def _measure(self, weights: dict[str, Tensor]) -> Measured:
-        """Validate these weights."""
+        """Validate these weights, which all processes have: each takes its share of the texts."""
         with wearing(self.validated, weights):
-            return validate(self.validated, self.corpus, self.config, self.session.device)
+            return validate(self.validated, self.corpus, self.config, self.session.device, self.group)
+
+    def _loss(self, weights: dict[str, Tensor]) -> float:
+        """The loss of these weights on the validation text, alone; each process takes its share of the batches."""
+        with wearing(self.validated, weights):
+            return held_out_loss(self.validated, self.corpus, self.config, self.session.device, self.group)
 
     def _save(self) -> None:
         """Save, and only then delete what is no longer wanted."""
@@ -303,46 +324,51 @@ class _Run:
         snapshot = self.session.snapshot()
         if self.group.first:
             save_checkpoint(self.folder, snapshot)
-            prune(self.folder, {*self._last(training.keep_last), *self._best(training.keep_best)})
+            prune(self.folder, {*self._last(training.keep_last), *self.session.place.best_steps(training.keep_best)})
 
     def _last(self, count: int) -> list[int]:
         """The last so many of the steps kept; one that only a signal saved does not count once training went on."""
         kept = sorted(step_folders(self.folder))
         return [step for step in kept if self._planned(step) or step == self.session.place.step][-count:]
 
-    def _best(self, count: int) -> list[int]:
-        return self.session.place.best_steps(count)
-
     def _finish(self, log: RunLog, reason: str) -> None:
         """Average if asked, and leave the best weights in the folder."""
         training, place = self.config.training, self.session.place
         self.sums.store()
-        offered = self.session.offered_weights()
+        offered = self.session.averaged_weights()
+        if place.best_step < 0:
+            self._export(offered, f"last, step {place.step:,}" + which(training.ema, raw=False))
+        averaged = self._average(log, offered) if training.average > 1 else {}
         if not self.group.first:
             return
-        if place.best_step < 0:
-            self._export(offered, f"last, step {place.step:,}")
-        averaged = self._average(log) if training.average > 1 else {}
         memory = {"memory": peak_memory(self.session.device)}
         log.record("finished", place.step, {**place.validation, **averaged, **memory})
         use = f'translate {self.folder} "..."' if self.corpus.reader is None else f"transcribe {self.folder} FILE"
         log.say(f"{reason}: {place.step:,} steps, {self.folder} is ready: transduce {use}")
 
-    def _average(self, log: RunLog) -> dict[str, float]:
+    def _averaged(self, alike: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+        """The average of checkpoints, which rank 0 reads, for all processes, and its name; `alike` has its shapes."""
+        training, place = self.config.training, self.session.place
+        weights, count, stem = {key: tensor.clone() for key, tensor in alike.items()}, 0, place.stem(training.ema)
+        if self.group.first:
+            kept = step_folders(self.folder)
+            steps = self._last(training.average)
+            if training.average_of == "best" and place.best_step >= 0:
+                steps = [step for step in place.best_steps(training.average) if step in kept]
+            found = average([kept[step] for step in steps], stem)
+            weights, count = {key: found[key].to(self.session.device) for key in alike}, len(steps)
+        self.group.spread(weights.values())
+        name = f"average of {count} checkpoints ({training.average_of})"
+        return weights, name + which(training.ema, raw=stem == "model")
+
+    def _average(self, log: RunLog, offered: dict[str, Tensor]) -> dict[str, float]:
         """Offer the average if it is no worse than the best; gives its measures, if it could be measured."""
-        training, place, validation = self.config.training, self.session.place, self.config.validation
-        kept = step_folders(self.folder)
-        steps = self._last(training.average)
-        if training.average_of == "best" and place.best_step >= 0:
-            steps = [step for step in self._best(training.average) if step in kept]
-        folders = [kept[step] for step in steps]
-        stem = "average" if self.session.average is not None else "model"
-        weights = average(folders, stem)
-        name = f"average of {len(folders)} checkpoints ({training.average_of})"
+        place, validation = self.session.place, self.config.validation
+        weights, name = self._averaged(offered)
         if place.best_step < 0:
             self._export(weights, name)
             return {}
-        measured = self._measure({key: tensor.to(self.session.device) for key, tensor in weights.items()})
+        measured = self._measure(weights)
         rank, best = validation.rank(measured.values), place.ranks[str(place.best_step)]
         chosen = rank <= best
         log.say(
@@ -355,6 +381,9 @@ class _Run:
         return {f"average_{key}": number for key, number in measured.values.items()}
 
     def _export(self, weights: dict[str, Tensor], name: str) -> None:
+        """Make these weights the ones that the folder translates with."""
+        if not self.group.first:
+            return
         place = self.session.place
         facts = Facts(
             parameters=sum(parameter.numel() for parameter in self.session.model.parameters()),
@@ -368,13 +397,3 @@ class _Run:
             corpus=self.corpus.manifest,
         )
         export(self.folder, weights, self.tokenizers, place.longest, self.config, facts)
-
-    def _introduction(self) -> str:
-        count = sum(parameter.numel() for parameter in self.session.model.parameters())
-        plan = self.batches.plan(0)
-        return (
-            f"{self.folder}: {count:,} parameters, {len(self.batches.split):,} pairs, {len(plan):,} batches an epoch"
-            f" in {len(set(map(tuple, plan.shapes.tolist())))} shapes, on {self.session.device}"
-            + (f", {self.group.size} processes ({self.config.training.parallel})" if self.group.size > 1 else "")
-            + ("" if self.validates else f"; not validated, for the corpus has no split '{self.config.data.valid}'")
-        )

@@ -49,3 +49,22 @@ def meet(store: Store, rank: int, size: int, patience: timedelta) -> str:
         f"waited {patience} for the {size} processes of the group to meet; missing: ranks {missing or 'unknown'}."
         " Start torchrun on every machine with the same --nnodes and --rdzv-endpoint, or look there for why they ended"
     )
+
+
+def wait_until_connected(store: Store, life: str, rank: int, size: int, patience: timedelta) -> None:
+    """A barrier through the store, for when this process has its connections to all others.
+
+    Gloo connects each pair on its own, and a process that has its connections may end, by an error say, while another
+    is still accepting them: that one would wait for it until the timeout of the group, which is hours.
+    """
+    keys = {other: f"transduce/connected/{life}/{other}" for other in range(size)}
+    store.set(keys[rank], "yes")
+    limit = time.monotonic() + patience.total_seconds()
+    while not store.check(list(keys.values())):
+        if time.monotonic() >= limit:
+            missing = [other for other, key in keys.items() if not store.check([key])]
+            raise RunError(
+                f"waited {patience} for the {size} processes of the group to connect to each other; missing: ranks"
+                f" {missing or 'unknown'}. Look there for why they ended, or name the network with GLOO_SOCKET_IFNAME"
+            )
+        time.sleep(POLL)

@@ -6,7 +6,7 @@ A schedule is a function of the step (1 for the first update).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -70,7 +70,8 @@ class AdamW:
 class Muon:
     """Orthogonal updates for matrices (Jordan et al. 2024), AdamW for the rest at the same rate (muon.py).
 
-    `tables` (embeddings: rows that are looked up) count to the rest; decay is for the matrices.
+    `tables` (embeddings, learned positions: rows that are looked up) count to the rest; decay is for the matrices.
+    `stacks` are those that hold several maps, one below the other, and how many.
     """
 
     momentum: float = 0.95
@@ -87,13 +88,18 @@ class Muon:
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
 
-    def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
+    def build(
+        self,
+        parameters: Iterable[nn.Parameter],
+        tables: Collection[nn.Parameter] = (),
+        stacks: Mapping[Tensor, int] | None = None,
+    ) -> MuonWithAdam:
         parameters, looked_up = list(parameters), {id(table) for table in tables}
         matrices = [p for p in parameters if p.dim() == 2 and id(p) not in looked_up]
         chosen = {id(matrix) for matrix in matrices}
         others = [p for p in parameters if id(p) not in chosen]
         betas = (self.beta1, self.beta2)
-        return MuonWithAdam(matrices, others, self.momentum, betas, self.epsilon, self.weight_decay)
+        return MuonWithAdam(matrices, others, stacks or {}, self.momentum, betas, self.epsilon, self.weight_decay)
 
 
 def _check_betas(beta1: float, beta2: float) -> None:
@@ -136,7 +142,10 @@ class InverseRoot:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Up in a line to `peak` at `warmup`, then down half a cosine to `floor` at the last step."""
+    """Up in a line to `peak` at `warmup`, then down half a cosine to `floor` at the last step.
+
+    Where `training.minutes` end the run, the last step is the one that the pace so far leads to.
+    """
 
     peak: float = 5e-4
     warmup: int = 1000
@@ -177,8 +186,9 @@ LearningRate = Paper | InverseRoot | Cosine | Constant
 def update(optimizer: torch.optim.Optimizer, rate: float, count: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """One step on gradients of a sum: divide them by `count`, clip their norm, skip the step if it is not finite.
 
-    Gives the norm before clipping, and 1.0 where the step was skipped. Nothing waits for the device: the fused
-    optimizers divide by `grad_scale` and hold still where `found_inf` is set, as they do for torch's GradScaler.
+    Gives the norm before clipping, and 1.0 where the step was skipped. With optimizers that obey (`obeys`) nothing
+    waits for the device: they divide by `grad_scale` and hold still where `found_inf` is set. For all others the
+    gradients are divided here, and the host looks whether the step is to be skipped.
     """
     groups = optimizer.param_groups
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
@@ -187,7 +197,19 @@ def update(optimizer: torch.optim.Optimizer, rate: float, count: Tensor, clip: f
     skipped = (~torch.isfinite(norm)).float()
     for group in groups:
         group["lr"] = rate
-    optimizer.grad_scale = divisor.float()  # type: ignore[attr-defined]
-    optimizer.found_inf = skipped  # type: ignore[attr-defined]
-    optimizer.step()
+    if obeys(optimizer):
+        optimizer.grad_scale = divisor.float()  # type: ignore[attr-defined]
+        optimizer.found_inf = skipped  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not skipped:
+        torch._foreach_div_(gradients, divisor.item())
+        optimizer.step()
     return norm, skipped
+
+
+def obeys(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer reads `grad_scale` and `found_inf`, as torch's fused ones do.
+
+    The mark is torch's own, by which GradScaler decides the same.
+    """
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

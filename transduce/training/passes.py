@@ -157,6 +157,7 @@ def choose(module: Step, model: EncoderDecoder, config: Config, group: Group, sa
         foreign = not type(config.objective).__module__.startswith("transduce.")
         return Copies(module, device, bf16, sparing=bool(config.model.heads) or foreign)
     steady = isinstance(config.objective, Smoothed) and config.objective.steady
-    if device.type == "cuda" and config.training.graphs and steady:
+    fresh = config.training.activation_checkpointing  # states of random generators are saved and put back
+    if device.type == "cuda" and config.training.graphs and steady and not fresh:
         return Graphed(module, device, bf16, say)
     return Eager(module, device, bf16)

@@ -9,8 +9,10 @@ verifies itself and is replaced in one rename.
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,15 +20,15 @@ from torch import Tensor
 from transduce import config as configs
 from transduce.data.reader import FileReader
 from transduce.data.tokenizer import Tokenizers
-from transduce.durable import disk_errors, write_text
+from transduce.durable import RESUME, disk_errors, write_text
 from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder, Seq2Seq
 from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, READER, TOKENIZER, check_is_model
 from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
-from transduce.training.checkpoint import Found, clean_leftovers, newest_good
-from transduce.training.weights import check_shapes, load_weights, save_weights
+from transduce.training.checkpoint import Found, clean_leftovers, newest_good, read_state, read_tensors
+from transduce.training.weights import Shaped, check_shapes, load_weights, save_weights
 
 # Settings a resumed run may change without becoming another run. That the corpus is the same, wherever it lies now, is
 # told by its digest.
@@ -34,12 +36,15 @@ FREE = (
     "license",
     "search",
     "data.folder",
-    *("validation.every", "validation.patience", "validation.samples"),  # with the rest, scores could not be compared
+    *("validation.every", "validation.patience", "validation.samples"),
     *("training.steps", "training.minutes", "training.device", "training.threads", "training.graphs"),
-    *("training.compile", "training.parallel", "training.tensorboard"),
+    *("training.compile", "training.parallel", "training.activation_checkpointing", "training.tensorboard"),
     *("training.report_every", "training.save_every", "training.keep_last", "training.keep_best"),
     *("training.average", "training.average_of"),
 )
+# What and how validation translates. Scores before and after a change cannot be compared, and so neither can which
+# checkpoint is best: it may change only where the loss decides, which needs no translations.
+TRANSLATED = ("validation.search", "validation.sentences")
 
 
 def make_ready(
@@ -61,7 +66,9 @@ def make_ready(
 
 def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileReader | None = None) -> None:
     """Write config, tokenizer and reader of a new run, or check that an old one is being continued."""
-    with disk_errors(folder, "writing the run's config and tokenizer", needed=len(tokenizers.source.model)):
+    with disk_errors(
+        folder, "writing the run's config and tokenizer", needed=len(tokenizers.source.model), advice=RESUME
+    ):
         if (folder / CONFIG).exists():
             check_same(folder, config)
             if Tokenizers.load(folder / TOKENIZER).digest() != tokenizers.digest():
@@ -87,7 +94,7 @@ def export(
 ) -> None:
     """Make these weights the ones the folder translates with, and describe them in the card."""
     needed = sum(tensor.nbytes for tensor in weights.values())
-    with disk_errors(folder, "writing the model", needed):
+    with disk_errors(folder, "writing the model", needed, advice=RESUME):
         metadata = {"tokenizer": tokenizers.digest(), "longest": str(longest), "weights": facts.weights}
         save_weights(folder / MODEL, weights, metadata)
         write_text(folder / CARD, card(folder.resolve().name, config, facts))
@@ -96,35 +103,76 @@ def export(
 def replace_weights(folder: Path, weights: dict[str, Tensor], name: str, longest: int) -> None:
     """Make other weights of the same run the ones the folder translates with; its card, if there is one, says so."""
     digest = Tokenizers.load(folder / TOKENIZER).digest()
-    with disk_errors(folder, "writing the model", needed=sum(tensor.nbytes for tensor in weights.values())):
+    with disk_errors(
+        folder, "writing the model", needed=sum(tensor.nbytes for tensor in weights.values()), advice=RESUME
+    ):
         save_weights(folder / MODEL, weights, {"tokenizer": digest, "longest": str(longest), "weights": name})
         if (folder / CARD).is_file():
             write_text(folder / CARD, with_other_weights((folder / CARD).read_bytes().decode("utf-8"), name))
 
 
-def open_model(folder: Path, trust: bool) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
-    """Config, tokenizers, model and the longest source it was trained on."""
+def open_model(folder: Path, trust: bool, unfinished: bool = False) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
+    """Config, tokenizers, model and the longest source it was trained on.
+
+    `unfinished`: where training was killed before it wrote the model, the newest checkpoint serves, with a note.
+    """
     config = read_config(folder, trust)
     tokenizers = Tokenizers.load(folder / TOKENIZER)
-    if not (folder / MODEL).is_file():
-        if (folder / NATIVE).is_file():
+
+    def fits(tensors: Mapping[str, Shaped], metadata: Mapping[str, Any]) -> None:
+        if metadata.get("tokenizer") != tokenizers.digest():
             raise RunError(
-                f"{folder}: was converted for the native engine and has no {MODEL}, the weights that torch reads;"
-                " give the run folder that it was converted from"
+                f"{folder}: {MODEL} was trained with another tokenizer than {TOKENIZER}/ holds; restore the right one"
             )
-        raise RunError(
-            f"{folder}: has no {MODEL} yet; training writes it at the first validation or at the end."
-            " Go on training with the same command, or average checkpoints with `transduce average`"
-        )
-    weights, metadata = load_weights(folder / MODEL)
-    if metadata.get("tokenizer") != tokenizers.digest():
-        raise RunError(
-            f"{folder}: {MODEL} was trained with another tokenizer than {TOKENIZER}/ holds; restore the right one"
-        )
-    _check_fit(config, tokenizers, weights, folder)
+        _check_fit(config, tokenizers, tensors, folder)
+
+    if (folder / MODEL).is_file():
+        weights, metadata = load_weights(folder / MODEL, fits)
+        longest = _longest(metadata.get("longest", "256"), folder / MODEL)
+    else:
+        weights, longest = _of_checkpoint(folder, config, unfinished)
+        _check_fit(config, tokenizers, weights, folder)
     model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
     model.load_weights(weights)
-    return config, tokenizers, model, int(metadata.get("longest", "256"))
+    return config, tokenizers, model, longest
+
+
+def _longest(found: object, where: Path) -> int:
+    """The longest source in training, of the metadata of weights or of a checkpoint."""
+    text = str(found)[:60]
+    if not (text.isdecimal() and text.isascii() and len(text) < 10 and int(text) > 0):
+        raise RunError(f"{where}: its longest source is {text!r}, expected a number; copy it again")
+    return int(text)
+
+
+def no_model_yet(folder: Path) -> RunError:
+    """For whoever needs the file, and not just weights: those of a checkpoint may change while training goes on."""
+    return RunError(
+        f"{folder}: has no {MODEL} yet; training writes it at the first validation, when it is stopped and at the end."
+        f" Go on training with the same command, or make one of checkpoints: `transduce average {folder} --last 1`"
+    )
+
+
+def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict[str, Tensor], int]:
+    """Weights, and the longest source, of the newest checkpoint of a run that has not written its model yet."""
+    if (folder / NATIVE).is_file():
+        raise RunError(
+            f"{folder}: was converted for the native engine and has no {MODEL}, the weights that torch reads;"
+            " give the run folder that it was converted from"
+        )
+    found = newest_good(folder)
+    if found is None:
+        raise RunError(
+            f"{folder}: has no {MODEL} yet, nor a checkpoint: training ended before it wrote the first. It does so"
+            f" every {min(config.training.save_every, config.validation.every):,} steps (training.save_every,"
+            " validation.every) and when it is stopped by Ctrl-C. Go on training with the same command"
+        )
+    if not unfinished:
+        raise no_model_yet(folder)
+    stem = "average" if config.training.ema else "model"
+    note = f"{folder}: training has not written {MODEL} yet; using its newest checkpoint, step {found.step:,}"
+    print(note, file=sys.stderr, flush=True)
+    return read_tensors(found.path, stem), _longest(read_state(found.path).get("longest"), found.path)
 
 
 def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
@@ -165,7 +213,7 @@ def _open_kin(folder: Path, tokenizers: Tokenizers, role: str) -> tuple[Config, 
     return config, model
 
 
-def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], folder: Path) -> None:
+def _check_fit(config: Config, tokenizers: Tokenizers, weights: Mapping[str, Shaped], folder: Path) -> None:
     """Refuse weights that are not those of the config's model, before any memory or time is given to building it.
 
     A folder from elsewhere may ask for a model of any size; the one whose weights are really there can be afforded.
@@ -174,6 +222,11 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor
     try:
         if layers > len(weights):
             raise ValueError(f"{layers:,} layers, and only {len(weights)} tensors")
+        widest = max((side for tensor in weights.values() for side in tensor.shape), default=0)
+        if config.model.d_model > widest:
+            raise ValueError(
+                f"d_model is {config.model.d_model:,}, and tensors have {widest:,} rows or columns at most"
+            )
         with torch.device("meta"):  # shapes without numbers
             model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
     except (ValueError, RuntimeError) as error:
@@ -184,9 +237,12 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor
 def check_same(folder: Path, config: Config) -> None:
     """Refuse a config that would make the run in a folder another run."""
     before, after = configs.flatten(read_config(folder)), configs.flatten(config)
+    by_loss = before["validation.metric"] == after["validation.metric"] == "loss"
+    free = (*FREE, *TRANSLATED) if by_loss else FREE
     for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key.count("."), key)):
-        if before.get(key) != after.get(key) and not key.startswith(FREE):
+        if before.get(key) != after.get(key) and not key.startswith(free):
+            why = ", and scores before and after could not be compared" if key.startswith("validation.") else ""
             raise RunError(
-                f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for;"
+                f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for{why};"
                 " choose another folder, or the same settings to go on"
             )

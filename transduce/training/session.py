@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder
 from transduce.training.checkpoint import Snapshot
+from transduce.training.muon import MuonWithAdam
+from transduce.training.optimizer import Muon, Optimizer
 from transduce.training.pieces import alike, whole
 from transduce.training.weights import check_shapes
 
@@ -28,6 +31,7 @@ class Place:
     the digest of the data that the place is a place in, `longest` the tokens of its longest source. `threads` are those
     of the CPU, on which the last bits of sums depend; 0 before any step, and on a GPU. `tokens` and `shapes` are those
     of the batches it is a place in, as they were settled at the start; 0 tokens in checkpoints older than this.
+    `raw_best`: at `best_step` the raw weights were better than their moving average, and are what the folder offers.
     """
 
     step: int = 0
@@ -46,10 +50,15 @@ class Place:
     threads: int = 0
     tokens: int = 0
     shapes: int = 0
+    raw_best: bool = False
 
     def best_steps(self, count: int) -> list[int]:
         """Steps of the `count` best validations, the best first."""
         return [int(step) for step in sorted(self.ranks, key=lambda step: (self.ranks[step], int(step)))[:count]]
+
+    def stem(self, ema: float) -> str:
+        """The file of a checkpoint whose weights are offered: "average", with a moving average, or "model"."""
+        return "average" if ema and not self.raw_best else "model"
 
 
 class Session:
@@ -59,21 +68,31 @@ class Session:
         self.config = config
         self.model = model
         self.device = device
-        self.optimizer = config.training.optimizer.build(model.parameters(), model.tables())
+        self.optimizer = optimizer_for(config.training.optimizer, model)
         self.average = (
             {name: tensor.clone() for name, tensor in model.weights().items()} if config.training.ema else None
         )
         self.place = Place()
 
     def move_average(self) -> None:
-        """average <- ema * average + (1 - ema) * weights."""
-        if self.average is not None:
-            new = list(self.model.weights().values())
-            torch._foreach_lerp_(list(self.average.values()), new, 1 - self.config.training.ema)
+        """average <- decay * average + (1 - decay) * weights, after the update of step t + 1.
 
-    def offered_weights(self) -> dict[str, Tensor]:
-        """What is validated and exported: the moving average if there is one."""
-        return wholes(self.average if self.average is not None else self.model.weights())
+        The decay is min(ema, (1 + t) / (10 + t)), as in TensorFlow's ExponentialMovingAverage: the average covers the
+        last tenth of a run until `ema` reaches further back. At once `ema`, it would hold on to the random initial
+        weights for some 1 / (1 - ema) steps.
+        """
+        if self.average is not None:
+            new, step = list(self.model.weights().values()), self.place.step
+            decay = min(self.config.training.ema, (1 + step) / (10 + step))
+            torch._foreach_lerp_(list(self.average.values()), new, 1 - decay)
+
+    def raw_weights(self) -> dict[str, Tensor]:
+        """The weights as the last update left them."""
+        return wholes(self.model.weights())
+
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """Their moving average, or they themselves if there is none."""
+        return wholes(self.average) if self.average is not None else self.raw_weights()
 
     def snapshot(self) -> Snapshot:
         tensors = {"model": wholes(self.model.weights()), "optimizer": wholes(self._optimizer_tensors())}
@@ -86,7 +105,7 @@ class Session:
         check_shapes(snapshot.tensors["model"], expected, where)
         own = self.model.weights()
         self.model.load_weights({name: alike(tensor, own[name]) for name, tensor in snapshot.tensors["model"].items()})
-        self._restore_optimizer(snapshot.tensors["optimizer"])
+        self._restore_optimizer(snapshot.tensors["optimizer"], where)
         if self.average is not None:
             for name, tensor in snapshot.tensors.get("average", snapshot.tensors["model"]).items():
                 self.average[name].copy_(alike(tensor, own[name]))
@@ -100,12 +119,27 @@ class Session:
                 tensors[f"{name}/{key}"] = value
         return tensors
 
-    def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
+    def _restore_optimizer(self, tensors: dict[str, Tensor], where: str) -> None:
         parameters = dict(self.model.named_parameters())
         for key, tensor in tensors.items():
             name, _, moment = key.rpartition("/")
             state: dict[str, Any] = self.optimizer.state[parameters[name]]
             state[moment] = alike(tensor, parameters[name])
+        if isinstance(self.optimizer, MuonWithAdam):
+            for name, parameter in parameters.items():
+                if self.optimizer.misfit(parameter):
+                    raise RunError(
+                        f"{where}: was written by a version of transduce whose Muon treated {name} in another way, and"
+                        " training cannot go on from it as it began. Go on with that version, or begin a new run in"
+                        " another folder with training.start_from set to this one"
+                    )
+
+
+def optimizer_for(config: Optimizer, model: EncoderDecoder) -> torch.optim.Optimizer:
+    """The optimizer of a config, told what it must know of the model's matrices."""
+    if isinstance(config, Muon):
+        return config.build(model.parameters(), model.tables(), model.stacks())
+    return config.build(model.parameters(), model.tables())
 
 
 def wholes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from transduce.errors import ConfigError
+from transduce.evaluation.measures import MEASURES
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
 
-Metric = Literal["bleu", "chrf", "loss"]
+Metric = Literal["bleu", "chrf", "loss", "wer", "cer", "accuracy"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Training:
     learning_rate: LearningRate = Paper()
     clip: float = 0.0  # largest gradient norm; 0 = off, as in the paper
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto = bf16 on a GPU, fp32, which is exact, on a CPU
-    ema: float = 0.0  # decay of the moving average of weights; 0 = off
+    ema: float = 0.0  # highest decay of the moving average of weights (session.py); 0 = off
     report_every: int = 100
     save_every: int = 1000
     keep_last: int = 5
@@ -41,6 +42,7 @@ class Training:
     compile: Literal["auto", True, False] = (
         "auto"  # torch.compile; auto = on a GPU, where the run is long enough to pay
     )
+    activation_checkpointing: bool = False  # keep each layer's inputs alone, and work the rest out again going back
     parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: whole, or in pieces
     threads: int = 0  # CPU threads; 0 = what is fastest, found by trying at the start
     tensorboard: bool = False
@@ -77,11 +79,13 @@ class Validation:
 
     Training stops after `patience` validations without a better `metric` (0 = never), and the best, among equals that
     of the lowest loss, is what the run folder offers. `sentences` > 0 translates only that many, evenly spread;
-    `samples` of them are shown.
+    `samples` of them are shown. BLEU is tokenised for the target language: `language`, else that of each text's tag,
+    else the one that the script of the references tells.
     """
 
     every: int = 1000
     metric: Metric = "bleu"
+    language: str = ""  # of the targets, as for `evaluate --language`; "" = found out
     patience: int = 0
     search: Greedy | Beam | Sample | MaskPredict | CTCCollapse | Joint = Greedy()
     sentences: int = 0
@@ -95,8 +99,11 @@ class Validation:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
 
     def rank(self, values: dict[str, float]) -> list[float]:
-        """What decides between validations, the least being the best: a low loss, or a high BLEU or chrF.
+        """What decides between validations, the least being the best: a low loss or error rate, or a high BLEU.
 
         Between equals the loss decides: early in training, or where all is said in a word, BLEU is 0 for long.
         """
-        return [values["loss"]] if self.metric == "loss" else [-values[self.metric], values["loss"]]
+        if self.metric == "loss":
+            return [values["loss"]]
+        value = values[self.metric]
+        return [value if MEASURES[self.metric].lower else -value, values["loss"]]

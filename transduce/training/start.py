@@ -68,6 +68,18 @@ def settle_start(config: Config, session: Session, passes: Eager, corpus: Corpus
     return Start(replace(config, data=replace(data, tokens=tokens)), batches, compiled or passes)
 
 
+def introduction(config: Config, session: Session, batches: Batches, group: Group, validates: bool) -> str:
+    """What a new run is: its size, its batches, and where it runs."""
+    count = sum(parameter.numel() for parameter in session.model.parameters())
+    plan = batches.plan(0)
+    return (
+        f"{count:,} parameters, {len(batches.split):,} pairs, {len(plan):,} batches an epoch"
+        f" in {len(set(map(tuple, plan.shapes.tolist())))} shapes, on {session.device}"
+        + (f", {group.size} processes ({config.training.parallel})" if group.size > 1 else "")
+        + ("" if validates else f"; not validated, for the corpus has no split '{config.data.valid}'")
+    )
+
+
 def _compiled(config: Config, session: Session, module: Step, batches: Batches, group: Group, say: Say) -> Eager | None:
     """Passes compiled for all shapes; nothing where the compiler fails, or what it made takes too much memory."""
     passes, asked = choose(compiled_step(module), session.model, config, group, say), config.training.compile is True

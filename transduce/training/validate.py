@@ -1,11 +1,13 @@
-"""Measure a model on held-out text: loss per token, and BLEU and chrF of its own translations."""
+"""Measure a model on held-out text: loss per token, and BLEU, chrF and error rates of its own translations."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,10 @@ from transduce.data.corpus import Corpus
 from transduce.data.grouping import group_by_length
 from transduce.data.reader import Reading
 from transduce.engines.torch_engine import TorchEngine
-from transduce.evaluation.metrics import bleu, chrf
+from transduce.errors import DataError
+from transduce.evaluation.by_language import bleu_by_language
+from transduce.evaluation.error_rate import accuracy, error_rates, first_empty, jiwer_or_refusal
+from transduce.evaluation.metrics import chrf
 from transduce.experiment import Config
 from transduce.model.contract import evaluating
 from transduce.model.whole import EncoderDecoder
@@ -37,7 +42,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Measured:
-    """`values`: loss (unsmoothed, per token), perplexity, bleu, chrf. `signature` is sacreBLEU's for bleu."""
+    """`values`: loss (unsmoothed, per token), perplexity, bleu, chrf. `signature` is sacreBLEU's for bleu.
+
+    Of several target languages bleu is the mean, and `bleu_de` and so on are those of each. Of recordings and pictures,
+    or where the metric is one of them, also wer, cer and accuracy.
+    """
 
     values: dict[str, float]
     signature: str
@@ -60,9 +69,29 @@ def wearing(model: EncoderDecoder, weights: dict[str, Tensor]) -> Iterator[None]
         model.load_weights(own)
 
 
-def validate(model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device) -> Measured:
-    """Loss and translations of the validation split. Changes nothing in the model."""
-    loss = held_out_loss(model, corpus, config, device)
+def check_metric(config: Config, corpus: Corpus) -> None:
+    """Refuse, before any step, a metric that cannot be measured here."""
+    metric = config.validation.metric
+    if metric not in ("wer", "cer"):
+        return
+    jiwer_or_refusal()
+    empty = first_empty(corpus.split(config.data.valid).texts()[1])
+    if empty:
+        raise DataError(
+            f"validation.metric: {metric} counts edits against the words of each reference, and reference {empty} of"
+            f" split '{config.data.valid}' in {corpus.folder} is empty; remove the pair, or set validation.metric=chrf"
+        )
+
+
+def validate(
+    model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device, group: Group | None = None
+) -> Measured:
+    """Loss and translations of the validation split. Changes nothing in the model.
+
+    The processes of a group share the texts: each measures its part with the same weights, and all get the figures of
+    the whole.
+    """
+    loss = held_out_loss(model, corpus, config, device, group)
     values = {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
     wanted = config.validation
     split = corpus.split(config.data.valid)
@@ -71,19 +100,54 @@ def validate(model: EncoderDecoder, corpus: Corpus, config: Config, device: torc
     tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
     chosen = spread(len(sources), wanted.sentences)
     read, names = [sources[n] for n in chosen], [names[n] for n in chosen]
-    references = [references[n] for n in chosen]
+    references, tags = [references[n] for n in chosen], [tags[n] for n in chosen]
+    translations = _translations(model, corpus, config, device, read, tags, group)
+    if group is not None and not group.first:
+        return Measured({}, "", []).told(group)
+    quality = bleu_by_language(translations, references, tags, wanted.language)
+    values |= {"bleu": quality.mean, "chrf": chrf(translations, references).value}
+    if len(quality.languages) > 1:
+        values |= {f"bleu_{code or 'other'}": one.value for code, one in quality.languages.items()}
+    if corpus.reader is not None or wanted.metric in ("wer", "cer", "accuracy"):
+        values |= _errors(translations, references)
+    shown = spread(len(names), wanted.samples) if wanted.samples else []
+    samples = [Example(names[n], references[n], translations[n]) for n in shown]
+    measured = Measured(values, quality.signature, samples)
+    return measured if group is None else measured.told(group)
+
+
+def _translations(
+    model: EncoderDecoder,
+    corpus: Corpus,
+    config: Config,
+    device: torch.device,
+    read: list[Any],
+    tags: list[str],
+    group: Group | None,
+) -> list[str]:
+    """What the model makes of the sources; of several processes each translates its share."""
     tokenizers = corpus.tokenizers
     engine = TorchEngine(model, tokenizers.source.symbols, tokenizers.target.symbols, device)
     budget = config.data.tokens if device.type == "cpu" else 4 * config.data.tokens
     reading = Reading(corpus.reader, config.model.source.places) if corpus.reader is not None else None
     longest = max(map(len, read), default=1) if reading is not None else 256  # files are never cut here
-    translator = Translator(engine, tokenizers, wanted.search, longest, budget, reading=reading)
-    translations = translator(read, to=[tags[n] for n in chosen])
-    quality = bleu(translations, references)
-    values |= {"bleu": quality.value, "chrf": chrf(translations, references).value}
-    shown = spread(len(names), wanted.samples) if wanted.samples else []
-    samples = [Example(names[n], references[n], translations[n]) for n in shown]
-    return Measured(values, quality.signature, samples)
+    translator = Translator(engine, tokenizers, config.validation.search, longest, budget, reading=reading)
+    if group is None or group.size == 1:
+        return translator(read, to=tags)
+    order = sorted(range(len(read)), key=lambda n: -len(read[n]))  # so that all have long ones and short ones
+    own = order[group.rank :: group.size]
+    made = group.gathered(translator([read[n] for n in own], to=[tags[n] for n in own]))
+    found = dict(zip(order, made, strict=True))
+    return [found[n] for n in range(len(read))]
+
+
+def _errors(translations: list[str], references: list[str]) -> dict[str, float]:
+    """Accuracy, and error rates where they can be counted."""
+    found = {"accuracy": accuracy(translations, references)}
+    if importlib.util.find_spec("jiwer") and not first_empty(references):
+        wer, cer, _ = error_rates(translations, references)
+        found |= {"wer": wer.value, "cer": cer.value}
+    return found
 
 
 def spread(count: int, wanted: int) -> list[int]:
@@ -92,18 +156,26 @@ def spread(count: int, wanted: int) -> list[int]:
     return [number * count // taken for number in range(taken)]
 
 
-def held_out_loss(model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device) -> float:
-    """Mean negative log-probability of a held-out target token, unsmoothed; of one that cannot be, `WORST`."""
+def held_out_loss(
+    model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device, group: Group | None = None
+) -> float:
+    """Mean negative log-probability of a held-out target token, unsmoothed; of one that cannot be, `WORST`.
+
+    Of several processes each takes its share of the batches; sums and counts are added up in the order of the batches,
+    so that the mean is the same to the bit however many there are.
+    """
     split = corpus.split(config.data.valid)
     symbols = corpus.tokenizers.source.symbols, corpus.tokenizers.target.symbols
     lengths = (np.maximum(split.source_lengths, split.target_lengths) + 1).tolist()
-    total, count = 0.0, 0
+    batches = list(group_by_length(lengths, config.data.tokens))
+    sums: list[tuple[float, int]] = []
     with evaluating(model), torch.inference_mode():
-        for members in group_by_length(lengths, config.data.tokens):
+        for members in batches if group is None else batches[group.rank :: group.size]:
             pairs = [split.pair(i) for i in members]
             batch = collate([s for s, _ in pairs], [t for _, t in pairs], *symbols).to(device)
             memory = model.encode(batch.source, batch.source_mask)
             log_probs = model.token_log_probs(memory, batch.target, batch.target_mask).clamp(min=-WORST)
-            total -= log_probs.where(batch.target_mask, log_probs.new_zeros(())).sum().item()
-            count += int(batch.target_mask.sum().item())
-    return total / max(1, count)
+            total = log_probs.where(batch.target_mask, log_probs.new_zeros(())).sum().item()
+            sums.append((-total, int(batch.target_mask.sum().item())))
+    every = sums if group is None else group.gathered(sums)
+    return sum(total for total, _ in every) / max(1, sum(count for _, count in every))

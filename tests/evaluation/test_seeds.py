@@ -1,0 +1,145 @@
+"""The test over seeds and sentences: what it gives by hand, that it seldom claims what is not, and Holm."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+
+from transduce.evaluation.seeds import SeedScores, difference_p_value, holm, score_seeds, seeds_p_value, student_tails
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import null_compare
+
+WORDS = "the a cat dog man house sees likes red blue old small quickly today".split()
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    chosen = random.Random(seed)
+    return [" ".join(chosen.choices(WORDS, k=chosen.randint(5, 12))) for _ in range(count)]
+
+
+def with_errors(texts: list[str], share: float, seed: int) -> list[str]:
+    chosen = random.Random(seed)
+    return [" ".join("wrong" if chosen.random() < share else word for word in text.split()) for text in texts]
+
+
+def scores(whole: list[float], sentences: int = 50) -> SeedScores:
+    """Of a text on which every draw of sentences gives the same."""
+    return SeedScores(np.array(whole), np.tile(np.array(whole), (10, 1)), sentences)
+
+
+def test_without_noise_of_sentences_it_is_welch_s_test() -> None:
+    """By hand: means 30.1 and 31.1, variances 0.01 and 0.04 over 3, t = 1 / sqrt(0.05 / 3), 2.94 degrees of freedom."""
+    p_value = difference_p_value(scores([30.0, 30.1, 30.2]), scores([30.9, 31.1, 31.3]))
+    freedom = 0.05**2 / (0.01**2 / 2 + 0.04**2 / 2)
+    assert p_value == pytest.approx(student_tails(1 / (0.05 / 3) ** 0.5, freedom))
+    assert freedom == pytest.approx(2.94, abs=0.01)
+    assert p_value is not None
+    assert 0.004 < p_value < 0.006
+
+
+def test_the_choice_of_sentences_adds_to_the_variance() -> None:
+    """A variant whose seeds all move with the draw of sentences; what single seeds do is not counted twice."""
+    base = scores([30.0, 30.1, 30.2])
+    moved = np.linspace(-1, 1, 10)[:, None]
+    together = SeedScores(np.array([30.9, 31.1, 31.3]), np.array([30.9, 31.1, 31.3]) + moved, 50)
+    alone = difference_p_value(base, scores([30.9, 31.1, 31.3]))
+    wider = difference_p_value(base, together)
+    assert alone is not None
+    assert wider is not None
+    assert wider > 3 * alone
+    spread = np.stack([np.roll([1.0, -0.5, -0.5], turn % 3) for turn in range(10)])  # of single seeds, in turn
+    apart = SeedScores(together.whole, together.whole + spread, 50)
+    assert difference_p_value(base, apart) == pytest.approx(alone, rel=0.2)
+
+
+def test_one_seed_is_no_test() -> None:
+    assert difference_p_value(scores([30.0]), scores([40.0, 40.1])) is None
+    assert difference_p_value(scores([30.0, 30.1]), scores([40.0])) is None
+
+
+def test_equal_means_and_no_noise_at_all() -> None:
+    assert difference_p_value(scores([30.0, 31.0]), scores([31.0, 30.0])) == 1.0
+    assert difference_p_value(scores([30.0, 30.0]), scores([31.0, 31.0])) == 0.0
+    assert difference_p_value(scores([30.0, 30.0]), scores([30.0, 30.0])) == 1.0
+
+
+def test_of_translations() -> None:
+    """Clearly different variants, equal ones, and the same for the order of variants and seeds."""
+    texts = sentences(80, seed=1)
+    good = [with_errors(texts, 0.1, seed) for seed in (2, 4, 5)]
+    bad = [with_errors(texts, 0.4, seed) for seed in (3, 6)]
+    clear = seeds_p_value(good, bad, texts, BLEU(), samples=100)
+    assert clear is not None
+    assert clear < 0.05
+    assert seeds_p_value(good, good, texts, BLEU(), samples=100) == 1.0
+    close = [with_errors(texts, 0.12, seed) for seed in (7, 8, 9)]
+    first = seeds_p_value(good, close, texts, BLEU(), samples=100)
+    assert first == pytest.approx(seeds_p_value(close[::-1], good, texts, BLEU(), samples=100))
+    whole = score_seeds(good, texts, BLEU(), samples=10).whole
+    assert whole == pytest.approx([BLEU().corpus_score(one, [texts]).score for one in good])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("world", null_compare.WORLDS.values(), ids=null_compare.WORLDS)
+def test_equal_variants_are_told_apart_in_less_than_seven_percent(world: null_compare.World, size: int) -> None:
+    """Two variants without a difference; sentences alike or not, noise of training from nothing to most of all."""
+    found = null_compare.simulate(world, size, trials=600, samples=100, seed=2)
+    assert found.both <= 0.07 * found.tests
+
+
+@pytest.mark.slow
+def test_equal_systems_of_translations_are_told_apart_as_rarely() -> None:
+    """The same with BLEU of texts: seeds of one config, each with an error rate of its own, three against three."""
+    texts, chooser, claims, trials = sentences(40, seed=11), random.Random(5), 0, 60
+    for trial in range(trials):
+        rates = [min(0.5, max(0.02, chooser.gauss(0.2, 0.03))) for _ in range(6)]
+        runs = [with_errors(texts, rate, seed=1000 + 10 * trial + number) for number, rate in enumerate(rates)]
+        p_value = seeds_p_value(runs[:3], runs[3:], texts, BLEU(), samples=50)
+        claims += p_value is not None and p_value < 0.05
+    assert claims <= 0.07 * trials
+
+
+def test_a_true_difference_is_found() -> None:
+    """Two points with a deviation of 0.5 over seeds: five seeds a variant claim it nearly always."""
+    generator, claims = np.random.default_rng(3), 0
+    for _ in range(100):
+        first, second = (scores(list(generator.normal(mean, 0.5, 5))) for mean in (30.0, 32.0))
+        p_value = difference_p_value(first, second)
+        claims += p_value is not None and p_value < 0.05
+    assert claims >= 95
+
+
+def test_splits_of_seeds_are_all_there_and_each_once() -> None:
+    found = null_compare.splits(6, 2, 1000)
+    assert len({frozenset(map(frozenset, pair)) for pair in found}) == len(found) == 45
+    assert all(not set(one) & set(other) for one, other in found)
+    assert len(null_compare.splits(10, 3, 50)) == 50
+
+
+def test_holm() -> None:
+    assert holm({}) == {}
+    assert holm({"a": 0.03}) == {"a": 0.03}
+    found = holm({"a": 0.04, "b": 0.01, "c": 0.02, "d": 0.9})
+    assert found == pytest.approx({"b": 0.04, "c": 0.06, "a": 0.08, "d": 0.9})
+    for order in itertools.permutations({"a": 0.04, "b": 0.01, "c": 0.02, "d": 0.9}.items()):
+        assert holm(dict(order)) == found
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "expected"),
+    [  # tables of Student's t
+        (12.706, 1, 0.05), (4.303, 2, 0.05), (2.571, 5, 0.05), (2.228, 10, 0.05), (63.657, 1, 0.01),
+        (1.0, 1, 0.5), (0.0, 3, 1.0), (1.960, 1e6, 0.05), (6.869, 5, 0.001),
+    ],
+)  # fmt: skip
+def test_student_s_tails(t: float, freedom: float, expected: float) -> None:
+    assert student_tails(t, freedom) == pytest.approx(expected, rel=2e-3)
+    assert student_tails(-t, freedom) == student_tails(t, freedom)

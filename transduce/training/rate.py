@@ -1,0 +1,34 @@
+"""The learning rate of each update: a schedule, built for as many steps as the run will have."""
+
+from __future__ import annotations
+
+from transduce.training.optimizer import LearningRate, Schedule
+
+
+def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
+    """How many steps a run will have: `steps`, or fewer where `limit` seconds end it first (0 = no limit).
+
+    By the pace so far, `done` steps in `seconds`. A schedule that is built for this number at every step anneals by the
+    share of the time that is used.
+    """
+    if limit <= 0 or done < 1 or seconds <= 0:
+        return steps
+    return max(1, min(steps, round(done * limit / seconds)))
+
+
+class Rate:
+    """Schedules anneal by the budget that ends first, steps or minutes; `last` is the rate of the last update."""
+
+    def __init__(self, schedule: LearningRate, d_model: int, steps: int, minutes: float) -> None:
+        self.settings, self.d_model, self.steps, self.seconds = schedule, d_model, steps, 60 * minutes
+        self.last = 0.0
+        self._built_for = steps
+        self._schedule: Schedule = schedule.build(d_model, steps)
+
+    def __call__(self, done: int, seconds: float) -> float:
+        """Of the update after `done` ones, which took `seconds`."""
+        steps = steps_within(self.steps, done, seconds, self.seconds)
+        if steps != self._built_for:
+            self._built_for, self._schedule = steps, self.settings.build(self.d_model, steps)
+        self.last = self._schedule(done + 1)
+        return self.last
