@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import textwrap
 import tomllib
@@ -13,16 +14,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transduce import config as configs
 from transduce.data.prepare import Prepare
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.model.parallel import ParallelDecoder
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.r_drop import RDrop
 from transduce.search.settings import Beam, Greedy, Sample
+from transduce.training.optimizer import Cosine
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Drawing:
 
 
 def drawing(*overrides: str) -> Drawing:
-    return configs.load(Drawing, None, ["title=mine", *overrides])
+    return configs.load(Drawing, None, overrides, defaults=[["title=mine"]])
 
 
 def write(path: Path, text: str) -> Path:
@@ -110,7 +113,6 @@ def test_another_kind_drops_the_old_kind_s_settings_and_the_same_kind_keeps_them
     assert configs.load(Drawing, file, ["shape.kind=long_square"]).shape == LongSquare(7, "s")
     assert configs.load(Drawing, file, ["shape=long_square"]).shape == LongSquare(7, "s")
     assert configs.load(Drawing, file, ["shape.side=8"]).shape == LongSquare(8, "s")
-    assert configs.load(Drawing, file, ["shape=circle", "shape.radius=2.0", "shape=long_square"]).shape == LongSquare()
 
 
 def test_a_table_without_kind_keeps_the_kind_it_inherits() -> None:
@@ -169,6 +171,82 @@ def test_the_base_given_in_python_is_not_changed() -> None:
     assert base["shape"] == {"kind": "long_square", "side": 3}
 
 
+# -- words in any order ----------------------------------------------------------------------------------------------
+
+
+def test_settings_of_another_kind_count_before_and_after_its_name() -> None:
+    words = ["model.decoder.layers=1", "model.decoder.d_ff=256", "model.decoder.kind=parallel"]
+    needed = ["objective.kind=masked_prediction", "search=mask_predict", "validation.search=mask_predict"]
+    for order in itertools.permutations(words):
+        decoder = configs.load(Config, "tiny", [*order, *needed]).model.decoder
+        assert (configs.kind_of(type(decoder)), decoder.layers, decoder.d_ff) == ("parallel", 1, 256)
+    for order in itertools.permutations(["training.learning_rate.peak=1e-4", "training.learning_rate.kind=cosine"]):
+        assert configs.load(Config, None, order).training.learning_rate == Cosine(peak=1e-4)
+
+
+def test_a_new_kind_takes_nothing_from_the_kind_that_a_preset_chose() -> None:
+    """Of the file's table nothing is left: what counts is the command line, and the new kind's defaults."""
+    needed = ["objective.kind=masked_prediction", "search=mask_predict", "validation.search=mask_predict"]
+    assert configs.load(Config, "tiny").model.decoder.layers == 3
+    found = configs.load(Config, "tiny", ["model.decoder.kind=parallel", "model.decoder.d_ff=99", *needed])
+    assert found.model.decoder == ParallelDecoder(d_ff=99)
+
+
+def test_a_setting_that_the_chosen_kind_does_not_have_is_refused_by_name() -> None:
+    words = ["title=x", "shape.radius=2.0", "shape.kind=long_square"]
+    texts = {message(Drawing, None, *order) for order in itertools.permutations(words)}
+    assert texts == {"command line: shape.radius: no such setting; settings of kind 'long_square': side, name"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["scale=1", "scale=2"], "scale: given twice, as 1 and as 2; give it once"),
+        (["scale=1", "scale=1.0"], "scale: given twice, as 1 and as 1.0; give it once"),
+        (["shape=circle", "shape.kind=long_square"], "shape.kind: given twice, as 'long_square' and as 'circle'"),
+        (["squares=[{side=1}]", "squares.side=2"], "squares: given twice, as {'side': 2} and as [{'side': 1}]"),
+        (["size=1", "size.x=2"], "size: given twice, as {'x': 2} and as 1; give it once"),
+    ],
+)
+def test_a_setting_that_is_given_twice_is_refused(words: list[str], expected: str) -> None:
+    assert {message(Drawing, None, "title=x", *order)[: len(expected)] for order in (words, words[::-1])} == {expected}
+
+
+def test_the_same_said_twice_is_said_once() -> None:
+    assert drawing("scale=2", "scale=2", "shape=long_square", "shape.kind=long_square").shape == LongSquare()
+
+
+def test_layers_of_words_change_one_another_as_files_do() -> None:
+    words = ["shape.side=9"]
+    found = configs.load(Drawing, None, words, defaults=[["title=x", "shape=long_square"], ["shape.name=s"]])
+    assert found == Drawing("x", LongSquare(9, "s"))
+    found = configs.load(Drawing, None, ["shape=circle"], defaults=[["title=x", "shape=long_square", "shape.side=3"]])
+    assert found == Drawing("x", Circle())
+
+
+WORDS = st.sampled_from(
+    [
+        *("title=x", "title=5", "title.x=1", "scale=2", "scale=-1", "scale=3.5", "pen=thin", "pen=thik", "size=[1, 2]"),
+        *("shape=circle", "shape=long_square", "shape.kind=long_square", "shape.kind=circle", "shape.kind=oval"),
+        *("shape.radius=2", "shape.side=3", "shape.name=s", 'shape={kind="long_square", side=4}', "shape={radius=7}"),
+        *("shapes=circle", "shapes.radius=2", "shapes.kind=long_square", "shapes.side=1", "shapes=[{radius=1}]"),
+        *("squares.side=5", "squares.name=s", "squares=[{side=1}, {side=2}]", "tittle=x", "shape.radios=2", "=x", "x"),
+    ]
+)
+
+
+@given(st.lists(WORDS, max_size=6).flatmap(lambda words: st.tuples(st.just(words), st.permutations(words))))
+@settings(deadline=None)
+def test_any_order_of_words_gives_the_same_config_or_the_same_refusal(orders: tuple[list[str], list[str]]) -> None:
+    def outcome(words: list[str]) -> Any:
+        try:
+            return configs.load(Drawing, None, words)
+        except ConfigError as error:
+            return str(error)
+
+    assert outcome(orders[0]) == outcome(orders[1])
+
+
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +255,7 @@ def test_the_base_given_in_python_is_not_changed() -> None:
     [
         (["tittle=x"], "command line: tittle: no such setting; did you mean 'title'?; settings here: title, shape,"),
         (["title=x", "zzz=x"], "zzz: no such setting; settings here: title,"),
-        (["title=x", "shape.radios=1"], "shape.radios: no such setting; did you mean 'radius'?; settings here: radius"),
+        (["title=x", "shape.radios=1"], "no such setting; did you mean 'radius'?; settings of kind 'circle': radius"),
         (["title=x", "scale=big"], "command line: scale: expected float, got 'big' (str)"),
         (["title=x", "filled=1"], "filled: expected bool, got 1 (int)"),
         (["title=5"], "title: expected str, got 5 (int)"),
@@ -233,10 +311,10 @@ def test_files_that_cannot_be_found_or_read(tmp_path: Path) -> None:
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "a.toml", "seed = 1\n")
 
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     assert message(Config, file) == f"{file}: cannot be read: Permission denied"
 
 
@@ -374,6 +452,7 @@ squares = st.builds(LongSquare, st.integers(0, 9), st.text("ab\"'\\\n\r\t\u0085\
         scale=st.floats(min_value=1e-300, allow_infinity=False),
     )
 )
+@settings(deadline=None)
 def test_any_config_returns_from_toml(config: Drawing) -> None:
     assert round_trip(config) == config
 
@@ -383,6 +462,7 @@ def test_any_config_returns_from_toml(config: Drawing) -> None:
     st.sampled_from([Beam(size=7, n_best=2), Greedy(), Sample(top_p=0.3)]),
     st.sampled_from([CrossEntropy(0.0), RDrop(alpha=0.5)]),
 )
+@settings(deadline=None)
 def test_configs_of_a_run_return_from_toml(seed: int, search: Any, objective: Any) -> None:
     config = Config(seed=seed, search=search, objective=objective)
     assert round_trip(config) == config

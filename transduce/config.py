@@ -14,7 +14,6 @@ import importlib
 import operator
 import re
 import sys
-import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduce.errors import ConfigError
+from transduce.overrides import lay_over, read_overrides
+from transduce.untrusted import LARGEST_TOML, parse_toml, read_small
 
 T = TypeVar("T")
 PRESETS = Path(__file__).parent / "presets"
@@ -39,9 +40,18 @@ class Layers:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def load(cls: type[T], path: str | Path | None = None, overrides: Sequence[str] = (), trust: bool = True) -> T:
-    """The config of class `cls` in a TOML file (or preset), with `key=value` overrides; `trust` as in `parse`."""
-    return resolve(cls, layers(cls, path, overrides), trust)
+def load(
+    cls: type[T],
+    path: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    trust: bool = True,
+    defaults: Sequence[Sequence[str]] = (),
+) -> T:
+    """The config of class `cls` in a TOML file (or preset), with `key=value` overrides in any order.
+
+    `defaults` are layers of such words between the file and the overrides. `trust` is as in `parse`.
+    """
+    return resolve(cls, layers(cls, path, overrides, defaults=defaults), trust)
 
 
 def resolve(cls: type[T], merged: Layers, trust: bool = True) -> T:
@@ -59,13 +69,17 @@ def layers(
     path: str | Path | None = None,
     overrides: Sequence[str] = (),
     base: Mapping[str, Any] | None = None,
+    defaults: Sequence[Sequence[str]] = (),
 ) -> Layers:
-    """All settings that `path`, the files it extends and the overrides give, merged over `base`, not yet checked."""
+    """All settings that `path`, the files it extends and the overrides give, merged over `base`, not yet checked.
+
+    The words of `overrides` are one layer, whatever their order, and so is each of `defaults`, which lie beneath.
+    """
     merged = Layers(dict(base or {}))
     for name, tree in _files(path) if path is not None else []:
         merge(cls, merged, tree, origin=name)
-    for text in overrides:
-        merge(cls, merged, _override(text), origin="command line")
+    for words in (*defaults, overrides):
+        merge(cls, merged, read_overrides(words), origin="command line")
     return merged
 
 
@@ -111,59 +125,51 @@ def _locate(name: str | Path, folder: Path) -> Path:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a file, not yet checked."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        return parse_toml(read_small(path, LARGEST_TOML).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
 
 
-def _override(text: str) -> dict[str, Any]:
-    """`a.b=1` as the table {a: {b: 1}}; the value is read as TOML, else as a word."""
-    key, sign, value = text.partition("=")
-    if not sign or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key.strip()):
-        raise ConfigError(f"'{text}': expected key=value, such as training.steps=500")
-    try:
-        table = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        table = {}
-    parsed = table["value"] if table.keys() == {"value"} else value.strip()  # a value of several lines is a word
-    for part in reversed(key.strip().split(".")):
-        parsed = {part: parsed}
-    return typing.cast("dict[str, Any]", parsed)
+def merge(
+    cls: Any, merged: Layers, new: Mapping[str, Any], origin: str, beneath: Mapping[str, Any] | None = None
+) -> None:
+    """Lay settings of class `cls` over those merged so far; `origin` is where errors will say they came from.
+
+    A table that names another `kind` than it had drops the settings of the old kind: what counts is what the new layer
+    says, and the defaults of the new kind. `beneath` are settings that the merged ones will be laid over later, from
+    which a table has its kind where the merged ones name none.
+    """
+    merged.tree = _merged(cls, merged.tree, new, "", (origin, merged.origins), beneath)
 
 
-def merge(cls: Any, merged: Layers, new: Mapping[str, Any], origin: str) -> None:
-    """Lay settings of class `cls` over those merged so far; `origin` is where errors will say they came from."""
-    merged.tree = _merged(cls, merged.tree, new, "", origin, merged.origins)
-
-
-def _merged(cls: Any, old: Any, new: Any, where: str, origin: str, origins: dict[str, str]) -> Any:
-    """`new` laid over `old`, where both are settings of type `cls`. Another `kind` drops the old kind's settings."""
+def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[str, str]], beneath: Any = None) -> Any:
+    """`new` laid over `old`, where both are settings of type `cls`; `source` is their origin, and where to note it."""
+    origin, origins = source
     if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # one table where an array of them may stand
-        cls, old = typing.get_args(cls)[0], _only_one(old, where)
+        cls, old, beneath = typing.get_args(cls)[0], _only_one(old, where), None
     choices = _choices(cls)
     if choices:
-        new = {"kind": new} if isinstance(new, str) else new
-        old = {"kind": old} if isinstance(old, str) else old
+        old, new, beneath = ({"kind": one} if isinstance(one, str) else one for one in (old, new, beneath))
     if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
         origins[where] = origin
-        return new
-    old = dict(old) if isinstance(old, Mapping) else {}
+        return lay_over(old, new)
+    old, beneath = (dict(one) if isinstance(one, Mapping) else {} for one in (old, beneath))
     if choices:
-        default = _default_kind(cls, old)
+        default = _default_kind(cls, {**beneath, **old})
         kind = new.get("kind", default)
         if kind != default:
             for key in [key for key in origins if key.startswith(f"{where}.")]:
                 del origins[key]
-            old = {}
+            old, beneath = {}, {}
         cls = choices.get(kind) if isinstance(kind, str) else None
     hints = _hints(cls) if cls is not None else {}
     for key, value in new.items():
         dotted = f"{where}.{key}" if where else key
-        old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, origin, origins)
+        old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, source, beneath.get(key))
     return old
 
 
@@ -195,7 +201,8 @@ def parse(cls: type[T], tree: Mapping[str, Any], where: str = "", trust: bool = 
     return typing.cast("T", _parse_table(cls, tree, where, trust))
 
 
-def _parse_table(cls: Any, tree: Any, where: str, trust: bool) -> Any:
+def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "") -> Any:
+    """A `cls` of the settings in `tree`; `kind` is the word that chose this class, where one did."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({_type_of(tree)})")
     hints = _hints(cls)
@@ -203,9 +210,8 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool) -> Any:
     for key, value in tree.items():
         dotted = f"{where}.{key}" if where else key
         if key not in hints:
-            raise ConfigError(
-                f"{dotted}: no such setting{_hint(key, hints)}; settings here: {', '.join(hints) or 'none'}"
-            )
+            here = f"settings of kind '{kind}'" if kind else "settings here"
+            raise ConfigError(f"{dotted}: no such setting{_hint(key, hints)}; {here}: {', '.join(hints) or 'none'}")
         values[key] = _parse_value(hints[key], value, dotted, trust)
     for item in dataclasses.fields(cls):
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
@@ -263,10 +269,10 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     kind = _default_kind(union, table)
     settings = {key: item for key, item in table.items() if key != "kind"}
     if isinstance(kind, str) and ":" in kind:
-        return _parse_table(_own_class(kind, where, trust), settings, where, trust)
+        return _parse_table(_own_class(kind, where, trust), settings, where, trust, kind)
     if not isinstance(kind, str) or kind not in choices:
         raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{_hint(kind, choices)}")
-    return _parse_table(choices[kind], settings, where, trust)
+    return _parse_table(choices[kind], settings, where, trust, kind)
 
 
 def _own_class(kind: str, where: str, trust: bool) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -43,21 +42,25 @@ def test_an_error_comes_in_its_place_after_the_items_before() -> None:
 
 
 def test_an_endless_source_is_left_when_the_caller_leaves() -> None:
+    """No more than `ahead` items wait in the queue, and one in the worker's hand; each one taken makes room for one."""
     drawn: list[int] = []
+    progress = threading.Semaphore(0)
 
     def endless() -> Iterator[int]:
         for number in itertools.count():
             drawn.append(number)
+            progress.release()
             yield number
 
     with prefetched(endless(), ahead=3) as items:
-        assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
-        time.sleep(0.05)
-        assert len(drawn) <= 5 + 3 + 1  # taken, waiting in the queue, and one in hand
-    assert workers() == []
-    stopped = len(drawn)
-    time.sleep(0.05)
-    assert len(drawn) == stopped
+        for _ in range(3 + 1):
+            assert progress.acquire(timeout=60)
+        for taken in range(1, 6):
+            assert next(items) == taken - 1
+            assert progress.acquire(timeout=60)
+            assert len(drawn) == taken + 3 + 1
+    assert workers() == []  # nobody is left to draw more
+    assert len(drawn) == 5 + 3 + 1
 
 
 def test_a_caller_that_fails_stops_the_thread_and_keeps_its_own_error() -> None:
@@ -81,5 +84,5 @@ def test_work_goes_on_while_the_caller_works() -> None:
             yield number
 
     with prefetched(source(), ahead=4) as items:
-        assert third.wait(timeout=10)
+        assert third.wait(timeout=60)
         assert next(items) == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transduce.data.tokenizer import LARGEST_MODEL_BYTES, Tokenizer, Tokenizers
@@ -289,3 +289,18 @@ def test_every_letter_of_a_small_alphabet_has_a_piece_by_default() -> None:
     assert automatic.unknown("ö") == []
     rare_in_bytes = SentencePiece(vocabulary=600, character_coverage=0.99).train(lines, lines).tokenizers.source
     assert rare_in_bytes.unknown("ö") == ["ö"]
+
+
+@given(st.lists(st.text(st.characters()), max_size=3), st.sampled_from(MODELS))
+@example(["\udce9t\udce9", "\ud83d", "\ude00\ud83d", "a\x00b\x1b[0m\u2028\u200b\ufeff"], "bpe")
+@example(["x" * 20000, " " * 3000, "\t\v\f\x85"], "unigram")
+@settings(max_examples=100, deadline=None)
+def test_any_string_can_be_encoded(texts: list[str], model: str) -> None:
+    """Lone surrogates become U+FFFD, sentencepiece's mark a space; of all else every character comes back."""
+    tokenizer = EXACT[model]
+    encoded = tokenizer.encode(texts)
+    for text, tokens in zip(texts, encoded, strict=True):
+        expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\u2581", " ")
+        assert tokenizer.decode(tokens) == expected
+        assert [tokenizer.token(piece) for piece in tokenizer.pieces(tokens)] == tokens
+        assert tokenizer.unknown(text) == [c for c in text if tokenizer.unknown_of({c})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from cli_runner import Run, refused
 
 from transduce import config as configs
+from transduce.data.marks import MARKS
 from transduce.errors import ConfigError
 from transduce.pipelines.plan import read_pipeline
 from transduce.pipelines.stages import (
@@ -95,7 +97,16 @@ def test_the_command_line_changes_paths_folders_and_stages(tmp_path: Path) -> No
             "settings.trian =",
             "text: expected either the folder of a gather stage, or settings.train",
         ),
-        ("[[stage]]", "[[stages]]", "stage: expected one or more [[stage]] tables, got None"),
+        (
+            "[[stage]]",
+            "[[stages]]",
+            "plan.toml: stages: no such setting; did you mean 'stage'?; settings here: stage, folder, paths",
+        ),
+        ("folder =", "foldr =", "plan.toml: foldr: no such setting; did you mean 'folder'?"),
+        ("paths.data", "path.data", "plan.toml: path: no such setting; did you mean 'paths'?"),
+        ('folder = "{place}/out"', "folder = 3", "plan.toml: folder: expected str, got 3 (int)"),
+        (PLAN, "paths.data = 'x'", "stage: expected one or more [[stage]] tables, got none"),
+        ('config = "tiny"', 'confg = "tiny"', "stage.confg: no such setting; did you mean 'config'?"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_its_stage(old: str, new: str, expected: str, tmp_path: Path) -> None:
@@ -111,6 +122,52 @@ def test_a_wrong_word_on_the_command_line_is_told(tmp_path: Path) -> None:
         read_pipeline(write(tmp_path), ["modle.settings.training.steps=7"])
     with pytest.raises(ConfigError, match="did you mean 'model'"):
         read_pipeline(write(tmp_path), ["modle=7"])
+
+
+def test_words_for_a_stage_count_in_any_order(tmp_path: Path) -> None:
+    file = write(tmp_path, PLAN.replace('config = "tiny"', 'config = "tiny"\nsettings.model.encoder.layers = 5'))
+    rate = ["model.settings.training.learning_rate.peak=1e-4", "model.settings.training.learning_rate.kind=cosine"]
+    for order in (rate, rate[::-1]):
+        settings = read_pipeline(file, order).stages[1].settings["settings"]
+        assert settings["training"] == {"learning_rate": {"kind": "cosine", "peak": 1e-4}}
+    kinds = ["model.settings.model.encoder.kind=recurrent", "model.settings.model.encoder.d_ff=9"]
+    for order in (kinds, kinds[::-1]):
+        with pytest.raises(ConfigError, match=r"model.encoder.d_ff: no such setting; settings of kind 'recurrent'"):
+            read_pipeline(file, order)
+    with pytest.raises(ConfigError, match=r"taught.beam: given twice, as 2 and as 3; give it once"):
+        read_pipeline(file, ["taught.beam=2", "taught.beam=3"])
+
+
+def test_another_kind_for_a_stage_drops_what_the_file_gave_the_old_one(tmp_path: Path) -> None:
+    """The kind that the file's settings belong to may be named by the preset beneath them alone."""
+    file = write(tmp_path, PLAN.replace('config = "tiny"', 'config = "tiny"\nsettings.model.encoder.layers = 5'))
+    for kind, kept in (("transformer", 5), ("recurrent", None)):
+        settings = read_pipeline(file, [f"model.settings.model.encoder.kind={kind}"]).stages[1].settings["settings"]
+        assert settings["model"]["encoder"].get("layers") == kept
+
+
+def test_one_path_of_the_command_line_leaves_the_others(tmp_path: Path) -> None:
+    file = write(tmp_path, 'paths.more = "more"\n' + PLAN.replace("a.de", "{{more}}.de"))
+    corpus = read_pipeline(file, ["paths.data=elsewhere"]).stages[0].stage
+    assert isinstance(corpus, PrepareStage)
+    assert corpus.settings["train"] == {"source": "elsewhere/a.en", "target": "elsewhere/more.de"}
+
+
+def test_a_file_that_is_not_there_is_told_with_the_pipelines_that_are(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = "give a pipeline file, a .toml file of [[stage]] tables"
+    assert f"plna.toml: no such file; {expected} (docs/pipeline.md)" in refused(run("pipeline", "plna.toml"))
+    write(tmp_path)
+    (tmp_path / "other.toml").write_text("seed = 1\n", encoding="utf-8")
+    (tmp_path / "recipes").mkdir()
+    shutil.copy(RECIPES / "numbers.toml", tmp_path / "recipes")
+    told = refused(run("pipeline", "plna.toml"))
+    assert f"plna.toml: no such file; {expected}, such as plan.toml, recipes/numbers.toml" in told
+    assert "did you mean 'plan.toml'?" in told
+    assert "preset" not in told
+    assert "tiny: no such file" in refused(run("pipeline", "tiny"))
 
 
 def test_stages_that_are_not_there_are_told(tmp_path: Path, run: Run) -> None:
@@ -154,7 +211,8 @@ def test_stages_translate_with_the_precision_they_are_given(tmp_path: Path, monk
         read_pipeline(write(tmp_path, PLAN + 'precision = "int4"\n'))
 
 
-def test_the_recipes_are_whole() -> None:
+@pytest.mark.parametrize("recipe", ["everyday.toml", "general.toml"])
+def test_the_recipes_are_whole(recipe: str) -> None:
     kinds = [
         GatherStage,
         PrepareStage,
@@ -165,11 +223,11 @@ def test_the_recipes_are_whole() -> None:
         ConvertStage,
         EvaluateStage,
     ]
-    everyday = read_pipeline(RECIPES / "everyday.toml", ["paths.data=elsewhere"])
-    assert [type(one.stage) for one in everyday.stages] == [*kinds, EvaluateStage, CardStage]
-    names = [one.name for one in everyday.stages]
+    plan = read_pipeline(RECIPES / recipe, ["paths.data=elsewhere"])
+    assert [type(one.stage) for one in plan.stages] == [*kinds, EvaluateStage, CardStage]
+    names = [one.name for one in plan.stages]
     assert names.index("teacher_scores") < names.index("student")  # so that `--from student` needs no teacher
-    text = everyday.stages[0].stage
+    text = plan.stages[0].stage
     assert isinstance(text, GatherStage)
     corpora = text.settings["corpora"]
     assert {frozenset(one["languages"]) for one in corpora if one.get("use") == "test"} == {
@@ -180,11 +238,24 @@ def test_the_recipes_are_whole() -> None:
     assert {type(one.stage) for one in numbers.stages} >= set(kinds) - {ConvertStage}
 
 
-def test_the_student_of_the_recipe_is_small_enough_to_give_away() -> None:
+def test_the_general_recipe_learns_the_marks_and_never_trains_on_what_choices_are_made_on() -> None:
+    plan = read_pipeline(RECIPES / "general.toml", ["paths.data=elsewhere"])
+    text, corpus = plan.stages[0].stage, plan.stages[1].stage
+    assert isinstance(text, GatherStage)
+    assert isinstance(corpus, PrepareStage)
+    assert tuple(corpus.settings["tokenizer"]["symbols"]) == MARKS
+    assert text.settings["variants"]["marked"] > 0
+    read = [one["source"] for one in text.settings["corpora"]]
+    kept = ("ud-pud", "wmt-news", "bible-pd", "iwslt", "multi30k")
+    assert not [path for path in read if any(name in path for name in kept)]
+
+
+@pytest.mark.parametrize(("recipe", "most"), [("everyday.toml", 25), ("general.toml", 40)])
+def test_the_student_of_the_recipe_is_small_enough_to_give_away(recipe: str, most: int) -> None:
     torch = pytest.importorskip("torch", reason="models are trained by it: pip install transduce[train]")
     from transduce.experiment import Config
 
-    plan = read_pipeline(RECIPES / "everyday.toml")
+    plan = read_pipeline(RECIPES / recipe)
     student = plan.stages[plan.find("student")].stage
     assert isinstance(student, TrainStage)
     layers = configs.layers(Config, student.config)
@@ -192,4 +263,4 @@ def test_the_student_of_the_recipe_is_small_enough_to_give_away() -> None:
     with torch.device("meta"):
         model = configs.resolve(Config, layers).model.build(20_000, 20_000, True)
     sizes = [p.numel() + 4 * p.shape[0] if p.dim() > 1 else 4 * p.numel() for p in model.parameters()]
-    assert sum(sizes) < (25 - 0.75) * 2**20  # a byte a weight, a scale a row; the tokenizer takes 0.6 MiB
+    assert sum(sizes) < (most - 0.75) * 2**20  # a byte a weight, a scale a row; the tokenizer takes 0.6 MiB

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import toys
 from cli_runner import Run, refused
 
 import transduce
@@ -217,19 +218,20 @@ def test_the_command(run: Run) -> None:
 def test_training_goes_on_with_more_steps_and_is_set_aside_for_another_model(toy: Toy) -> None:
     import toy_model
 
-    settings = [f"model.settings.{word}" for word in toy_model.SETTINGS]
+    def words(*own: str) -> list[str]:
+        return toys.latest(*(f"model.settings.{word}" for word in (*toy_model.SETTINGS, *own)))
+
     Path("train.toml").write_text(
         f'folder = "runs"\n[[stage]]\nkind = "train"\nname = "model"\nconfig = "tiny"\n'
         f'settings.data.folder = "{toy.corpus}"\n',
         encoding="utf-8",
     )
-    steps = "model.settings.training.steps"
-    assert pipeline("train.toml", [*settings, f"{steps}=4"]).done == ("model",)
-    assert pipeline("train.toml", [*settings, f"{steps}=4", "model.settings.training.report_every=2"]).done == ()
-    (one,) = look("train.toml", [*settings, f"{steps}=8"])
+    assert pipeline("train.toml", words("training.steps=4")).done == ("model",)
+    assert pipeline("train.toml", words("training.steps=4", "training.report_every=2")).done == ()
+    (one,) = look("train.toml", words("training.steps=8"))
     assert one.why == "config training.steps was 4, and is 8"
-    assert pipeline("train.toml", [*settings, f"{steps}=8"]).done == ("model",)
+    assert pipeline("train.toml", words("training.steps=8")).done == ("model",)
     assert not Path("runs/model.old-1").exists()
     assert '"step": 4' in Path("runs/model/metrics.jsonl").read_text()
-    assert pipeline("train.toml", [*settings, f"{steps}=8", "model.settings.model.d_model=16"]).done == ("model",)
+    assert pipeline("train.toml", words("training.steps=8", "model.d_model=16")).done == ("model",)
     assert Path("runs/model.old-1/model.safetensors").exists()

@@ -61,7 +61,7 @@ def doctor(words: Words = None) -> None:
     from transduce.data.prepare import Prepare, check_not_empty, examine
 
     file, overrides = split_words(words)
-    report = examine(configs.load(Prepare, file, ["output=unused", *overrides]))
+    report = examine(configs.load(Prepare, file, overrides, defaults=[["output=unused"]]))
     Console(soft_wrap=True).print(report.render())
     if report.refused:
         raise DataError("this text would be refused:\n" + "\n".join(report.refused))

@@ -15,18 +15,26 @@ def import_model(
         Path, typer.Argument(metavar="FOLDER", help="Marian model (OPUS-MT): Hugging Face's folder, or Marian's own.")
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write.")],
+    as_trained: Annotated[
+        bool,
+        typer.Option(
+            "--as-trained", help="Have Marian's own pre-norm models decode as they were trained, not as Marian decodes."
+        ),
+    ] = False,
 ) -> None:
     """Make a run folder of a Marian or OPUS-MT model: then it translates, scores, aligns and trains on like our own.
 
-    Instead of the folder its file of weights may be named (.safetensors, .bin, .pt, or Marian's .npz).
+    Instead of the folder its file of weights may be named (.safetensors, .bin, .pt, or Marian's .npz or .bin).
 
     Examples:
 
         transduce import opus-mt-en-de runs/opus-en-de
+
+        transduce import student/model.intgemm8.bin runs/student
     """
     from transduce.exchange.marian_import import import_model as run
 
-    print(run(folder, output))
+    print(run(folder, output, as_trained))
 
 
 def export(

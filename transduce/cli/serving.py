@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from transduce.cli.opening import Opening, opens_models
-from transduce.errors import UserError
+from transduce.errors import ConfigError, UserError
 from transduce.extras import needed_by
+from transduce.languages import pair_of
 
 
 @opens_models
@@ -25,7 +28,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 5000,
     api_keys: Annotated[
-        Path | None, typer.Option(help="File of API keys, one a line, that requests must have.")
+        Path | None, typer.Option(help="File of API keys, one a line, that requests must have; SIGHUP reads it again.")
     ] = None,
     *,
     opening: Opening,
@@ -50,17 +53,30 @@ def serve(
     from transduce import config as configs
     from transduce.model_folder import shipped
 
-    names = {field.name for field in dataclasses.fields(Settings)}
-    overrides = [word for word in words or () if word.partition("=")[0] in names and "=" in word]
-    folders = [word for word in words or () if word not in overrides]
+    folders, overrides = split_settings(words or (), [field.name for field in dataclasses.fields(Settings)])
     # Ours was taught English to and from the others, which can be had from each other by way of it.
-    settings = configs.load(Settings, None, overrides if folders else ["pivot=en", *overrides])
+    settings = configs.load(Settings, None, overrides, defaults=[] if folders else [["pivot=en"]])
     if api_keys is not None:
         settings = dataclasses.replace(settings, keys=_keys(api_keys))
     if host in LOCAL and not settings.hosts:
         settings = dataclasses.replace(settings, hosts=LOCAL)
     models = open_models(folders or [str(shipped())], opening.load)
-    serve(application(models, settings), host, port)
+    serve(application(models, settings), host, port, None if api_keys is None else lambda: _keys(api_keys))
+
+
+def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Models and settings of the server; a word that is nearly a setting is told with the nearest."""
+    folders, settings = list[str](), list[str]()
+    for word in words:
+        key, sign, _ = word.partition("=")
+        near = difflib.get_close_matches(key, names, n=1)
+        if sign and key not in names and near and not any(pair_of(one) for one in key.split(",")):
+            raise ConfigError(
+                f"'{word}': no such setting; did you mean '{near[0]}'?; settings here: {', '.join(names)};"
+                " models are given as FOLDER or en-de=FOLDER"
+            )
+        (settings if sign and key in names else folders).append(word)
+    return folders, settings
 
 
 def _keys(path: Path) -> tuple[str, ...]:

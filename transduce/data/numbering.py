@@ -18,6 +18,7 @@ import sentencepiece
 
 from transduce.data.symbols import Symbols
 from transduce.errors import DataError
+from transduce.untrusted import read_json
 
 LARGEST_TABLE_BYTES = 64 << 20
 _TAG = re.compile(r">>[^<>\s]+<<")
@@ -58,16 +59,17 @@ class Table:
         try:
             if path.stat().st_size > LARGEST_TABLE_BYTES:
                 raise DataError(f"{path}: too large; a table of pieces has at most {LARGEST_TABLE_BYTES:,} bytes")
-            facts = json.loads(path.read_bytes())
+            facts = read_json(path, LARGEST_TABLE_BYTES)
             numbers, pieces = facts["symbols"], facts["pieces"]
             plain = [numbers[name] for name in ("pad", "bos", "eos", "unk")]
             if not all(type(n) is int for n in (*plain, *numbers["never"])) or not all(type(p) is str for p in pieces):
                 raise ValueError("numbers and strings were expected")
+            "".join(pieces).encode()  # half of a surrogate pair, escaped, is no text
             pad, bos, eos, unk = plain
             return cls(tuple(pieces), Symbols(pad, bos, eos, unk, tuple(numbers["never"])))
         except OSError as error:
             raise DataError(f"{path}: the table of pieces cannot be read: {error.strerror}") from None
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise DataError(f"{path}: not a table of pieces ({error!r}); copy the tokenizer folder again") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from transduce.data.images import Images
 from transduce.data.reader import FileReader, Text
 from transduce.data.speech import Speech
 from transduce.errors import DataError, UserError
+from transduce.untrusted import read_json
 
 Sources = Text | Speech | Images
 _KINDS: dict[str, type[Speech] | type[Images]] = {"speech": Speech, "images": Images}
@@ -32,7 +32,7 @@ def from_facts(facts: dict[str, Any], origin: str) -> FileReader:
 def read_facts(path: Path) -> FileReader:
     """The reader whose facts lie in a file."""
     try:
-        facts = json.loads(path.read_bytes())
+        facts = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); take it from a copy of the model") from None
     return from_facts(facts, str(path))

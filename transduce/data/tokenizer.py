@@ -46,6 +46,8 @@ class Tokenizer:
             self._processor = self._numbered(sentencepiece.SentencePieceProcessor(model_proto=model))
         except RuntimeError as error:
             raise DataError(f"{origin}: not a sentencepiece model ({error}); expected a file trained by spm") from None
+        except UnicodeDecodeError as error:
+            raise self._no_text(error) from None
         self.size: int = self._processor.get_piece_size()
         if self._processor.eos_id() < 0:
             raise DataError(
@@ -125,17 +127,27 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens; special symbols are skipped, Chinese marks as wide as they were before normalization."""
         plain = [token for token in map(int, tokens) if token not in self._specials]
-        text: str = self._processor.decode(plain)
-        return widened(text) if self._narrows else text
+        try:
+            text: str = self._processor.decode(plain)
+            return widened(text) if self._narrows else text
+        except UnicodeDecodeError as error:
+            raise self._no_text(error) from None
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """The subword string of each token."""
-        return [self._processor.id_to_piece(int(token)) for token in tokens]
+        try:
+            return [self._processor.id_to_piece(int(token)) for token in tokens]
+        except UnicodeDecodeError as error:
+            raise self._no_text(error) from None
+
+    def _no_text(self, error: UnicodeDecodeError) -> DataError:
+        """Pieces are bytes to sentencepiece, which are turned into text when they are asked for."""
+        return DataError(f"{self.origin}: has pieces that are no text ({error.reason}); copy the tokenizer again")
 
     def token(self, piece: str) -> int:
         """The number of a piece that must be there."""
         token: int = self._processor.piece_to_id(piece)
-        if token == self._processor.unk_id() and piece != self._processor.id_to_piece(token):
+        if token == self._processor.unk_id() and [piece] != self.pieces([token]):
             raise DataError(f"{self.origin}: no piece {piece!r}; was the tokenizer trained with symbols=[{piece!r}]?")
         return token
 
@@ -194,8 +206,8 @@ class Tokenizer:
         """What each piece that writes text writes."""
         own = self._processor
         special = (own.is_control, own.is_unknown, own.is_byte, own.is_unused)
-        tokens = (token for token in range(self.size) if not any(is_special(token) for is_special in special))
-        return {own.id_to_piece(token): (token,) for token in tokens}
+        tokens = [token for token in range(self.size) if not any(is_special(token) for is_special in special)]
+        return {piece: (token,) for piece, token in zip(self.pieces(tokens), tokens, strict=True)}
 
     @cached_property
     def _known(self) -> dict[str, bool]:

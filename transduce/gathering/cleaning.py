@@ -20,8 +20,10 @@ from transduce.gathering.chinese import HAN, close_up, simplify
 from transduce.gathering.settings import Gather, RawText
 
 FREE_LETTERS = 15  # of either side that no ratio counts: short texts differ in length by chance
-_INVISIBLE = dict.fromkeys([0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF])
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_LETTERS = re.compile(r"[^\W_]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+BLOCK = 64  # lines that are in a sample together, so that neighbours stay neighbours
 PIVOT_COMMON, OTHER_COMMON = 1, 2  # bits of a pair's flags
 
 
@@ -52,18 +54,18 @@ class Cleaned:
 
 def normalise(text: str) -> str:
     """Unicode NFC, no invisible characters, single spaces."""
-    text = _CONTROL.sub(" ", unicodedata.normalize("NFC", text).translate(_INVISIBLE))
+    text = _CONTROL.sub(" ", _INVISIBLE.sub("", unicodedata.normalize("NFC", text)))
     return " ".join(text.split())
 
 
 def letters(text: str) -> str:
     """What makes two sentences the same: letters and digits, without case, accents kept."""
-    return "".join(character for character in unicodedata.normalize("NFKC", text).casefold() if character.isalnum())
+    return "".join(_LETTERS.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def length(text: str) -> int:
     """Letters of a text; a Chinese character says as much as three."""
-    return len(text) + 2 * len(HAN.findall(text))
+    return len(text) if text.isascii() else len(text) + 2 * len(HAN.findall(text))
 
 
 def hash_words(*words: str) -> int:
@@ -80,6 +82,9 @@ def clean_chunk(task: Task, config: Gather) -> tuple[int, Cleaned]:
     dropped: Counter[str] = Counter()
     cleaner = Cleaner(config, task.corpus)
     for index, lines in enumerate(zip(raw.source, raw.target, strict=True)):
+        if not cleaner.draws(task.chunk.first_line + index):
+            dropped["not_sampled"] += 1
+            continue
         labels = task.labels[index].decode("utf-8", "replace").split("\t") if task.labels else []
         texts, reason = cleaner.clean(lines, labels)
         if reason:
@@ -104,6 +109,12 @@ class Cleaner:
         self.other = config.other(corpus)
         self.drop = re.compile(corpus.drop) if corpus.drop else None
 
+    def draws(self, line: int) -> bool:
+        """Whether the block of lines that this one is in belongs to the sample."""
+        if self.corpus.sample == 1:
+            return True
+        return hash_words(self.corpus.name, str(line // BLOCK)) < self.corpus.sample * 2**64
+
     def clean(self, lines: tuple[bytes, bytes], labels: list[str]) -> tuple[tuple[str, str], str]:
         """Both texts, or why the pair is left out."""
         nothing = ("", "")
@@ -123,7 +134,7 @@ class Cleaner:
         return text
 
     def _reason(self, texts: tuple[str, str]) -> str:
-        if not all(any(character.isalnum() for character in text) for text in texts):
+        if not all(_LETTERS.search(text) for text in texts):
             return "empty"
         if self.drop and any(self.drop.search(text) for text in texts):
             return "markup"

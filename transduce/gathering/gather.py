@@ -11,7 +11,7 @@ import lzma
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,7 +23,8 @@ from transduce.errors import DataError
 from transduce.gathering.cleaned import CleanStretch, clean_all, open_cleaned
 from transduce.gathering.dividing import REASONS, STAYS, TEST, VALID, Marks, chosen_lines, divide
 from transduce.gathering.gathered import GATHERED, Gathered, Source, TextFiles, weights
-from transduce.gathering.settings import Gather, RawText
+from transduce.gathering.settings import Gather, RawText, Variants
+from transduce.gathering.variants import vary
 
 Add = Callable[[Iterator[tuple[bytes, bytes]]], None]  # writes pairs of lines
 BLOCK = 4096  # lines
@@ -66,8 +67,8 @@ def _write(
             wanted = [stretch for stretch in own if (stretch.marks(marks[corpus.use]) == mark).any()]
             if wanted:
                 with writer.opened(corpus, split) as add:
-                    for stretch in wanted:
-                        add(chosen_lines(stretch, marks[corpus.use], mark))
+                    lines = chain.from_iterable(chosen_lines(one, marks[corpus.use], mark) for one in wanted)
+                    add(_varied(lines, config, corpus) if split == "train" else lines)
     sources = tuple(_source(corpus, stretches[corpus.use], marks[corpus.use], writer) for corpus in config.ordered())
     texts = writer.texts()
     if not any(text.split == "train" and text.pairs for text in texts):
@@ -75,6 +76,15 @@ def _write(
         raise DataError(f"{config.output}: no training pair is left of those read; dropped of {told}")
     gathered = Gathered(folder, config.pivot, texts, sources, config.digest())
     write_text(folder / GATHERED, gathered.as_json())
+
+
+def _varied(lines: Iterator[tuple[bytes, bytes]], config: Gather, corpus: RawText) -> Iterator[tuple[bytes, bytes]]:
+    """Lines of training text, some as variants of themselves (variants.py)."""
+    if config.variants == Variants() and not corpus.joined:
+        return lines
+    pairs = ((pivot.decode().rstrip("\n"), other.decode().rstrip("\n")) for pivot, other in lines)
+    varied = vary(pairs, config.variants, corpus.joined, config.longest)
+    return ((f"{pivot}\n".encode(), f"{other}\n".encode()) for pivot, other in varied)
 
 
 def _source(corpus: RawText, stretches: list[CleanStretch], marks: Marks, writer: _Writer) -> Source:

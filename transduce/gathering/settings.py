@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from transduce.data.text import ParallelText
 from transduce.errors import ConfigError
 
 Use = Literal["train", "test"]
+EACH = "XX"  # stands for each of the codes of `of`
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class RawText:
     """One corpus as it was published. `source`, `target`, `path` and `columns` name its files as `prepare` has it.
 
     `languages` are those of the two sides. `labels` names a file with a line a pair, tab-separated codes such as
-    `eng<tab>cmn_Hant`: with `keep`, only pairs with one of these codes are read.
+    `eng<tab>cmn_Hant`: with `keep`, only pairs with one of these codes are read. `of` makes one corpus for each of its
+    codes: the code stands for `XX` in languages and file names, and ends the name.
     """
 
     name: str
@@ -31,11 +33,14 @@ class RawText:
     target: str = ""
     path: str = ""
     columns: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
     use: Use = "train"
     labels: str = ""
     keep: tuple[str, ...] = ()
     drop: str = ""  # a regular expression: pairs with it on either side are left out, such as markup
+    sample: float = 1.0  # share of the pairs that is read, in blocks of neighbours
     weight: float = 1.0  # how often an epoch sees each pair, before the temperature changes it
+    joined: float = 0.0  # share of pairs that are joined with the pairs after them: for text in document order
     held_out: bool = True  # whether it may give validation pairs
     license: str = ""
     origin: str = ""  # where it came from, for the attribution
@@ -46,6 +51,14 @@ class RawText:
             raise ConfigError(f"name: expected letters, digits and + - _, for it names files, got {self.name!r}")
         if self.languages[0] == self.languages[1] or not all(re.fullmatch(r"[A-Za-z]+", x) for x in self.languages):
             raise ConfigError(f"languages: expected two codes such as ['en', 'de'], got {list(self.languages)}")
+        if bool(self.of) != (EACH in self.languages):
+            raise ConfigError(
+                f"of: {list(self.of)} with languages={list(self.languages)}: expected codes such as ['de', 'fr'] and"
+                f" {EACH!r} as a language, for which they stand, or neither"
+            )
+        for name in ("joined", "sample"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected a share of the pairs, from 0 to 1")
         if self.keep and not self.labels:
             raise ConfigError(f"keep: {list(self.keep)} are codes of the file 'labels', and none is given")
         try:
@@ -54,10 +67,44 @@ class RawText:
             raise ConfigError(f"drop: {self.drop!r} is no regular expression: {error}") from None
         _ = self.text  # its own checks
 
+    def expanded(self) -> list[RawText]:
+        """One corpus for each code of `of`; this one alone if there are none."""
+        if not self.of:
+            return [self]
+
+        def one(code: str) -> RawText:
+            first, second, source, target, path, labels = (
+                text.replace(EACH, code) for text in (*self.languages, self.source, self.target, self.path, self.labels)
+            )
+            files = replace(
+                self, of=(), languages=(first, second), source=source, target=target, path=path, labels=labels
+            )
+            return replace(files, name=f"{self.name}-{code}")
+
+        return [one(code) for code in self.of]
+
     @property
     def text(self) -> ParallelText:
         """The same as `prepare` reads it."""
         return ParallelText(self.source, self.target, self.path, self.columns, weight=self.weight, name=self.name)
+
+
+@dataclass(frozen=True)
+class Variants:
+    """Shares of the training pairs that are changed; `marked` multiplies the shares of the rules in data/marks.py."""
+
+    upper: float = 0.0  # ALL CAPITALS on both sides, of languages that have capitals
+    title: float = 0.0  # Capitals at the Start of Words, in the same languages
+    bare: float = 0.0  # no final full stop, question or exclamation mark, where both sides have one
+    marked: float = 0.0  # protected spans as marks; 1 is what the rules say
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, most = getattr(self, one.name), 2 if one.name == "marked" else 1
+            if not 0 <= value <= most:
+                raise ConfigError(f"{one.name}={value}: expected a number from 0 to {most}")
+        if self.upper + self.title + self.bare > 1:
+            raise ConfigError(f"upper={self.upper}, title={self.title}, bare={self.bare}: expected at most 1 together")
 
 
 @dataclass(frozen=True)
@@ -72,6 +119,7 @@ class Gather:
     test_most: int = 0  # at most about so many test pairs of each pair of languages; 0: all
     common: int = 0  # see `dividing`: sentences of up to so many letters stay in training, and tests lose them
     temperature: float = 1.0  # directions are seen in proportion to their number of pairs to the power 1/temperature
+    variants: Variants = field(default_factory=Variants)  # of training pairs
     simplified: tuple[str, ...] = ("zh",)  # languages that are to be written in simplified Chinese
     longest: int = 400  # letters of a side; a Chinese character counts as three
     largest_ratio: float = 3.0  # between the letters of the sides, 15 allowed to each
@@ -82,6 +130,8 @@ class Gather:
     def __post_init__(self) -> None:
         if not self.corpora:
             raise ConfigError("corpora: expected at least one [[corpora]], got none")
+        expanded = tuple(one for corpus in self.corpora for one in corpus.expanded())
+        object.__setattr__(self, "corpora", expanded)
         names = [corpus.name for corpus in self.corpora]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

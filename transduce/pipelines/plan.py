@@ -12,7 +12,8 @@
     settings.data.folder = "{corpus}"    # the folder of that stage: so the model depends on the corpus
 
 `{here}` is the folder of the file itself. On the command line, `paths.data=...` and `folder=...` change these, and
-`model.settings.training.steps=500` a setting of the stage `model`.
+`model.settings.training.steps=500` a setting of the stage `model`. Such words are one layer over the file, whatever
+their order: another `kind` among them drops the settings that the file gave the old kind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from typing import Any
 
 from transduce import config as configs
 from transduce.errors import ConfigError
-from transduce.pipelines.stages import StageChoice
+from transduce.overrides import lay_over, read_overrides
+from transduce.pipelines.stages import StageChoice, stage_class
 
 _NAME = re.compile(r"\{([A-Za-z_]\w*)\}")
 _OWN = ("folder", "paths", "stage")
@@ -34,11 +36,15 @@ _OWN = ("folder", "paths", "stage")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline file as it is written."""
+    """A pipeline file as it is written; stages are tables here, for their {names} are not put in yet."""
 
-    stage: tuple[StageChoice, ...]
+    stage: tuple[dict[str, Any], ...] = ()
     folder: str = "runs/pipeline"
     paths: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.stage:
+            raise ConfigError("stage: expected one or more [[stage]] tables, got none")
 
 
 @dataclass(frozen=True)
@@ -76,36 +82,38 @@ class Plan:
 
 def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
     """The plan in a pipeline file; a ConfigError names the file and the dotted key."""
+    if not Path(file).is_file():
+        raise ConfigError(f"{file}: no such file; give a pipeline file, a .toml file of [[stage]] tables{_known(file)}")
     own = [text for text in overrides if re.split(r"[.=]", text)[0].strip() in _OWN]
-    merged = configs.layers(Pipeline, file, own)
-    tables = [dict(table) for table in _tables(merged.tree.get("stage"), file)]
-    names = [str(table.get("name", "")) for table in tables]
+    written = configs.resolve(Pipeline, configs.layers(Pipeline, file, own))
+    names = [str(table.get("name", "")) for table in written.stage]
     _check_names(names)
-    for text in overrides:
-        if text not in own:
-            _lay_over(tables, names, text)
-    folder = merged.tree.get("folder", Pipeline.folder)
-    known = {"here": str(Path(file).parent), "folder": str(folder), **merged.tree.get("paths", {})}
+    changes = _changes([text for text in overrides if text not in own], names)
+    folder = written.folder
+    known = {"here": str(Path(file).parent), "folder": folder, **written.paths}
     planned = []
-    for number, (name, table) in enumerate(zip(names, tables, strict=True)):
+    for number, (name, table) in enumerate(zip(names, written.stage, strict=True)):
         places = {**known, **{earlier: f"{folder}/{earlier}" for earlier in names[:number]}}
         try:
+            table = _changed(table, changes.get(name, {}), places)
             filled = _filled(table, places)
             needs = tuple(sorted(_named(table) & set(names[:number])))
-            written = {key: value for key, value in table.items() if key not in ("kind", "name")}
+            words = {key: value for key, value in table.items() if key not in ("kind", "name")}
             planned.append(
-                (_parse(filled), _parse(_filled(table, {"here": places["here"]}, all_known=False)), written, needs)
+                (_parse(filled), _parse(_filled(table, {"here": places["here"]}, all_known=False)), words, needs)
             )
         except ConfigError as error:
             raise ConfigError(f"{file}: stage '{name}': {error}") from None
     return Plan(Path(folder), tuple(PlannedStage(*one) for one in planned))
 
 
-def _tables(found: Any, file: str | Path) -> list[Mapping[str, Any]]:
-    tables = found if isinstance(found, list) else [found]
-    if not tables or not all(isinstance(table, Mapping) for table in tables):
-        raise ConfigError(f"{file}: stage: expected one or more [[stage]] tables, got {found!r}")
-    return tables
+def _known(file: str | Path) -> str:
+    """Words that offer the pipeline files at hand: those beside the file that was named, and recipes."""
+    found = sorted({*Path(file).parent.glob("*.toml"), *Path("recipes").glob("*.toml")})
+    names = [str(path) for path in found if "[[stage]]" in path.read_text(encoding="utf-8", errors="replace")]
+    near = difflib.get_close_matches(Path(file).stem, [Path(name).stem for name in names], n=1)
+    nearest = next((f"; did you mean '{name}'?" for name in names if [Path(name).stem] == near), "")
+    return f", such as {', '.join(names)}{nearest}" if names else " (docs/pipeline.md)"
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -119,24 +127,29 @@ def _check_names(names: Sequence[str]) -> None:
             raise ConfigError(f"stage[{number}].name: two stages are called {name!r}; give each a name of its own")
 
 
-def _lay_over(tables: list[dict[str, Any]], names: Sequence[str], text: str) -> None:
-    """One setting of one stage from the command line."""
-    tree = configs.layers(Pipeline, None, [text]).tree
-    name, settings = next(iter(tree.items()))
-    if name not in names or not isinstance(settings, Mapping):
-        choices = [*_OWN[:2], *names]
-        raise ConfigError(
-            f"'{text}': expected folder=..., paths.NAME=... or STAGE.SETTING=..., where stages are {', '.join(names)}"
-            f"{_nearest(name, choices)}"
-        )
-    number = names.index(name)
-    tables[number] = _laid(tables[number], settings)
+def _changes(words: Sequence[str], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """What the command line says of each stage that it names."""
+    tree = read_overrides(words)
+    for name, settings in tree.items():
+        if name not in names or not isinstance(settings, Mapping):
+            word = next(text for text in sorted(words) if re.split(r"[.=]", text)[0].strip() == name)
+            raise ConfigError(
+                f"'{word}': expected folder=..., paths.NAME=... or STAGE.SETTING=..., where stages are"
+                f" {', '.join(names)}{_nearest(name, [*_OWN[:2], *names])}"
+            )
+    return tree
 
 
-def _laid(old: Any, new: Any) -> Any:
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return new
-    return {**old, **{key: _laid(old.get(key), value) for key, value in new.items()}}
+def _changed(table: Mapping[str, Any], new: Mapping[str, Any], places: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage's table as it is written, with settings of the command line laid over it."""
+    plain = {key: value for key, value in new.items() if key != "settings"}
+    laid: dict[str, Any] = {"name": table["name"], **lay_over(table, plain)}
+    if "settings" not in new:
+        return laid
+    schema, beneath = stage_class(laid.get("kind")).schema(_filled(laid, places))
+    layers = configs.Layers(dict(laid.get("settings", {})))
+    configs.merge(schema, layers, new["settings"], "command line", beneath)
+    return {**laid, "settings": layers.tree}
 
 
 def _parse(table: dict[str, Any]) -> StageChoice:

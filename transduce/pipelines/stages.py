@@ -2,6 +2,7 @@
 
 Of a stage the runner knows: `name`; `products`, the files that later stages read, as patterns below its folder;
 `free`, settings that change no result; `files`, text from outside that it reads; `facts`, what its settings come to;
+`schema`, what type its `settings` have and what they are laid over;
 `goes_on`, whether work that was done with other settings may be gone on with; and `run`, which goes on after a kill.
 Modules that need torch are imported where they are used.
 """
@@ -9,6 +10,7 @@ Modules that need torch are imported where they are used.
 from __future__ import annotations
 
 import signal
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,11 @@ class Stage:
     name: str
     products: ClassVar[tuple[str, ...]] = (MANIFEST,)
     free: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def schema(cls, table: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """The type of `settings` in the table of such a stage, and the settings that they are laid over."""
+        return Settings, {}
 
     def files(self) -> list[Path]:
         """Files from outside the pipeline that it reads."""
@@ -66,6 +73,10 @@ class GatherStage(Stage):
     def __post_init__(self) -> None:
         self._config(Path("unused"))
 
+    @classmethod
+    def schema(cls, table: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        return Gather, {}
+
     def _config(self, output: Path) -> Gather:
         return configs.parse(Gather, {**self.settings, "output": str(output)}, "settings")
 
@@ -93,6 +104,10 @@ class PrepareStage(Stage):
         if bool(self.text) == ("train" in self.settings):
             raise ConfigError("text: expected either the folder of a gather stage, or settings.train")
         self._parsed({"train": [{"source": "unused", "target": "unused"}]}, Path("unused"))
+
+    @classmethod
+    def schema(cls, table: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        return Prepare, {}
 
     def _parsed(self, text: Mapping[str, Any], output: Path) -> Prepare:
         return configs.parse(Prepare, {**text, **self.settings, "output": str(output)}, "settings")
@@ -122,6 +137,12 @@ class TrainStage(Stage):
 
     def __post_init__(self) -> None:
         self._config()
+
+    @classmethod
+    def schema(cls, table: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        from transduce.experiment import Config
+
+        return Config, configs.layers(Config, table.get("config", cls.config)).tree
 
     def _config(self) -> Any:
         from transduce.experiment import Config
@@ -258,3 +279,8 @@ class CardStage(Stage):
 
 
 StageChoice = GatherStage | PrepareStage | TrainStage | DistillStage | ConvertStage | EvaluateStage | CardStage
+
+
+def stage_class(kind: Any) -> type[Stage]:
+    """The class of a kind; `Stage` itself for a word that names none."""
+    return next((cls for cls in typing.get_args(StageChoice) if cls.kind == kind), Stage)

@@ -1,0 +1,118 @@
+"""Marks for protected spans: which spans are found, and that both sides of a pair get the same marks."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+
+from transduce.data.marks import _HINT, MARKS, RULES, find_spans, mark_pair
+from transduce.data.vocabulary import SentencePiece
+
+EXAMPLES = {
+    "code": ["`rm -rf x`"],
+    "url": ["https://example.org/a?b=1#c", "http://localhost:8080/x_y", "www.example.com/path"],
+    "email": ["jane.doe+x@mail.example.org"],
+    "tag": ["<b>", "</b>", '<a href="x">', "<0/>", "</1>", "<br/>"],
+    "placeholder": ["{name}", "{0}", "{{x}}", "${x}", "{ $count }", "$[officename]", "&nbsp;"],
+    "format": ["%s", "%d", "%(n)d", "%1$s", "%.2f", "%PRODUCTNAME", "%1"],
+    "path": ["/usr/lib/x.so", "./run", "~/notes", "C:\\Temp\\a.txt"],
+    "file": ["index.html", "setup.py", "my-file.tar.gz"],
+    "flag": ["--verbose", "--to=de"],
+    "call": ["print()", "os.path.join()"],
+    "identifier": ["snake_case", "MAX_SIZE", "camelCase", "CamelCase", "__init__"],
+    "iban": ["DE89 3704 0044 0532 0130 00", "FR7630006000011234567890189"],
+    "reference": ["2026-00417", "ISO-8859", "RFC2119", "2026-11-18"],
+    "version": ["1.2.3", "v2.0", "3.12.0-rc1"],
+    "phone": ["+49 30 123456", "030 1234 5678", "+4930123456"],
+    "long_number": ["123456"],
+    "handle": ["@somebody"],
+    "hashtag": ["#hashtag"],
+    "emoji": ["😀", "👍🏽", "🇩🇪", "✅"],
+    "number": ["42", "1,200", "3.14", "12:30"],
+    "name": ["Barroso", "New York", "Müller"],
+}
+
+
+def test_every_rule_has_examples() -> None:
+    assert list(EXAMPLES) == [rule.kind for rule in RULES]
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in EXAMPLES.items() for text in texts])
+@pytest.mark.parametrize("frame", ["we saw {} here.", "请看{}，好吗？", "({})"])
+def test_spans_are_found_whole(kind: str, text: str, frame: str) -> None:
+    whole = frame.replace("{}", text)
+    found = [(span.kind, whole[span.start : span.stop]) for span in find_spans(whole)]
+    assert found == [(kind, text)]
+
+
+def test_texts_without_a_hint_have_no_span_to_protect() -> None:
+    for rule in RULES:
+        if not rule.learned:
+            assert all(_HINT.search(text) for text in EXAMPLES[rule.kind])
+
+
+@pytest.mark.parametrize("text", ["I am 100% sure that a and/or b goes at most 5 km/h, e.g. here.", "Wait... what?"])
+def test_prose_has_nothing_to_protect(text: str) -> None:
+    assert [span for span in find_spans(text) if not span.learned] == []
+
+
+def test_a_span_becomes_the_same_mark_on_both_sides() -> None:
+    one, two = mark_pair("Send {file} to jane@x.org!", "Schicke {file} an jane@x.org!", scale=2)
+    first, second = re.findall("⟦\\d+⟧", one)
+    assert first != second
+    assert {first, second} <= set(MARKS)
+    assert (one, two) == (f"Send {first} to {second}!", f"Schicke {first} an {second}!")
+
+
+def test_order_may_differ_and_equal_spans_get_marks_of_their_own() -> None:
+    one, two = mark_pair("<b>one</b> and <i>two</b>", "<i>zwei</b> und <b>eins</b>", scale=2)
+    assert sorted(re.findall("⟦\\d+⟧", one)) == sorted(re.findall("⟦\\d+⟧", two))
+    assert len(set(re.findall("⟦\\d+⟧", one))) == 4
+    assert "<" not in one + two
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("See {a} here", "Siehe {b} hier"),  # another one
+        ("{a} is {a}", "{a} ist da"),  # not equally often
+        ("Take 12345 of it", "Nimm 123456 davon"),  # part of a longer one
+        ("Take 12345 of it", "Nimm 12345,7 davon"),
+    ],
+)
+def test_spans_that_differ_stay(source: str, target: str) -> None:
+    assert mark_pair(source, target, scale=2) == (source, target)
+
+
+def test_about_half_the_pairs_are_marked_always_the_same_and_with_every_mark() -> None:
+    pairs = [(f"Open item_{n} now", f"Öffne item_{n} jetzt") for n in range(2000)]
+    made = [mark_pair(*pair) for pair in pairs]
+    assert made == [mark_pair(*pair) for pair in pairs]
+    marked = [one for one, _ in made if "⟦" in one]
+    assert 0.45 < len(marked) / len(pairs) < 0.56
+    assert {found for one in marked for found in re.findall("⟦\\d+⟧", one)} == set(MARKS)
+    assert [mark_pair(*pair, scale=0) for pair in pairs] == pairs
+
+
+def test_names_of_prose_are_marked_now_and_then() -> None:
+    pairs = [
+        (f"Mr Aa{'bcdefghijk'[n % 10]}{'lmnopqrstu'[n // 10 % 10]} came {'again ' * (n // 100)}.",) for n in range(1000)
+    ]
+    made = [mark_pair(one, one.replace("Mr", "Herr").replace("came", "kam")) for (one,) in pairs]
+    marked = [pair for pair in made if "⟦" in pair[0]]
+    assert 60 < len(marked) < 180
+    assert all(one.startswith("Mr ⟦") and two.startswith("Herr ⟦") for one, two in marked)
+
+
+def test_tokenizers_keep_marks_whole() -> None:
+    lines = [f"The small cat number {n} sits here." for n in range(300)]
+    settings = SentencePiece(vocabulary=400, symbols=MARKS)
+    tokenizer = settings.train(lines, lines).tokenizers.source
+    for mark in MARKS:
+        assert unicodedata.normalize("NFKC", mark) == mark
+        for text in (f"The {mark} sits here.", f"({mark})", f"cat{mark}{mark}", mark):
+            tokens = tokenizer.encode([text])[0]
+            assert tokens.count(tokenizer.token(mark)) == text.count(mark)
+            assert tokenizer.decode(tokens) == text

@@ -1,0 +1,74 @@
+"""`key=value` words, as on a command line, put together into one tree of settings.
+
+All words are one layer: they are combined before any of them is laid over a file, so that their order means nothing.
+A key that two words give different values is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from transduce.errors import ConfigError
+from transduce.untrusted import parse_toml
+
+
+def read_overrides(words: Iterable[str]) -> dict[str, Any]:
+    """One tree of all words; the same tree, or the same refusal, for any order of them."""
+    return combine(_read(word) for word in sorted(words))
+
+
+def combine(trees: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One tree of several that stand beside each other, none above the other; a contradiction is refused.
+
+    Where one gives a word and another a table, as `model.decoder=parallel` and `model.decoder.layers=2` do, the word is
+    the table's `kind`.
+    """
+    made: dict[str, Any] = {}
+    for tree in trees:
+        made = _combined(made, tree, "")
+    return made
+
+
+def lay_over(old: Any, new: Any) -> Any:
+    """Settings of an unknown type laid over others; a table that names another `kind` replaces the old one."""
+    if isinstance(old, str) and isinstance(new, Mapping):
+        old = {"kind": old}
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    if "kind" in new and new["kind"] != old.get("kind", new["kind"]):
+        return new
+    return {**old, **{key: lay_over(old.get(key), value) for key, value in new.items()}}
+
+
+def _combined(old: Any, new: Any, where: str) -> Any:
+    if isinstance(old, Mapping) and isinstance(new, str):
+        new = {"kind": new}
+    if isinstance(old, str) and isinstance(new, Mapping):
+        old = {"kind": old}
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        made = dict(old)
+        for key, value in new.items():
+            dotted = f"{where}.{key}" if where else key
+            made[key] = _combined(old[key], value, dotted) if key in old else value
+        return made
+    if type(old) is type(new) and old == new:
+        return old
+    raise ConfigError(f"{where}: given twice, as {old!r} and as {new!r}; give it once")
+
+
+def _read(word: str) -> dict[str, Any]:
+    """`a.b=1` as the table {a: {b: 1}}; the value is read as TOML, else as a word."""
+    key, sign, value = word.partition("=")
+    if not sign or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key.strip()):
+        raise ConfigError(f"'{word}': expected key=value, such as training.steps=500")
+    try:
+        table = parse_toml(f"value = {value}")
+    except ValueError:
+        table = {}
+    parsed = table["value"] if table.keys() == {"value"} else value.strip()  # a value of several lines is a word
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return typing.cast("dict[str, Any]", parsed)
