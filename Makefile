@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast lint setup native sanitize lab clean
+.PHONY: demo test fast lint setup native sanitize lab wheel release clean
 
 demo: $(READY)
 	$(BIN)/transduce demo --output runs/demo
 
+# Further options of pytest: `make test PYTEST=--cov` prints branch coverage (of the tests not marked slow), as CI does.
+PYTEST ?=
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
 
 fast: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
@@ -44,5 +46,18 @@ sanitize: $(READY)
 lab: $(READY)
 	$(BIN)/transduce lab all --output docs/lab
 
+# What is published, checked: sdist, one wheel for every Python, SBOM, hashes (docs/releasing.md). Publishes nothing.
+TOOLS := $(VENV)/release
+$(TOOLS)/.ready: release/requirements.txt
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --disable-pip-version-check -q -r release/requirements.txt
+	touch $(TOOLS)/.ready
+
+wheel: $(TOOLS)/.ready
+	$(TOOLS)/bin/python release/build_wheel.py
+
+release: $(TOOLS)/.ready
+	$(TOOLS)/bin/python release/check.py
+
 clean:
-	rm -rf $(VENV) runs build transduce/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs build dist .coverage transduce/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -347,7 +347,7 @@ def load(run_folder: str | Path) -> Transformer:
     paper = {"activation": "relu", "positions": "sinusoidal", "norm": "layer_norm", "residual": "post_norm"}
     paper |= {"score": "scaled_dot", "weights": "softmax", "key_heads": 0, "query_key_norm": False}
     kinds = {key: value["kind"] if isinstance(value, dict) else value for key, value in described.items()}
-    same = settings["decoder"] == stack | {"wiring": {"kind": "top"}}
+    same = settings["decoder"] == stack | {"wiring": {"kind": "top"}, "unnormed_past": False}
     if not same or settings["tie"] != "all" or any(kinds[key] != value for key, value in paper.items()):
         raise ValueError(f"{run_folder}: a variant of the model; this file knows the one that the paper prints")
     weights = load_file(Path(run_folder, "model.safetensors"))

@@ -10,11 +10,23 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import hypothesis
+import pytest
 import torch
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("transduce", deadline=None)  # how long an example takes is the machine's affair
+hypothesis.settings.load_profile("transduce")
 
 pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server", "browsing"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Coverage is traced in the quick tests alone: tracing takes half as much time again."""
+    if config.getoption("cov_source", None):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker("no_cover")
 
 
 def pytest_collection_finish() -> None:

@@ -16,11 +16,13 @@ from pathlib import Path
 import toys
 from torch.distributed import TCPStore
 
+from transduce import config as configs
+
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     ["torch._dynamo", "transduce.cli", "transduce.training.loop", "transduce.training.parallel"]
 )
-SECONDS = 100  # no group may take longer
+SECONDS = 300  # a group that takes longer hangs; a busy machine may need a minute to import torch
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ def train(
     size: int, corpus: Path, folder: Path, *overrides: str, outputs: Sequence[Path] = (), path: str = ""
 ) -> Ended:
     """Train a tiny model; `outputs` are the run folders that the ranks are told, if not all the same."""
-    arguments = ["tiny", *toys.TINY, f"data.folder={corpus}", *overrides]
+    base = folder.with_name(f"{folder.name}.toml")  # settings of a file give way to another kind
+    base.parent.mkdir(parents=True, exist_ok=True)
+    base.write_text(configs.dump(toys.config(corpus)), encoding="utf-8")
+    arguments = [str(base), *toys.latest(*overrides)]
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     logs = [folder.with_name(f"{folder.name}.{rank}.log") for rank in range(size)]
     started = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -219,6 +220,17 @@ def test_a_server_is_loaded_and_measured() -> None:
     assert all("{200: 9}" in line for line in lines[:2])  # the same texts for both
     assert lines[2].startswith("one at a time ")
     assert lines[2].endswith(" times")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    built() is None or not is_shipped(), reason="needs the native core, and the model that comes with us"
+)
+def test_two_checkouts_are_compared_in_turns() -> None:
+    said = run(sys.executable, "before_after.py", "--before", str(ROOT), *"--work greedy --rounds 1 --lines 2".split())
+    ratios = re.findall(r"greedy +(clock|processor) +old/new ([0-9.]+) \(of 1 rounds", said)
+    assert [name for name, _ in ratios] == ["clock", "processor"]
+    assert all(float(ratio) > 0 for _, ratio in ratios)
 
 
 def test_time_is_told_by_kind_gap_and_shape() -> None:

@@ -35,7 +35,7 @@ def other(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wider, deeper model on the same corpus."""
     folder = tmp_path_factory.mktemp("other") / "model"
     changes = ["model.d_model=48", "model.decoder.layers=2", "training.steps=40", "validation.every=40", "seed=5"]
-    train(configs.load(Config, "tiny", [*toy_model.SETTINGS, f"data.folder={toy.corpus}", *changes]), folder)
+    train(configs.load(Config, "tiny", [f"data.folder={toy.corpus}", *changes], defaults=[toy_model.SETTINGS]), folder)
     return folder
 
 
@@ -114,7 +114,7 @@ def test_members_write_token_by_token(toy: Toy, tmp_path: Path, monkeypatch: pyt
         Path(name).mkdir()
         Path(name, "config.toml").touch()
 
-    def opened(folder: Path, trust: bool) -> object:
+    def opened(folder: Path, trust: bool, unfinished: bool = False) -> object:
         offers = "parallel" if folder == Path("b") else "stepwise"
         model = SimpleNamespace(decoder=SimpleNamespace(offers=offers), source=Tokens())
         config = SimpleNamespace(model=model, search=Greedy())

@@ -272,6 +272,12 @@ def test_what_translate_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
     assert "no piece '<2xx>'" in text(model, "--to", "xx")
     assert "beam: expected a size of at least 1" in text(model, "--beam", "-2")
     assert "n_best: expected a whole number from 1" in text(model, "--n-best", "0")
+    assert "beam: expected at most 4,096, got 100000" in text(model, "--beam", "100000")
+    assert "n_best: expected at most 4,096, got 100000" in text(model, "--n-best", "100000")
+    many = text(model, "--search", "kind=sample,samples=1000000")
+    assert "search.samples: expected at most 4,096, got 1000000" in many
+    if Path("/dev/full").exists():
+        assert "/dev/full: cannot be written: the disk is full" in text(model, "-o", Path("/dev/full"))
     assert "search: give a search, or beam and n_best, not both" in text(model, "--search", "greedy", "--beam", "3")
     assert "search.kind: 'breadth' is not one of beam, greedy, sample" in text(model, "--search", "breadth")
     assert "device: 'moon' is not a device" in text(model, "--device", "moon")

@@ -167,7 +167,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "compare": "--output -o --jobs",
         "pipeline": "--from --until --list",
         "demo": "--output -o --train",
-        "import": "",
+        "import": "--as-trained",
         "export": "--to",
         "lab": "--output -o",
         "config show": "",
@@ -200,7 +200,7 @@ def test_a_reader_that_leaves_is_no_error(unbuffered: str) -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_is_told_in_words(unbuffered: str) -> None:
     ran = shell("transduce config show > /dev/full", PYTHONUNBUFFERED=unbuffered)
-    assert (ran.returncode, ran.stderr) == (2, "error: writing the output: No space left on device\n")
+    assert (ran.returncode, ran.stderr) == (2, "error: writing the output: the disk is full\n")
 
 
 @pytest.mark.slow

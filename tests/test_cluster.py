@@ -52,7 +52,12 @@ def machines(tmp_path: Path, warm: str) -> dict[str, str]:
 def words(tmp_path: Path) -> list[str]:
     pairs = toys.reversals(40)
     corpus = toys.corpus(tmp_path, pairs[:30], pairs[30:])
-    return ["tiny", *toys.TINY, f"data.folder={corpus}", "training.steps=4", "--output", str(tmp_path / "run")]
+    return [
+        "tiny",
+        *toys.latest(*toys.TINY, f"data.folder={corpus}", "training.steps=4"),
+        "--output",
+        str(tmp_path / "run"),
+    ]
 
 
 def free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 from cli_runner import Run, refused
 
 import transduce
+from transduce import durable
 from transduce.conversion import convert
 from transduce.data.vocabulary import SentencePiece
 from transduce.errors import ConfigError, RunError
@@ -136,3 +138,16 @@ def test_no_weight_is_left_out_in_silence() -> None:
     built_model.register_parameter("temperature", torch.nn.Parameter(torch.ones(1)))
     with pytest.raises(ConfigError, match="the native engine does not know these weights of the model: temperature"):
         lower(model, built_model, quantize=True)
+
+
+def test_a_full_disk_is_told_in_its_own_words(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    def full(path: Path, *parts: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(durable, "write_synced", full)
+    said = refused(run("convert", toy.model, tmp_path / "native"))
+    assert f"{tmp_path / 'native'}: the disk is full (writing config.toml): " in said
+    assert "What was there before is untouched. Make room there, then run the same command again." in said
+    assert "checkpoint" not in said

@@ -65,7 +65,7 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
         ("training.learning_rate.warmup=0", "training.learning_rate.warmup: expected a number above 0, got 0"),
         ("validation.every=0", "validation.every: expected at least 1, got 0"),
         ("validation.patience=-1", "validation.patience: expected 0 or more, got -1"),
-        ("validation.metric=blue", "validation.metric: 'blue' is not one of bleu, chrf, loss; did you mean 'bleu'?"),
+        ("validation.metric=blue", "validation.metric: 'blue' is not one of bleu, chrf, loss, wer, cer, accuracy"),
     ],
 )
 def test_what_is_refused(override: str, expected: str) -> None:

@@ -19,47 +19,51 @@ LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 # Each part and what it may import of the others: `search` may import all of `data`, but of `model` only its contract.
 MAY_IMPORT = {
     "errors": "",
+    "forking": "",
+    "untrusted": "",
     "languages": "",
     "frequent_words": "",
-    "detection": "frequent_words languages",
+    "detection": "forking frequent_words languages",
     "numbers": "",
     "progress": "",
     "launch": "",
-    "config": "errors",
+    "overrides": "errors untrusted",
+    "config": "errors overrides untrusted",
     "durable": "errors",
-    "data": "errors progress durable",
+    "data": "errors untrusted progress durable",
     "model": "errors",
     "search": "errors config data model.contract evaluation.sentence",
     "objectives": "errors data model search evaluation.sentence",
-    "evaluation": "errors progress",
+    "evaluation": "errors progress languages",
     "native": "errors durable config model",
     "conversion": "errors durable data model_folder native training.run_folder",
-    "engines": "errors data model native search translation",
+    "engines": "errors forking data model native search translation",
     "alignment": "errors data",
     "per_text": "errors",
     "extras": "errors",
-    "model_folder": "errors durable config search.choice",
-    "directions": "errors extras languages detection data.tokenizer model_folder",
+    "model_folder": "errors untrusted durable config search.choice",
+    "directions": "errors untrusted extras languages detection data.tokenizer model_folder",
     "translation": "alignment search.hypothesis search.wishes",
     "capitals": "data.tokenizer search.wishes translation",
     "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.wishes"
     " search.limits search.settings",
-    "plot": "errors progress",
+    "plot": "errors progress evaluation.measures",
     "experiment": "errors data model search objectives training.settings",
-    "training": "errors progress durable config data model search objectives evaluation engines translator experiment"
-    " launch model_folder",
+    "training": "errors untrusted progress durable config data model search objectives evaluation engines translator"
+    " experiment launch model_folder",
     "loading": "errors extras data model_folder translation translator search.ensemble search.fit engines"
     " native.raising training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
-    "output": "errors config data.lines progress translation translator search.choice",
-    "comparison": "errors progress durable config data evaluation engines experiment loading model_folder plot"
-    " search.wishes training translator",
-    "exchange": "errors extras config data model model_folder search experiment training.run_folder training.weights",
+    "output": "errors durable config data.lines progress translation translator search.choice",
+    "comparison": "errors progress durable config overrides data evaluation engines experiment loading model_folder"
+    " plot search.wishes training translator",
+    "exchange": "errors untrusted extras config data model model_folder search experiment training.run_folder"
+    " training.weights",
     "gathering": "errors progress durable data",
     "inspection": "errors config data model alignment engines.fallback search translation translator",
-    "pipelines": "errors progress durable config conversion data distillation evaluation experiment gathering loading"
-    " model_folder training translation translator",
+    "pipelines": "errors progress durable config overrides conversion data distillation evaluation experiment gathering"
+    " loading model_folder training translation translator",
     "server": "errors data alignment detection directions inspection languages search.wishes translation translator",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.distributed training.loop training.passes translator",
@@ -68,7 +72,7 @@ MAY_IMPORT = {
     "cli": "errors extras config conversion data directions evaluation exchange experiment languages loading"
     " model_folder output plot comparison demo distillation inspection tour training translator pipelines progress"
     " server lab",
-    "__main__": "errors extras launch cli",
+    "__main__": "errors durable extras launch cli",
 }
 NO_TORCH = (
     "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"

@@ -70,7 +70,7 @@ def test_folders_that_are_no_model(tmp_path: Path) -> None:
 
 def test_parts_that_are_missing(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "elsewhere")
-    assert "has no model.safetensors yet; training writes it at the first validation or at the end" in refused(folder)
+    assert "has no model.safetensors yet, nor a checkpoint: training ended before it wrote the first" in refused(folder)
     (folder / "elsewhere").rename(folder / "model.safetensors")
     shutil.rmtree(folder / "tokenizer")
     assert "tokenizer: no tokenizer here; expected shared.model" in refused(folder, DataError)

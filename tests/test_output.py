@@ -200,3 +200,20 @@ def test_a_search_that_is_none(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         chosen_search(OWN, text)  # type: ignore[arg-type]
     assert expected in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("text", ["", "a line\n", 100_000 * "x"])
+def test_a_full_disk_is_called_one(text: str) -> None:
+    """Whether the buffer overflows on the way or at the end; with nothing to write there is nothing to refuse."""
+    if not text:
+        with written(Path("/dev/full")):
+            return
+    told = "/dev/full: cannot be written: the disk is full"
+    with pytest.raises(DataError, match=told), written(Path("/dev/full")) as file:
+        file.write(text)
+
+
+def test_a_device_may_be_written_to() -> None:
+    with written(Path("/dev/null")) as file:
+        file.write("a line\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from PIL import Image
 
 from transduce.errors import DataError, RunError, UserError
@@ -40,7 +41,7 @@ def test_reading(tmp_path: Path) -> None:
     assert found.training_loss == Curve((100, 200, 300, 400), (8.5, 7.5, 6.5, 5.5))
     assert found.validation_loss == Curve((200, 400), (7.0, 5.0))
     assert found.learning_rate.values == pytest.approx((1e-4, 2e-4, 3e-4, 4e-4))
-    assert found.bleu == Curve((200, 400), (7.0, 21.34))
+    assert found.quality == Curve((200, 400), (7.0, 21.34))
 
 
 def test_absent_keys_are_left_out(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_absent_keys_are_left_out(tmp_path: Path) -> None:
     ]
     found = read_history(write_run(tmp_path, reports), "run")
     assert found.training_loss == Curve((1,), (2.0,))
-    assert found.learning_rate == found.bleu == found.validation_loss == Curve((), ())
+    assert found.learning_rate == found.quality == found.validation_loss == Curve((), ())
 
 
 def test_steps_trained_again_after_a_resume_count_once(tmp_path: Path) -> None:
@@ -169,3 +170,24 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as caught:
         draw([history("base")])
     assert "pip install 'transduce[plot]'" in str(caught.value)
+
+
+def test_error_rates_are_drawn_where_runs_are_judged_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best is the lowest, and the panel says so."""
+    points = ((5, 30.0), (9, 12.5), (13, 20.0))
+    reports: list[dict[str, object]] = [
+        {"kind": "valid", "step": step, "loss": 1.0, "bleu": 0.0, "wer": wer} for step, wer in points
+    ]
+    runs = [write_run(tmp_path / name, reports) for name in ("one", "other")]
+    for run in runs:
+        (run / "config.toml").write_text('[validation]\nmetric = "wer"\n')
+    drawn: list[Figure] = []
+    monkeypatch.setattr("transduce.plot.save", lambda figure, output: drawn.append(figure))
+    plot(runs, tmp_path / "plot.png")
+    panel = drawn[0].axes[1]
+    assert panel.get_ylabel() == "WER on validation (lower is better)"
+    assert [text.get_text() for text in panel.texts] == ["12.5", "12.5"]
+    assert drawn[0].legends[0].get_texts()[0].get_text() == "one: best WER 12.5 at step 9"
+    (runs[1] / "config.toml").write_text('[validation]\nmetric = "loss"\n')
+    plot(runs, tmp_path / "plot.png")
+    assert drawn[1].axes[1].get_ylabel() == "BLEU on validation"

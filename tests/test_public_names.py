@@ -117,8 +117,8 @@ def test_the_package_says_that_it_is_typed() -> None:
 def test_train_then_load_then_translate(toy: Toy, tmp_path: Path) -> None:
     import toy_model
 
-    settings = [*toy_model.SETTINGS, f"data.folder={toy.corpus}", "training.steps=4", "validation.every=4"]
-    outcome = transduce.train(configs.load(Config, "tiny", settings), tmp_path / "run")
+    settings = [f"data.folder={toy.corpus}", "training.steps=4", "validation.every=4"]
+    outcome = transduce.train(configs.load(Config, "tiny", settings, defaults=[toy_model.SETTINGS]), tmp_path / "run")
     assert (outcome.folder, outcome.step, outcome.reason) == (tmp_path / "run", 4, "finished")
     assert set(outcome.validation) >= {"loss", "bleu", "chrf"}
     translator = transduce.load(tmp_path / "run")

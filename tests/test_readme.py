@@ -49,7 +49,8 @@ def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:
             settings = (
                 SHORT + (TERSE if "search=" not in command else "") + (" seeds=[1]" if "compare" in command else "")
             )
-            short = command.replace(" --output", f"{settings} --output")
+            added = (word for word in settings.split() if f" {word.partition('=')[0]}=" not in command)
+            short = command.replace(" --output", f" {' '.join(added)} --output")
         done = subprocess.run(
             short, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
         )
@@ -59,7 +60,7 @@ def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:
     assert "| pre | " in (folder / "runs" / "compare" / "mine" / "table.md").read_text(encoding="utf-8")
     assert (folder / "mine.png").stat().st_size > 10_000
     programs = blocks("python", using) + blocks("python")
-    assert len(programs) == 5
+    assert len(programs) == 6
     for program in programs:
         done = subprocess.run(
             [warm, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120

@@ -203,7 +203,7 @@ def test_inspect_and_serve_take_ours(
     assert translator(GERMAN, to="en") in shown
     assert "everyday " in shown
     served: list[Any] = []
-    monkeypatch.setattr("transduce.server.running.serve", lambda application, host, port: served.append(application))
+    monkeypatch.setattr("transduce.server.running.serve", lambda application, *rest: served.append(application))
     assert run("serve").code == 0
     with TestClient(served[0], "http://localhost") as client:
         found = client.post("/translate", json={"q": GERMAN, "source": "de", "target": "en"}).json()

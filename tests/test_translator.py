@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import transduce
@@ -19,7 +19,7 @@ from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError, UserError
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.search.wishes import Wishes
 from transduce.translator import Translation, Translator
 
@@ -85,14 +85,23 @@ def test_blank_texts_give_empty_ones_and_never_reach_the_engine(echo: Translator
     assert echo.engine.batches == []  # type: ignore[attr-defined]
 
 
-@settings(deadline=None)
-@given(texts=st.lists(st.text("one tw.,。\u2028\u0085😀äß", max_size=80), max_size=8))
+# Text in capitals is read in small letters, see test_capitals.py; every other string that Python can hold is meant.
+ANY_TEXT = st.text(st.characters(), max_size=40).filter(lambda text: not text.isupper())
+
+
+@given(texts=st.lists(st.text("one tw.,。\u2028\u0085😀äß", max_size=80) | ANY_TEXT, max_size=8))
+@example(texts=["one\udce9 \ud83d.\x00two\x1b", "\ufeffone\u200b\u202e", "o" * 3000])
 def test_nothing_is_lost_whatever_the_length(tokenizers: Tokenizers, texts: list[str]) -> None:
-    """The echo of a text is the text: cut, tokenized, batched and joined again (white space at the ends aside)."""
+    """The echo of a text is the text: cut, tokenized, batched and joined again (white space at the ends aside).
+
+    A lone surrogate comes back as U+FFFD, sentencepiece's mark of a space as a space.
+    """
     translator = Translator(Echo(), tokenizers, Greedy(), longest=12, batch_tokens=40)
     found = translator.translate(texts)
-    assert ["".join(one.text.split()) for one in found] == ["".join(text.split()) for text in texts]
-    assert all(one.parts == 1 for one, text in zip(found, texts, strict=True) if len(text.encode()) < 10)
+    sound = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("▁", " ") for text in texts]
+    assert ["".join(one.text.split()) for one in found] == ["".join(text.split()) for text in sound]
+    assert not any("\n" in one.text for one in found)
+    assert all(one.parts == 1 for one, text in zip(found, sound, strict=True) if len(text.encode()) < 10)
 
 
 def test_a_long_text_is_translated_in_parts(echo: Translator) -> None:
@@ -480,3 +489,27 @@ def test_what_is_no_list_of_texts_and_no_search_is_refused(toy: Toy) -> None:
 def test_a_word_is_no_config_to_train_by(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train: expected a Config, got 'tiny'; make one .*transduce\.config\.load"):
         transduce.train("tiny", tmp_path / "run")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ways", "text"),
+    [
+        ({"beam": 100_000}, "beam: expected at most 4,096, got 100000"),
+        ({"n_best": 100_000}, "n_best: expected at most 4,096, got 100000"),
+    ],
+)
+def test_more_paths_than_any_engine_searches_are_refused(toy: Toy, ways: dict[str, int], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        toy.translator("five", to="de", **ways)  # type: ignore[call-overload]
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("search", "name"),
+    [(Beam, "size"), (Sample, "samples"), (CTCCollapse, "size"), (Joint, "size"), (MaskPredict, "length_candidates")],
+)
+def test_every_search_has_a_bound_on_its_paths(search: Any, name: str) -> None:
+    search(**{name: 4096})
+    with pytest.raises(ConfigError) as caught:
+        search(**{name: 4097})
+    assert str(caught.value) == f"{name}: expected at most 4,096, got 4097"

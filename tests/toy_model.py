@@ -72,7 +72,7 @@ def make(folder: Path, directions: Sequence[str] = ("en-de", "en-zh"), settings:
 
     tokenizer = SentencePiece(vocabulary=330)
     prepare(Prepare(f"{folder}/corpus", pairs("train"), pairs("valid"), tokenizer=tokenizer, workers=1))
-    config = configs.load(Config, "tiny", [*SETTINGS, f"data.folder={folder}/corpus", *settings])
+    config = configs.load(Config, "tiny", [f"data.folder={folder}/corpus", *settings], defaults=[SETTINGS])
     train(config, folder / "model")
     return Toy(folder / "text", folder / "corpus", folder / "model", transduce.load(folder / "model", "cpu"))
 

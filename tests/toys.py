@@ -96,9 +96,14 @@ def text(stem: Path, pairs: Pairs) -> ParallelText:
     return ParallelText(source=str(paths[0]), target=str(paths[1]))
 
 
+def latest(*words: str) -> list[str]:
+    """The last word for each key: a command line that gives one twice is refused."""
+    return list({word.partition("=")[0]: word for word in words}.values())
+
+
 def config(folder: Path, *overrides: str) -> Config:
-    """A tiny config on a prepared corpus."""
-    return configs.load(Config, "tiny", [*TINY, f"data.folder={folder}", *overrides])
+    """A tiny config on a prepared corpus; a later word for a key takes the place of an earlier one."""
+    return configs.load(Config, "tiny", latest(*overrides), defaults=[TINY, [f"data.folder={folder}"]])
 
 
 def run(corpus_folder: Path, folder: Path, *overrides: str) -> Outcome:

@@ -20,6 +20,7 @@ def main() -> None:
 def _run() -> None:
     """The command line. What a user can put right is printed without a traceback; the exit code is then 2."""
     from transduce.cli import program
+    from transduce.durable import reason_of
     from transduce.errors import UserError
     from transduce.extras import needed_by
     from transduce.launch import first_to_tell
@@ -39,7 +40,7 @@ def _run() -> None:
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
         if first_to_tell():
-            print(f"error: {error.filename or 'writing the output'}: {error.strerror or error}", file=sys.stderr)
+            print(f"error: {error.filename or 'writing the output'}: {reason_of(error)}", file=sys.stderr)
         _discard_output()
         sys.exit(2)
     except Exception:

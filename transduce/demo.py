@@ -44,8 +44,8 @@ def demo(folder: Path, steps: int = 0) -> float:
     console.print("\n[bold]2. Training[/] a small Transformer on every pair of languages.")
     from transduce.training.loop import train
 
-    overrides = [*SETTINGS.split(), f"data.folder={folder / 'corpus'}", *([f"training.steps={steps}"] if steps else [])]
-    train(configs.load(Config, "tiny", overrides), folder / "model")
+    overrides = [f"data.folder={folder / 'corpus'}", *([f"training.steps={steps}"] if steps else [])]
+    train(configs.load(Config, "tiny", overrides, defaults=[SETTINGS.split()]), folder / "model")
     console.print("\n[bold]3. Translating[/] numbers that it never saw.\n")
     translator = load(folder / "model")
     exact = _show(console, translator, numbers)

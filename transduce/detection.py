@@ -8,12 +8,12 @@ word or two they tell little, so that "Hello" is English by its being frequent t
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from transduce.forking import ForkLock
 from transduce.frequent_words import FREQUENT
 from transduce.languages import base_of
 
@@ -22,7 +22,7 @@ LIKELY, TOLD, SURE = 50.0, 75.0, 90.0  # percent of confidence: to go by it; by 
 _NAMES = {"nb": "no"}  # codes of ours that have another there
 _KIN = {"yue": "zh", "wuu": "zh", "nn": "no"}  # told apart there, and written nearly as these
 _OWN = {word: code for code, words in FREQUENT.items() for word in words.split()}
-_READING = threading.Lock()  # the tables, once
+_READING = ForkLock()  # the tables, once
 _WORDS = re.compile(r"[^\W\d_]+")
 _HAN, _KANA = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff]")
 

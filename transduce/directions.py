@@ -7,8 +7,6 @@ where none is asked for, and to refuse one that the text is in already. Imports 
 from __future__ import annotations
 
 import importlib.util
-import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +16,10 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.detection import LIKELY, SURE, Detector, plain_language
 from transduce.errors import ConfigError, DataError, UserError
 from transduce.extras import needed_by
-from transduce.languages import find, name_of
+from transduce.languages import find, language_of_tag, name_of
 from transduce.model_folder import SCORES
+from transduce.untrusted import read_json
 
-_TAG = re.compile(r"<2([A-Za-z-]+)>|>>([A-Za-z-]+)<<")
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -30,7 +28,7 @@ def directions_of(folder: Path, tokenizer: Tokenizer) -> Pairs:
     measured = dict.fromkeys((one["source"], one["target"]) for own in scores_of(folder) for one in own)
     if measured:
         return tuple(measured)
-    tags = [match[1] or match[2] for match in map(_TAG.fullmatch, tokenizer.pieces(range(tokenizer.size))) if match]
+    tags = [tag for tag in map(language_of_tag, tokenizer.pieces(range(tokenizer.size))) if tag]
     return tuple((source, target) for source in tags for target in tags if source != target)
 
 
@@ -38,7 +36,7 @@ def scores_of(folder: Path) -> list[list[dict[str, Any]]]:
     """What was measured of each model behind the one in a folder, direction by direction, its own last."""
     path = folder / SCORES
     try:
-        scores = [list(own["directions"]) for own in json.loads(path.read_bytes()).values()]
+        scores = [list(own["directions"]) for own in read_json(path).values()]
         if not all(isinstance(one[side], str) for own in scores for one in own for side in ("source", "target")):
             raise ValueError("languages that are no text")
     except FileNotFoundError:

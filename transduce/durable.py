@@ -18,7 +18,14 @@ from pathlib import Path
 from transduce.errors import RunError
 
 _TEMPORARY = re.compile(r".+\.tmp-\d+")
+ROOM = "What was there before is untouched. Make room there, then run the same command again."
+RESUME = "Earlier checkpoints are untouched. Make room there, then run the same command again to resume."
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+
+
+def reason_of(error: OSError) -> str:
+    """Why the operating system refused, in words: a full disk is called one."""
+    return _FULL.get(error.errno or 0) or error.strerror or str(error)
 
 
 def temporary_sibling(path: Path) -> Path:
@@ -90,15 +97,18 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def disk_errors(folder: Path, doing: str, needed: int) -> Iterator[None]:
-    """Turn an `OSError` into a `RunError`: `folder` is what the user knows, `doing` what failed, `needed` in bytes."""
+def disk_errors(folder: Path, doing: str, needed: int, advice: str = ROOM) -> Iterator[None]:
+    """Turn an `OSError` into a `RunError`: `folder` is what the user knows, `doing` what failed, `needed` in bytes.
+
+    `advice` ends the text where the disk is full.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise RunError(
                 f"{folder}: {_FULL[error.errno]} ({doing}): {needed:,} bytes needed, {_free_bytes(folder):,} free. "
-                "Earlier checkpoints are untouched. Make room there, then run the same command again to resume."
+                f"{advice}"
             ) from error
         place = f": {error.filename}" if error.filename else ""
         raise RunError(

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from transduce.data.batching import widest
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
+from transduce.model.norms import BatchNorm
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
+from transduce.model.transformer import Stack
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.objectives.masked_prediction import MaskedPrediction
 from transduce.objectives.minimum_risk import MinimumRisk
@@ -88,6 +90,8 @@ class Config:
                 "training.parallel: with fsdp all processes use each block as often, and translations that are drawn"
                 " differ in length; set training.parallel=ddp"
             )
+        if self.training.activation_checkpointing:
+            _check_recomputable(self)
         if self.training.compile is True and not (isinstance(self.objective, Smoothed) and self.objective.steady):
             raise ConfigError(
                 "training.compile: the objective does not do the same at every step (it has terms, draws, or is one of"
@@ -98,6 +102,28 @@ class Config:
                 self.objective.check(self.model)
             except ConfigError as error:
                 raise ConfigError(f"objective.{error}") from None
+
+
+def _check_recomputable(config: Config) -> None:
+    """Refuse activation checkpointing where layers cannot be worked out a second time."""
+    for name, stack in (("encoder", config.model.encoder), ("decoder", config.model.decoder)):
+        if not isinstance(stack, Stack):
+            raise ConfigError(
+                f"training.activation_checkpointing: is for layers of Transformers, and model.{name} is"
+                f" {type(stack).__name__}; set training.activation_checkpointing=false, and lower data.tokens to save"
+                " memory"
+            )
+        if isinstance(stack.norm, BatchNorm):
+            raise ConfigError(
+                f"training.activation_checkpointing: model.{name}.norm = batch_norm keeps statistics of its batches,"
+                f" and working a layer out twice would count each batch twice; set model.{name}.norm=layer_norm, or"
+                " training.activation_checkpointing=false"
+            )
+    if config.training.compile is True:
+        raise ConfigError(
+            "training.activation_checkpointing: is not for compiled steps, where the compiler decides what is kept; set"
+            " training.compile=false, or training.activation_checkpointing=false"
+        )
 
 
 def check_source(model: Model, corpus: Corpus) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 CODE = r"[a-z]{2,3}(?:-[A-Z][a-z]{3}|-[A-Z]{2}|-[0-9]{3})*"
 _PAIR = re.compile(rf"({CODE})-({CODE})")
+_TAG = re.compile(r"<2([A-Za-z-]+)>|>>([A-Za-z-]+)<<")
 # Languages that part neither words nor sentences by spaces.
 WITHOUT_SPACES = ("zh", "ja", "th", "lo", "km", "my", "yue")
 
@@ -39,6 +40,12 @@ def name_of(code: str, interface: str = "en") -> str:
 def base_of(code: str) -> str:
     """`zh` of `zh-Hans`, lower-cased."""
     return code.partition("-")[0].lower()
+
+
+def language_of_tag(tag: str) -> str:
+    """`de` of `<2de>` or `>>de<<`, the tags that name a target language; "" of anything else."""
+    match = _TAG.fullmatch(tag)
+    return (match[1] or match[2]) if match else ""
 
 
 def find(code: str, served: Sequence[str]) -> str | None:

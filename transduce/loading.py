@@ -167,7 +167,7 @@ def _open_member(folder: Path, trust: bool) -> tuple[Config, Tokenizers, Encoder
     from transduce.training.run_folder import open_model, read_config
 
     if (folder / MODEL).is_file() or not (folder / NATIVE).is_file():
-        return open_model(folder, trust)
+        return open_model(folder, trust, unfinished=True)
     from transduce.native.raising import raised
 
     config, (tokenizers, facts) = read_config(folder, trust), _facts_of(folder)

@@ -19,6 +19,7 @@ from transduce import config as configs
 from transduce.durable import write_text
 from transduce.errors import RunError, UserError
 from transduce.search.choice import Chosen
+from transduce.untrusted import read_json
 
 CONFIG, TOKENIZER, CARD, READER = "config.toml", "tokenizer", "README.md", "reader.json"
 MODEL, NATIVE, NATIVE_FACTS = "model.safetensors", "model.native", "native.json"
@@ -26,7 +27,7 @@ SCORES = "scores.json"  # what was measured, by name of the model, this one last
 SHIPPED = Path(__file__).parent / "everyday"
 # JSON escapes quotes inside strings, so these bytes can only be the key itself, never part of a name or a value.
 SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-LARGEST_HEADER = 100 << 20  # as safetensors has it
+LARGEST_HEADER = 4 << 20  # bytes, of 40,000 tensors
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Converted:
         """What `write` wrote."""
         path = folder / NATIVE_FACTS
         try:
-            found = cls(**json.loads(path.read_bytes()))
+            found = cls(**read_json(path))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path}: cannot be read ({error}); convert the model again") from None
         if [type(value) for value in vars(found).values()] != [str, str, int, str] or found.longest < 1:

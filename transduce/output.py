@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import re
+import stat
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
 from transduce import config as configs
 from transduce.data.lines import DAMAGES, damaged, open_unpacked
+from transduce.durable import reason_of
 from transduce.errors import ConfigError, DataError
 from transduce.progress import Progress
 from transduce.search.choice import Chosen
@@ -90,19 +93,41 @@ def read_list(path: Path) -> list[str]:
 
 
 class _Late(io.TextIOBase):
-    """A file whose old content stays until the first line that takes its place."""
+    """A file whose old content stays until the first line that takes its place; its errors name it."""
 
-    def __init__(self, file: TextIO) -> None:
-        self.file, self.begun = file, False
+    def __init__(self, path: Path) -> None:
+        self.path, self.begun = path, False
+        with self._told():
+            self.file = path.open("a", encoding="utf-8", newline="\n")
 
     def write(self, text: str) -> int:
-        self.begin()
-        return self.file.write(text)
+        with self._told():
+            self._begin()
+            return self.file.write(text)
 
-    def begin(self) -> None:
-        if not self.begun and self.file.seekable():
+    def end(self) -> None:
+        """All is written, though it may be nothing."""
+        with self._told():
+            self._begin()
+            self.file.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):  # what was left in the buffer has been told of by then
+            self.file.close()
+
+    def _begin(self) -> None:
+        if not self.begun and stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):  # devices have nothing to lose
             self.file.truncate(0)
         self.begun = True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # no fault: whoever read it has gone
+            raise
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written: {reason_of(error)}") from None
 
 
 @contextmanager
@@ -121,16 +146,12 @@ def written(path: Path | None, sources: Sequence[Path] = ()) -> Iterator[TextIO]
         sys.stdout.flush()
         return
     new = not path.exists()
+    late = _Late(path)
     try:
-        file = path.open("a", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
-    late = _Late(file)
-    try:
-        with file:
-            yield cast("TextIO", late)
-            late.begin()
+        yield cast("TextIO", late)
+        late.end()
     finally:
+        late.close()
         if new and not late.begun:
             path.unlink(missing_ok=True)
 

@@ -1,4 +1,6 @@
-"""Draws loss, learning rate and BLEU of one or several runs into one PNG, from each run's `metrics.jsonl`.
+"""Draws loss, learning rate and quality of one or several runs into one PNG, from each run's `metrics.jsonl`.
+
+Quality is the `validation.metric` that all runs were judged by; BLEU where that is the loss, or they differ.
 
 One panel a quantity, one colour a run, steps along the bottom. Needs matplotlib (`transduce[plot]`), which is used
 through its `Figure` class alone, so that nothing global (backend, styles, open windows) is touched.
@@ -8,18 +10,20 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.errors import DataError, RunError, UserError
+from transduce.evaluation.measures import MEASURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE, CONFIG_FILE = "metrics.jsonl", "config.toml"
 # Okabe and Ito's colours, which colour-blind readers can tell apart; for more runs a rainbow serves.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 INK, FAINT = "#333333", "#e6e6e6"
@@ -37,23 +41,35 @@ class Curve:
 
 @dataclass(frozen=True)
 class History:
-    """What one run reported; a curve is empty where the run has no such reports."""
+    """What one run reported; a curve is empty where the run has no such reports. `quality` is by `metric`."""
 
     name: str
     training_loss: Curve
     validation_loss: Curve
     learning_rate: Curve
-    bleu: Curve
+    quality: Curve
+    metric: str = "bleu"
 
 
 def plot(runs: Sequence[Path], output: Path) -> None:
-    """Draw the runs' loss, learning rate and BLEU to a PNG file; its folder is made where it is missing."""
+    """Draw the runs' loss, learning rate and quality to a PNG file; its folder is made where it is missing."""
     folders = list(dict.fromkeys(Path(run) for run in runs))
     if not folders:
         raise RunError("There is nothing to plot: no run folder was given. Name at least one.")
     names = [folder.resolve().name for folder in folders]
     labels = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-    save(draw([read_history(folder, label) for folder, label in zip(folders, labels, strict=True)]), output)
+    metrics = {_metric_of(folder) for folder in folders}
+    metric = metrics.pop() if len(metrics) == 1 else "bleu"
+    save(draw([read_history(folder, label, metric) for folder, label in zip(folders, labels, strict=True)]), output)
+
+
+def _metric_of(run: Path) -> str:
+    """What a run's validations are judged by; BLEU where that is the loss, which is drawn anyway, or is not known."""
+    try:
+        metric = tomllib.loads((run / CONFIG_FILE).read_text(encoding="utf-8"))["validation"]["metric"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "bleu"
+    return metric if metric in MEASURES and metric != "loss" else "bleu"
 
 
 def save(figure: Figure, output: Path) -> None:
@@ -65,7 +81,7 @@ def save(figure: Figure, output: Path) -> None:
         raise RunError(f"{output}: the picture cannot be written: {error.strerror}. Choose another output.") from error
 
 
-def read_history(run: Path, name: str) -> History:
+def read_history(run: Path, name: str, metric: str = "bleu") -> History:
     """The curves in a run's `metrics.jsonl`. Steps trained twice (after a resume) count as last reported."""
     path = run / METRICS_FILE
     try:
@@ -83,9 +99,10 @@ def read_history(run: Path, name: str) -> History:
         _curve(path, reports, "train", "loss"),
         _curve(path, reports, "valid", "loss"),
         _curve(path, reports, "train", "learning_rate"),
-        _curve(path, reports, "valid", "bleu"),
+        _curve(path, reports, "valid", metric),
+        metric,
     )
-    if not (history.training_loss.steps or history.validation_loss.steps or history.bleu.steps):
+    if not (history.training_loss.steps or history.validation_loss.steps or history.quality.steps):
         raise RunError(f"{path}: holds no reports of training yet. Plot it when the run has reported its first steps.")
     return history
 
@@ -135,17 +152,19 @@ def _curve(path: Path, reports: dict[int, dict[str, object]], kind: str, key: st
 
 
 def draw(histories: Sequence[History]) -> Figure:
-    """The figure itself: loss, BLEU and learning rate from top to bottom, over one step axis."""
+    """The figure itself: loss, quality and learning rate from top to bottom, over one step axis."""
     figure = new_figure(9, 9)
-    loss, bleu, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+    loss, quality, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
     chosen = colours(len(histories))
     for history, colour in zip(histories, chosen, strict=True):
         _line(loss, history.training_loss, colour, alpha=TRAINING_ALPHA)
         _marked_line(loss, history.validation_loss, colour)
-        _marked_line(bleu, history.bleu, colour)
-        _mark_best(bleu, history.bleu, colour)
+        _marked_line(quality, history.quality, colour)
+        _mark_best(quality, history, colour)
         _line(rate, history.learning_rate, colour)
-    for axes, label in ((loss, "loss (nats per target token)"), (bleu, "BLEU on validation"), (rate, "learning rate")):
+    measure = MEASURES[histories[0].metric if histories else "bleu"]
+    judged = f"{measure.label} on validation{' (lower is better)' if measure.lower else ''}"
+    for axes, label in ((loss, "loss (nats per target token)"), (quality, judged), (rate, "learning rate")):
         dress(axes, label)
     _label_ticks(rate)
     _explain_styles(loss)
@@ -190,16 +209,17 @@ def _marked_line(axes: Axes, curve: Curve, colour: str) -> None:
         line.set(markersize=5, markeredgecolor="white", markeredgewidth=0.7)
 
 
-def _best(curve: Curve) -> tuple[int, float] | None:
-    """Step and value of the highest point, the earliest of equals."""
+def _best(history: History) -> tuple[int, float] | None:
+    """Step and value of the best quality, the earliest of equals."""
+    curve, sign = history.quality, -1 if MEASURES[history.metric].lower else 1
     points = [point for point in zip(curve.steps, curve.values, strict=True) if math.isfinite(point[1])]
-    return max(points, key=lambda point: point[1], default=None)
+    return max(points, key=lambda point: sign * point[1], default=None)
 
 
-def _mark_best(axes: Axes, curve: Curve, colour: str) -> None:
+def _mark_best(axes: Axes, history: History, colour: str) -> None:
     from matplotlib.patheffects import withStroke
 
-    best = _best(curve)
+    best = _best(history)
     if best is not None:
         axes.plot(*best, color=colour, marker="*", markersize=15, markeredgecolor="white", zorder=3)
         text = axes.annotate(f"{best[1]:.1f}", best, xytext=(0, 9), textcoords="offset points", ha="center", zorder=3)
@@ -241,13 +261,13 @@ def _explain_styles(loss: Axes) -> None:
 
 
 def _name_runs(figure: Figure, histories: Sequence[History], colours: Sequence[str]) -> None:
-    """The runs, their colours and their best BLEU, above all panels."""
+    """The runs, their colours and their best quality, above all panels."""
     from matplotlib.lines import Line2D
 
     names = []
     for history in histories:
-        best = _best(history.bleu)
-        names.append(history.name + (f": best BLEU {best[1]:.1f} at step {best[0]:,}" if best else ""))
+        best, label = _best(history), MEASURES[history.metric].label
+        names.append(history.name + (f": best {label} {best[1]:.1f} at step {best[0]:,}" if best else ""))
     handles = [Line2D([], [], color=colour, linewidth=3, label="run") for colour in colours]
     columns = max(1, LEGEND_CHARACTERS // (max(map(len, names)) + 6))
     legend = figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False, labelcolor=INK)

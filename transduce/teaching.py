@@ -66,6 +66,10 @@ class Teacher:
 def weights_digest(run: str | Path) -> str:
     """SHA-256 of the weights in a run folder; nothing if there are none, which opening the model will say."""
     path = Path(run) / MODEL
+    if not path.is_file() and (path.parent / "checkpoints").is_dir():
+        from transduce.training.run_folder import no_model_yet
+
+        raise no_model_yet(path.parent)
     return file_digest(path) if path.is_file() else ""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -22,8 +23,8 @@ from transduce.errors import ConfigError, DataError
 from transduce.per_text import Words, check_all_used, for_all, groups, one_a_text, part_of, texts_of, words_of
 from transduce.search.fit import check_search
 from transduce.search.hypothesis import Choice, Hypothesis
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam
+from transduce.search.limits import Limits, require
+from transduce.search.settings import Beam, require_few
 from transduce.search.wishes import NOTHING, Stop, Wishes, spell, unwanted
 from transduce.translation import Engine, Scored, Source, Translation
 
@@ -103,6 +104,7 @@ class Translator:
         include: Words = (),
         exclude: Words = (),
         align: Unit | None = None,
+        dense: bool = True,
         stops: Sequence[Stop] = (),
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
@@ -112,21 +114,14 @@ class Translator:
         (one language, or one a text).
         `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
         that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
-        `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model.
+        `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model;
+        without `dense` it has links and their strengths alone, and no matrix of weights.
         `stops`, one a text, let another thread end the work on a text between two steps: what comes is not `finished`.
         """
         stream = self.stream(
-            texts,
-            beam=beam,
-            n_best=n_best,
-            search=search,
-            to=to,
-            prefixes=prefixes,
-            include=include,
-            exclude=exclude,
-            align=align,
-            stops=stops,
-        )
+            texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes, include=include, exclude=exclude,
+            align=align, dense=dense, stops=stops,
+        )  # fmt: skip
         return list(stream)
 
     def stream(
@@ -141,6 +136,7 @@ class Translator:
         include: Words = (),
         exclude: Words = (),
         align: Unit | None = None,
+        dense: bool = True,
         stops: Sequence[Stop] = (),
         window: int = 0,
     ) -> Iterator[Translation]:
@@ -157,7 +153,7 @@ class Translator:
             if stops:
                 own = one_a_text("stops", stops, begun, len(group))
                 wishes = [replace(wish, stop=stop) for wish, stop in zip(wishes, own, strict=True)]
-            yield from self._translate(group, chosen, [self._tag(language) for language in languages], wishes, align)
+            yield from self._translate(group, chosen, [*map(self._tag, languages)], wishes, align, dense)
             begun += len(group)
         for name, given in (("prefixes", prefixes), ("to", to), ("stops", stops)):
             check_all_used(name, given, begun)
@@ -185,18 +181,20 @@ class Translator:
         to: str | Sequence[str] = "",
         unit: Unit = "words",
         layer: int | None = None,
+        dense: bool = True,
     ) -> list[Alignment]:
         """Which source words the model looks at for each word of a given translation. Pairs are read whole.
 
         `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
-        backwards; None for the mean of all.
+        backwards; None for the mean of all. Without `dense` there are links alone, and no matrix of weights.
         """
         tags = self._pair_tags("align", sources, targets, to)
         pairs = [
             (self._grouped(source, unit), group_text(self.tokenizers.target, target, unit))
             for source, target in zip(sources, targets, strict=True)
         ]
-        return [join([block]) for block in attend_all(self.engine, pairs, tags, layer, self.batch_tokens)]
+        found = attend_all(self.engine, pairs, tags, layer, self.batch_tokens)
+        return [join([one], dense=dense) for one in found]
 
     def _pair_tags(
         self, what: str, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str]
@@ -244,8 +242,8 @@ class Translator:
             raise ConfigError(f"search: expected one such as transduce.search.settings.Beam(size=5), got {search!r}")
         if not beam and n_best == 1:
             return self.search if search is None else search
-        if beam < 0:
-            raise ConfigError(f"beam: expected a size of at least 1, or 0 for the model's own search, got {beam}")
+        require_few(beam=beam, n_best=n_best)
+        require(beam >= 0, "beam", beam, "a size of at least 1, or 0 for the model's own search")
         if search is not None:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         if not beam and hasattr(self.search, "with_n_best"):
@@ -295,6 +293,7 @@ class Translator:
         tags: Sequence[tuple[int, ...]],
         wishes: Sequence[Wishes],
         align: Unit | None,
+        dense: bool,
     ) -> list[Translation]:
         loud = [False] * len(texts)
         if self.reading is None:
@@ -311,7 +310,7 @@ class Translator:
             results[job.text].append(_Found(job.part, hypotheses, aligned))
         left = unwanted(wishes)
         made = [
-            self._joined(parts, align == "words")
+            self._joined(parts, align == "words", dense)
             if parts
             else Translation("", finished=number not in left, alignment=Alignment() if align else None)
             for number, parts in enumerate(results)
@@ -321,15 +320,16 @@ class Translator:
     def _blocks(
         self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
     ) -> list[list[Block]]:
-        """The alignment of every hypothesis of every job."""
+        """The alignment of every hypothesis of every job; of the best alone where a text has several jobs."""
         target = self.tokenizers.target
-        pairs, own_tags = [], []
-        for job, hypotheses in zip(jobs, done, strict=True):
+        parts, pairs, own_tags = Counter(job.text for job in jobs), [], []
+        wanted = [own[:1] if parts[job.text] > 1 else own for job, own in zip(jobs, done, strict=True)]
+        for job, hypotheses in zip(jobs, wanted, strict=True):
             read = self._grouped(job.part.text, align, job.tokens)
             pairs += [(read, group_tokens(target, one.tokens, self._text(one), align)) for one in hypotheses]
             own_tags += [tags[job.text]] * len(hypotheses)
         blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
-        return [[next(blocks) for _ in hypotheses] for hypotheses in done]
+        return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
 
     def _jobs(self, number: int, text: str, tag: tuple[int, ...], wishes: Wishes) -> list[_Job]:
         if wishes.stop is not None and wishes.stop.asked:
@@ -356,14 +356,14 @@ class Translator:
             return []
         return [(Part("", " "), frames) for frames in self.reading.parts(source, self.longest)]
 
-    def _joined(self, parts: list[_Found], words: bool) -> Translation:
+    def _joined(self, parts: list[_Found], words: bool, dense: bool) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
         if not all(every):
             return Translation("", finished=False)  # somebody asked to stop
         if len(parts) == 1:
             if parts[0].blocks:
                 aligned = zip(every[0], parts[0].blocks, strict=True)
-                every[0] = [replace(one, alignment=join([block])) for one, block in aligned]
+                every[0] = [replace(one, alignment=join([block], dense=dense)) for one, block in aligned]
             return replace(every[0][0], alternatives=tuple(every[0][1:]))
         bests = [translations[0] for translations in every]
         text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))

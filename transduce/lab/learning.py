@@ -108,17 +108,15 @@ class Bench:
     def train(self, name: str, *words: str, steps: int = 0, validations: int = 1) -> Run:
         """One run, validated so many times on the way; found again where it was done before."""
         steps = steps or self.settings.steps
-        chosen = [
-            *BASE,
+        own = [
             *words,
             f"seed={self.settings.seed}",
             f"data.folder={self.corpus}",
             f"training.steps={steps}",
             f"training.device={self.device}",
             f"validation.every={max(1, steps // validations)}",
-            *self.settings.overrides,
         ]
-        config = configs.load(Config, "tiny", chosen)
+        config = configs.load(Config, "tiny", self.settings.overrides, defaults=[BASE, own])
         folder = self.folder / "runs" / name.replace(" ", "-").replace("/", "-")
         print(f"training: {name}, {config.training.steps:,} steps", file=sys.stderr, flush=True)
         with quiet(folder.parent / f"{folder.name}.log"):

@@ -68,15 +68,16 @@ class Table3:
                 f"rows: expected 'base' among them, which the others are compared with, got {list(self.rows)}"
             )
 
-    def words(self, corpus: Path) -> list[str]:
-        """What all variants have in common."""
+    def plan(self, corpus: Path) -> Plan:
+        """The runs of all rows, with what they have in common."""
         common = [
             f"data.folder={corpus}",
             f"training.steps={self.steps}",
             f"training.device={pick_device(self.device)}",
+            f"validation.every={max(1, self.steps // 2)}",
         ]
-        own = [f"base={self.base}", f"seeds={list(self.seeds)}", *(BASE if self.small else []), *common]
-        return [*own, *(SMALL if self.small else []), f"validation.every={max(1, self.steps // 2)}", *self.overrides]
+        own = [f"base={self.base}", f"seeds={list(self.seeds)}"]
+        return read_plan(ROWS, [*own, *self.overrides], defaults=[*([BASE, SMALL] if self.small else []), common])
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def table3(settings: Table3 | None = None) -> Table3Result:
     with contextlib.ExitStack() as stack:
         folder = Path(settings.work or stack.enter_context(tempfile.TemporaryDirectory(prefix="transduce-lab-")))
         corpus = Path(settings.corpus) if settings.corpus else number_words(6000, 200, 1).prepare(folder)
-        plan = _chosen(read_plan(ROWS, settings.words(corpus)), settings)
+        plan = _chosen(settings.plan(corpus), settings)
         compared = run_plan(plan, folder / "runs", settings.jobs)
         if compared.results is None:
             raise RunError(

@@ -1,0 +1,104 @@
+"""What is published: one wheel for every Python, licences of code and weights, the version in one place."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import yaml
+
+import transduce
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = "transduce/native/libtransduce.so"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wheel and sdist of a copy of the package whose core is one empty function: compiling all of it takes a minute."""
+    folder = tmp_path_factory.mktemp("packaging")
+    unwanted = shutil.ignore_patterns("*.so", "__pycache__", "*.cpp", "model.native")
+    shutil.copytree(ROOT / "transduce", folder / "transduce", ignore=unwanted)
+    code = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
+    (folder / "transduce" / "native" / "core.cpp").write_text(code)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "LICENSE-WEIGHTS"):
+        shutil.copy(ROOT / name, folder)
+    for command in ("sdist", "bdist_wheel"):
+        done = subprocess.run([sys.executable, "setup.py", "-q", command], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return folder / "dist"
+
+
+def members(built: Path) -> tuple[zipfile.ZipFile, Message]:
+    (wheel,) = built.glob("*.whl")
+    archive = zipfile.ZipFile(wheel)
+    (place,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    return archive, Parser().parsestr(archive.read(place).decode())
+
+
+def test_one_wheel_serves_every_python(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert re.fullmatch(rf"transduce-{re.escape(transduce.__version__)}-py3-none-linux_\w+\.whl", wheel.name)
+    archive, _ = members(built)
+    libraries = [name for name in archive.namelist() if ".so" in name]
+    assert libraries == [CORE]
+    assert ctypes.CDLL(archive.extract(CORE, tmp_path)).answer() == 42
+
+
+def test_sources_of_the_core_are_in_the_sdist_and_not_in_the_wheel(built: Path) -> None:
+    archive, _ = members(built)
+    names = archive.namelist()
+    assert not [name for name in names if name.endswith((".cpp", ".h"))]
+    data = "py.typed presets/tiny.toml everyday/README.md everyday/config.toml server/pages/static/learn.js".split()
+    assert {f"transduce/{name}" for name in data} <= set(names)
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as sdist:
+        inside = {name.partition("/")[2] for name in sdist.getnames()}
+    headers = {f"transduce/native/{path.name}" for path in (ROOT / "transduce" / "native").glob("*.h")}
+    assert {"setup.py", "LICENSE", "LICENSE-WEIGHTS", "transduce/native/core.cpp", *headers} <= inside
+    assert not [name for name in inside if name.startswith("tests")]
+
+
+def test_the_metadata_state_the_licences_of_code_and_weights(built: Path) -> None:
+    archive, metadata = members(built)
+    assert metadata["License-Expression"] == "Apache-2.0 AND CC-BY-2.0"
+    assert metadata.get_all("License-File") == ["LICENSE", "LICENSE-WEIGHTS"]
+    (place,) = (name for name in archive.namelist() if name.endswith("licenses/LICENSE-WEIGHTS"))
+    text = archive.read(place).decode()
+    assert "https://creativecommons.org/licenses/by/2.0/legalcode" in text
+    assert "transduce/everyday/README.md" in text
+
+
+def test_the_version_stands_in_one_place(built: Path) -> None:
+    _, metadata = members(built)
+    assert metadata["Version"] == transduce.__version__
+    files = ("pyproject.toml", "setup.py", "Makefile", "CITATION.cff", "README.md", "docs/releasing.md")
+    assert [name for name in files if transduce.__version__ in (ROOT / name).read_text(encoding="utf-8")] == []
+    assert f"\n## {transduce.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", ["SECURITY.md", "CITATION.cff", "CODE_OF_CONDUCT.md", ".github/pull_request_template.md"]
+)
+def test_what_strangers_look_for_is_there(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8").strip()
+
+
+def test_citation_and_templates_are_sound() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys()
+    templates = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    forms = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in templates if path.name != "config.yml"]
+    assert len(forms) == 2
+    for form in forms:
+        assert {"name", "description", "body"} <= form.keys()
+        assert all(field["type"] in ("textarea", "input", "markdown") for field in form["body"])
