@@ -64,6 +64,7 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
         ("training.optimizer={kind='adam_w',weight_decay=-1}", "training.optimizer.weight_decay: expected 0 or more"),
         ("training.learning_rate.warmup=0", "training.learning_rate.warmup: expected a number above 0, got 0"),
         ("validation.every=0", "validation.every: expected at least 1, got 0"),
+        ("validation.language=chinese", "validation.language: expected a code such as 'de' or 'zh-CN', got 'chinese'"),
         ("validation.patience=-1", "validation.patience: expected 0 or more, got -1"),
         ("validation.metric=blue", "validation.metric: 'blue' is not one of bleu, chrf, loss, wer, cer, accuracy"),
     ],

@@ -180,6 +180,9 @@ def test_both_engines_say_the_same_of_damaged_tables(case: Case) -> None:
     [
         ("config.toml", "deep = " + "[" * 50_000 + "]" * 50_000, "config.toml: not TOML: nested too deeply"),
         ("config.toml", ".".join("a" * 50_000) + " = 1", "config.toml: not TOML: nested too deeply"),
+        ("config.toml", '"=".' + ".".join("a" * 50_000) + " = 1", "config.toml: not TOML: nested too deeply"),
+        ("config.toml", '"\\"=" . ' * 50_000 + "a = 1", "config.toml: not TOML: nested too deeply"),
+        ("config.toml", "x = {" + " . ".join("a" * 50_000) + " = 1}", "config.toml: not TOML: nested too deeply"),
         ("config.toml", "seed = " + "9" * 5000, "config.toml: not TOML: "),
         ("config.toml", "seed = 0x" + "F" * 5000, "config.toml: not TOML: a number of more than 64 bits"),
         ("config.toml", "#" * (2 << 20), "config.toml: not TOML: larger than 1,048,576 bytes"),
@@ -187,7 +190,19 @@ def test_both_engines_say_the_same_of_damaged_tables(case: Case) -> None:
         ("native.json", "9" * 5000, "native.json: cannot be read"),
         ("native.json", '{"a": 1, "a": 2}', r"native.json: cannot be read \(a name stands there twice\)"),
     ],
-    ids=["deep", "dots", "digits", "hex", "large", "json deep", "json digits", "json twice"],
+    ids=[
+        "deep",
+        "dots",
+        "dots quoted",
+        "dots escaped",
+        "dots inline",
+        "digits",
+        "hex",
+        "large",
+        "json deep",
+        "json digits",
+        "json twice",
+    ],
 )
 def test_texts_that_python_s_own_readers_do_not_survive(case: Case, name: str, text: str, told: str) -> None:
     (case.folder / name).write_text(text)

@@ -62,8 +62,8 @@ MAY_IMPORT = {
     " training.weights",
     "gathering": "errors progress durable data",
     "inspection": "errors config data model alignment engines.fallback search translation translator",
-    "pipelines": "errors progress durable config overrides conversion data distillation evaluation experiment gathering"
-    " loading model_folder training translation translator",
+    "pipelines": "errors untrusted progress durable config overrides conversion data distillation evaluation experiment"
+    " gathering loading model_folder training translation translator",
     "server": "errors data alignment detection directions inspection languages search.wishes translation translator",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.distributed training.loop training.passes translator",

@@ -7,6 +7,7 @@ cannot be printed. Here each of these is a ValueError, as for any other text tha
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 LARGEST = 16 << 20  # bytes of a file of facts
 LARGEST_TOML = 1 << 20  # and of settings
 DEEPEST = 64  # tables or lists within each other
-_MOST_DOTS = 4 * DEEPEST  # of a key
+_PART = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[\w-]++)"""  # of a dotted key; nothing is read twice
+_LONG_KEY = re.compile(rf"(?:\.[ \t]*+{_PART}[ \t]*+){{{4 * DEEPEST}}}")
 _LEAST, _MOST = -(2**63), 2**63 - 1  # as TOML has them
 
 
@@ -44,7 +46,7 @@ def parse_json(data: bytes | str) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text; ValueError where it is none."""
-    if any(line.partition("=")[0].count(".") > _MOST_DOTS for line in text.split("\n")):
+    if _LONG_KEY.search(text):
         raise ValueError("nested too deeply")  # a key of so many parts takes the parser time without end
     try:
         found = tomllib.loads(text)

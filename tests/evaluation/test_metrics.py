@@ -62,6 +62,11 @@ def test_japanese_depends_on_mecab(monkeypatch: pytest.MonkeyPatch, installed: b
     assert tokenizer_for("ja") == tokenizer
 
 
+def test_the_name_of_a_language_is_no_code() -> None:
+    with pytest.raises(DataError, match="language: expected a code such as 'de' or 'zh-CN', got 'chinese'"):
+        tokenizer_for("chinese")
+
+
 def test_chinese_is_measured_by_characters() -> None:
     hypotheses, references = CHINESE
     assert bleu(hypotheses, references, tokenize="zh").value > 30 > 1 > bleu(hypotheses, references).value

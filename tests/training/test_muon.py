@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from transduce.errors import ConfigError, RunError
 from transduce.model.attention import Attention
 from transduce.model.heads import CTCHead
+from transduce.model.parallel import ParallelDecoder
 from transduce.model.positions import Learned, RelativeBias
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Patches
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.model.upsampled import Upsampled
 from transduce.model.whole import EncoderDecoder
 from transduce.model.wiring import Mixed
 from transduce.training import session
@@ -159,6 +161,9 @@ def test_gates_are_made_orthogonal_one_by_one(cell: str) -> None:
 def test_frames_of_a_state_are_maps_of_their_own() -> None:
     made, named, _ = built(Model(16, heads=(CTCHead(upsample=3),), encoder=ENCODER, decoder=DECODER))
     assert made.stacks() == {named["heads.ctc.split.weight"]: 3}
+    decoder = ParallelDecoder(1, Attention(2), 32, length=Upsampled(3))
+    made, named, _ = built(Model(16, encoder=ENCODER, decoder=decoder))
+    assert made.stacks() == {named["split.weight"]: 3}
 
 
 # -- going on with a run ----------------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor, nn
 
+from transduce.errors import RunError
 from transduce.training.checkpoint import read_tensors, step_folders
 from transduce.training.optimizer import Adam, AdamW, Muon, obeys, update
+from transduce.training.session import Session
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 RATE = 0.02
@@ -41,7 +43,15 @@ class Own:
         parameters = list(parameters)
         if self.name == "Muon":  # torch's takes matrices alone
             parameters = [p for p in parameters if p.dim() == 2]
-        return getattr(torch.optim, self.name)(parameters)
+        return Counting(parameters, {}) if self.name == "Counting" else getattr(torch.optim, self.name)(parameters)
+
+class Counting(torch.optim.Optimizer):  # keeps numbers beside tensors, as many do
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            assert type(state.get("steps", 0)) is int and type(state.get("share", 0.0)) is float
+            state["steps"], state["share"], state["none"] = state.get("steps", 0) + 1, state.get("share", 1.0) / 3, None
+            parameter.data.sub_(parameter.grad, alpha=1e-3 * state["share"] * state["steps"])
 """
 
 
@@ -120,6 +130,15 @@ def test_a_gradient_that_is_not_finite_leaves_no_trace(name: str, when: int, bad
     assert equal(found[0][1], found[1][1])
 
 
+def test_what_no_checkpoint_can_hold_is_said(corpus: Path, tmp_path: Path) -> None:
+    config = toys.config(corpus)
+    session = Session(config, config.model.build(30, 30, True), torch.device("cpu"))
+    first = next(iter(session.model.parameters()))
+    session.optimizer.state[first]["history"] = [1, 2]
+    with pytest.raises(RunError, match=r"the optimizer keeps a list as 'history' of .*, which no checkpoint can hold"):
+        session.snapshot()
+
+
 def test_who_says_that_it_obeys() -> None:
     """torch's fused optimizers and ours do as they are told by `grad_scale`; nobody else is trusted to."""
     for config in (Adam(), AdamW(), Muon()):
@@ -163,7 +182,7 @@ def test_micro_batches_are_divided_once_by_the_count_of_all(corpus: Path, tmp_pa
         assert length == pytest.approx(1e-3 * min(2.4, norms[step - 1]), rel=1e-2)
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", [*FOREIGN, "Counting"])
 def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, plugged: str, name: str) -> None:
     own = (plugged, f"training.optimizer.name={name}", *QUIET)
     toys.run(corpus, tmp_path / "whole", *own)

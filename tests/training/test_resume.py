@@ -207,7 +207,7 @@ def test_another_setting_is_another_run(corpus: Path, tmp_path: Path, setting: s
     assert content(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("setting", ["validation.sentences=2", "validation.search=beam"])
+@pytest.mark.parametrize("setting", ["validation.sentences=2", "validation.search=beam", "validation.language=de"])
 def test_what_validation_translates_may_change_where_the_loss_decides(
     corpus: Path, tmp_path: Path, setting: str
 ) -> None:

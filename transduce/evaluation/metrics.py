@@ -45,6 +45,8 @@ def tokenizer_for(language: str) -> str:
     Japanese gets MeCab where it is installed (`pip install 'sacrebleu[ja]'`) and single characters elsewhere.
     """
     base = base_language(language)
+    if len(base) not in (0, 2, 3) or not base.isascii():
+        raise DataError(f"language: expected a code such as 'de' or 'zh-CN', got {language!r}")
     if base in CHINESE:
         return "zh"
     if base == "ja" and importlib.util.find_spec("MeCab") and importlib.util.find_spec("ipadic"):

@@ -29,6 +29,10 @@ class UpsampledSeq2Seq(EncoderDecoder):
         self.split = nn.Linear(d_model, factor * d_model)  # an undecided frame begins as its share of a source state
         self.blank = Embedding(1, d_model)
 
+    def stacked(self) -> dict[Tensor, int]:
+        """The map to each frame of a source state."""
+        return {self.split.weight: self.factor}
+
     def lengths(self, memory: Memory) -> Tensor:
         """log p (B, L) that there are n frames: 0 for the one number that there are."""
         frames = torch.arange(memory.mask.size(1) * self.factor + 1, device=memory.mask.device)

@@ -1,6 +1,7 @@
 // Threads of our own: a pool lends the cores that are free to a call, so that many callers together use as many threads
 // as one alone. A process may fork at any time: ForkSafe objects are locked around it and start anew in the child, which
-// has none of its parent's threads. A team shares out small pieces of work within a microsecond: its helpers spin while they are lent.
+// has none of its parent's threads. A team shares out small pieces of work within a microsecond: its helpers spin while
+// they are lent.
 #pragma once
 #include <atomic>
 #include <condition_variable>

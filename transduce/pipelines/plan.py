@@ -29,6 +29,7 @@ from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.overrides import lay_over, read_overrides
 from transduce.pipelines.stages import StageChoice, stage_class
+from transduce.untrusted import read_small
 
 _NAME = re.compile(r"\{([A-Za-z_]\w*)\}")
 _OWN = ("folder", "paths", "stage")
@@ -110,10 +111,17 @@ def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
 def _known(file: str | Path) -> str:
     """Words that offer the pipeline files at hand: those beside the file that was named, and recipes."""
     found = sorted({*Path(file).parent.glob("*.toml"), *Path("recipes").glob("*.toml")})
-    names = [str(path) for path in found if "[[stage]]" in path.read_text(encoding="utf-8", errors="replace")]
+    names = [str(path) for path in found if _has_stages(path)]
     near = difflib.get_close_matches(Path(file).stem, [Path(name).stem for name in names], n=1)
     nearest = next((f"; did you mean '{name}'?" for name in names if [Path(name).stem] == near), "")
     return f", such as {', '.join(names)}{nearest}" if names else " (docs/pipeline.md)"
+
+
+def _has_stages(path: Path) -> bool:
+    try:
+        return b"[[stage]]" in read_small(path)
+    except (OSError, ValueError):  # a hint names no file that cannot be read
+        return False
 
 
 def _check_names(names: Sequence[str]) -> None:

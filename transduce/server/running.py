@@ -27,6 +27,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from transduce.errors import RunError, UserError
+from transduce.server.settings import check_keys
 from transduce.server.state import State
 
 MOST_HEADER_BYTES = 32 << 10
@@ -207,6 +208,7 @@ def _rereading(state: State, read_keys: Callable[[], Sequence[str]] | None) -> I
             return
         try:
             keys = read_keys()
+            check_keys(keys)
         except UserError as error:
             log.error("SIGHUP: the API keys stay as they were: %s", error)
             return

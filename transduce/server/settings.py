@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transduce.errors import ConfigError
@@ -57,6 +58,11 @@ class Settings:
                 raise ConfigError(f"{name}: expected seconds above 0, a day at most, got {getattr(self, name)}")
         if not 0 <= self.gather <= 1:
             raise ConfigError(f"gather: expected seconds from 0 to 1, got {self.gather}")
-        if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in self.keys):
-            raise ConfigError("keys: expected visible ASCII characters without spaces, got a key that has others")
+        check_keys(self.keys)
         Proxies(self.proxies)
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Refuse API keys that no header can carry as they are."""
+    if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in keys):
+        raise ConfigError("keys: expected visible ASCII characters without spaces, got a key that has others")

@@ -44,7 +44,7 @@ FREE = (
 )
 # What and how validation translates. Scores before and after a change cannot be compared, and so neither can which
 # checkpoint is best: it may change only where the loss decides, which needs no translations.
-TRANSLATED = ("validation.search", "validation.sentences")
+TRANSLATED = ("validation.search", "validation.sentences", "validation.language")
 
 
 def make_ready(

@@ -21,6 +21,8 @@ from transduce.training.optimizer import Muon, Optimizer
 from transduce.training.pieces import alike, whole
 from transduce.training.weights import check_shapes
 
+_NUMBERS = {"int": int, "float": float, "bool": bool}  # in an optimizer's state, beside tensors
+
 
 @dataclass
 class Place:
@@ -112,11 +114,20 @@ class Session:
         self.place = Place(**snapshot.state)
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
-        """Adam's moments and step counts, named after their parameters."""
+        """What the optimizer keeps for each parameter, named after it; numbers become scalars that name their type."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"{name}/{key}"] = value
+                if isinstance(value, Tensor):
+                    tensors[f"{name}/{key}"] = value
+                elif type(value) in _NUMBERS.values():
+                    kind = torch.float64 if isinstance(value, float) else torch.int64
+                    tensors[f"{name}/{key}:{type(value).__name__}"] = torch.tensor(value, dtype=kind)
+                elif value is not None:
+                    raise RunError(
+                        f"the optimizer keeps a {type(value).__name__} as {key!r} of {name}, which no checkpoint can"
+                        " hold; expected tensors and numbers. Change its class, or choose another training.optimizer"
+                    )
         return tensors
 
     def _restore_optimizer(self, tensors: dict[str, Tensor], where: str) -> None:
@@ -124,7 +135,8 @@ class Session:
         for key, tensor in tensors.items():
             name, _, moment = key.rpartition("/")
             state: dict[str, Any] = self.optimizer.state[parameters[name]]
-            state[moment] = alike(tensor, parameters[name])
+            moment, _, number = moment.partition(":")
+            state[moment] = _NUMBERS[number](tensor.item()) if number else alike(tensor, parameters[name])
         if isinstance(self.optimizer, MuonWithAdam):
             for name, parameter in parameters.items():
                 if self.optimizer.misfit(parameter):

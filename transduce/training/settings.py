@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,6 +95,8 @@ class Validation:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ConfigError(f"every: expected at least 1, got {self.every}")
+        if self.language and not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", self.language):
+            raise ConfigError(f"language: expected a code such as 'de' or 'zh-CN', got {self.language!r}")
         for name in ("patience", "sentences", "samples"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
