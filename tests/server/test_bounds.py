@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import transduce
 from transduce.server import Served, Settings, application
-from transduce.server.bounds import CELLS_A_TOKEN, width_of
+from transduce.server.bounds import CELLS_A_TOKEN, MOST_INCLUDED, width_of
 from transduce.server.rendering import LARGE, STRETCH, pieces, rendered
 from transduce.server.together import MOST_TASKS, together
 
@@ -127,7 +127,39 @@ def test_cells_count_at_the_gate(served_translator: transduce.Translator, monkey
 
 
 def test_wider_searches_cost_more() -> None:
-    assert [width_of(*one) for one in ((1, 0), (1, 4), (3, 5), (6, 0), (1, 16), (6, 16))] == [1, 1, 1, 3, 4, 4]
+    asked = ((1, 0), (1, 4), (3, 5), (6, 0), (1, 16), (6, 16), (1, 0, 6), (1, 0, 40), (1, 16, 12))
+    assert [width_of(*one) for one in asked] == [1, 1, 1, 3, 4, 4, 1, 10, 4]
+
+
+def test_words_that_must_appear_are_bounded_before_work_begins(
+    served_translator: transduce.Translator, unmoved: list[str]
+) -> None:
+    """A search keeps a hypothesis for each of their tokens: 16 long words took a gigabyte."""
+    client = served(served_translator)
+    asked = {**ASKED, "beam": 4, "text": "five"}
+    words = [
+        f"{'sieben neun ' * 7}{last}"
+        for last in ("acht", "zwei", "drei", "eins", "vier", "sechs", "zehn", "elf", "null", "hundert")
+    ]
+    answer = client.post("/v1/translate", json={**asked, "include": words})
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(f"include: expected words of at most {MOST_INCLUDED} tokens in all, got ")
+    assert client.post("/v1/translate", json={**asked, "include": words[:1]}).status_code == 200
+    long = {**asked, "text": "five, " * 30, "include": words[:4]}
+    answer = served(served_translator, batch_tokens=100).post("/v1/translate", json=long)
+    assert answer.status_code == 422
+    assert "tokens are too many for a text of 91 tokens" in answer.json()["error"]
+    assert answer.json()["error"].endswith("give fewer words, or shorter texts")
+    assert unmoved == ["search"]
+
+
+def test_words_that_must_appear_count_as_work(served_translator: transduce.Translator) -> None:
+    client = served(served_translator, request_tokens=60)
+    asked = {**ASKED, "beam": 4, "text": ["five"] * 10}
+    assert client.post("/v1/translate", json=asked).status_code == 200
+    answer = client.post("/v1/translate", json={**asked, "include": ["sieben neun acht zwei drei eins " * 3]})
+    assert answer.status_code == 422
+    assert "tokens of work" in answer.json()["error"]
 
 
 def test_large_answers_are_written_in_a_thread_and_alike() -> None:

@@ -45,35 +45,43 @@ ORDER = ("x", "PE", "Q", "K", "V", "inner", "output", "logits", "p")
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A tensor (rows, columns) with names for its rows, and the columns of it that a picture shows.
+    """A tensor with names for its rows: statistics of the whole of it, and the columns that a picture shows.
 
     `tokens` names the columns shown where they are entries of a vocabulary.
     """
 
     name: str
-    whole: NDArray[np.float32]
+    shape: tuple[int, int]
+    facts: Mapping[str, float]
     rows: tuple[str, ...]
-    columns: NDArray[np.int64]
+    values: NDArray[np.float32]
     tokens: tuple[str, ...] = ()
 
-    @property
-    def values(self) -> NDArray[np.float32]:
-        """The part that is shown."""
-        return self.whole[:, self.columns]
+    @classmethod
+    def of(
+        cls, name: str, whole: NDArray[np.float32], rows: tuple[str, ...], columns: NDArray[np.int64],
+        tokens: tuple[str, ...] = (),
+    ) -> Shown:  # fmt: skip
+        """Of a whole tensor (rows, columns) those columns; the rest may go."""
+        mean = float(whole.mean(dtype=np.float64))
+        squares = sum(float(((row.astype(np.float64) - mean) ** 2).sum()) for row in whole)  # row by row: it is large
+        facts = {"least": whole.min(), "most": whole.max(), "mean": mean, "spread": math.sqrt(squares / whole.size)}
+        count, width = whole.shape
+        return cls(
+            name, (count, width), {key: float(fact) for key, fact in facts.items()}, rows, whole[:, columns], tokens
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Statistics of the whole tensor; the part shown as bytes, 0 at the least of the whole, 255 at the greatest."""
-        exact = self.whole.astype(np.float64)
-        least, most = float(exact.min()), float(exact.max())
+        least, most = self.facts["least"], self.facts["most"]
         scaled = (self.values - least) / max(most - least, 1e-9)
-        facts = {"least": least, "most": most, "mean": float(exact.mean()), "spread": float(exact.std())}
         return {
             "name": self.name,
-            "shape": self.whole.shape,
+            "shape": self.shape,
             "rows": self.rows,
-            "columns": self.tokens or len(self.columns),
+            "columns": self.tokens or self.values.shape[1],
             "values": packed(scaled.astype(np.float32)),
-            **{name: float(f"{value:.4g}") for name, value in facts.items()},
+            **{name: float(f"{value:.4g}") for name, value in self.facts.items()},
         }
 
 
@@ -167,7 +175,6 @@ def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> 
             "input/x": model.source_embedding(batch.source),
             "output/x": model.target_embedding(batch.target[:, :-1]),
             "linear/logits": logits,
-            "softmax/p": logits.float().softmax(-1),
         }
         for side, stack in (("input", model.encoder), ("output", model.decoder)):
             found[f"{side}-positions/PE"] = stack.positions.add(torch.zeros_like(found[f"{side}/x"]), 0)
@@ -176,7 +183,8 @@ def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> 
         "decoder-attention": trace[f"decoder.{high}.self"],
         "decoder-cross": trace[f"decoder.{high}.cross"],
     }
-    return _arranged({**found, **caught}, weights, seen, target)
+    made = _arranged({**found, **caught}, weights, seen, target)
+    return {**made, "softmax": (_shown("p", logits.float().softmax(-1), seen.read, target),)}
 
 
 def _blocks(model: nn.Module, kind: type[nn.Module]) -> list[Any]:
@@ -238,7 +246,7 @@ def _arranged(
         columns = seen.read if block == "decoder-attention" else seen.source
         for head, own in enumerate(heads[0].float().cpu().numpy()):
             places = np.arange(own.shape[1])
-            made[block].insert(3 + head, Shown(f"head {head}", own, rows, places, columns))
+            made[block].insert(3 + head, Shown.of(f"head {head}", own, rows, places, columns))
     return {name: tuple(parts) for name, parts in made.items()}
 
 
@@ -250,6 +258,7 @@ def _shown(name: str, tensor: Tensor, rows: tuple[str, ...], target: Tokenizer) 
     """The first columns of a tensor (1, rows, columns); of a vocabulary those that are likely somewhere."""
     whole = tensor[0].float().cpu().numpy()
     if name in ("logits", "p"):
-        best = np.unique(np.argsort(-whole, axis=1)[:, : math.ceil(WIDEST / 2 / len(whole))])
-        return Shown(name, whole, rows, best, tuple(target.pieces(best.tolist())))
-    return Shown(name, whole, rows, np.arange(min(WIDEST, whole.shape[1])))
+        few = math.ceil(WIDEST / 2 / len(whole))
+        best = np.unique([np.argsort(-row)[:few] for row in whole])
+        return Shown.of(name, whole, rows, best, tuple(target.pieces(best.tolist())))
+    return Shown.of(name, whole, rows, np.arange(min(WIDEST, whole.shape[1])))

@@ -7,7 +7,7 @@ what a model does not trace is not there. Shapes: T places of the decoder, S sou
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +23,7 @@ from transduce.translation import Source
 
 _ATTENTION = re.compile(r"(?:member\.(\d+)\.)?(encoder|decoder)\.(\d+)\.(self|cross)")
 LENS_CANDIDATES = 3
+ROWS = 64  # places of the decoder whose distributions over the vocabulary are looked at together
 
 
 @runtime_checkable
@@ -53,22 +54,26 @@ def trace(
     found: dict[str, Tensor] = {}
     with evaluating(engine.model), torch.inference_mode():
         memory = engine.model.encode(batch.source, batch.source_mask, found)
-        own = None
+        gold = batch.target[0, 1:].cpu()
         if stepwise:
             logits, _ = engine.model.advance(batch.target[:, :-1], engine.model.start(memory), found, batch.target_mask)
-            own = logits[0].float().log_softmax(-1)  # (T, V)
-            said = own.gather(1, batch.target[0, 1:, None])[:, 0].tolist()
+            own = _tops(lambda rows: logits[0, rows], gold, tokenizer, top)
+            del logits
+            said = own.log_probs
         else:
             said = engine.model.token_log_probs(memory, batch.target, batch.target_mask, found)[0].tolist()
+            own = None
         maps = maps_of(found, int(memory.mask.sum()), len(said))
-        layers = _layer_log_probs(engine.model, found, len(said))
-    gold = batch.target[0, 1:].cpu()
-    if own is None and layers:
-        own = layers[max(layers)]  # all places undecided: what the last layer says is what the model says
+        layers = _layer_logits(engine.model, found, len(said))
+        if own is None and layers:  # all places undecided: what the last layer says is what the model says
+            own = _tops(layers[max(layers)], gold, tokenizer, top)
+        lens = tuple(
+            Glimpse(layer, tuple(tops.candidates), tuple(tops.ranks))
+            for layer, logits_of in sorted(layers.items())
+            for tops in [_tops(logits_of, gold, tokenizer, LENS_CANDIDATES)]
+        )
     read = [engine.target.bos, *written] if stepwise else gold.tolist()
-    steps = steps_of(own, gold, said, read, tokenizer, top)
-    lens = tuple(glimpse(layer, rows, gold, tokenizer) for layer, rows in sorted(layers.items()))
-    return Traced(maps, steps, lens, memory)
+    return Traced(maps, steps_of(own, gold, said, read, tokenizer), lens, memory)
 
 
 def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ...]:
@@ -90,19 +95,43 @@ def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ..
     return tuple(sorted(made, key=lambda one: (PARTS.index(one.part), one.member, one.layer)))
 
 
+@dataclass
+class Tops:
+    """Of each place the log-probability of the token that stands there, its rank, the entropy in bits, and the best."""
+
+    log_probs: list[float]
+    ranks: list[int]
+    entropies: list[float]
+    candidates: list[tuple[Candidate, ...]]
+
+
+Logits = Callable[[slice], Tensor]  # of some places (rows, V)
+
+
+def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> Tops:
+    """Some places at a time: all of them at once take hundreds of megabytes for a long sentence."""
+    found = Tops([], [], [], [])
+    for begin in range(0, len(gold), ROWS):
+        rows = slice(begin, min(begin + ROWS, len(gold)))
+        log_probs = logits_of(rows).float().log_softmax(-1).cpu()
+        own = log_probs.gather(1, gold[rows, None])
+        found.log_probs += own[:, 0].tolist()
+        found.ranks += (log_probs > own).sum(1).tolist()
+        bits = (-(log_probs.exp() * log_probs).nan_to_num()).sum(1) / torch.log(torch.tensor(2.0))
+        found.entropies += bits.tolist()
+        found.candidates += candidates(log_probs, tokenizer, top)
+    return found
+
+
 def steps_of(
-    log_probs: Tensor | None, gold: Tensor, said: Sequence[float], read: Sequence[int], tokenizer: Tokenizer, top: int
+    tops: Tops | None, gold: Tensor, said: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
 ) -> tuple[Step, ...]:
-    """A step for each token of gold (T,); log_probs (T, V), None where the model does not tell."""
+    """A step for each token of gold (T,); `tops` is None where the model does not tell its distributions."""
     pieces, before = tokenizer.pieces(gold.tolist()), tokenizer.pieces(read)
-    if log_probs is None:
+    if tops is None:
         given = zip(before, gold.tolist(), pieces, said, strict=True)
         return tuple(Step(one, token, piece, log_prob) for one, token, piece, log_prob in given)
-    log_probs = log_probs.cpu()
-    ranks = (log_probs > log_probs.gather(1, gold[:, None])).sum(1).tolist()
-    spread = (-(log_probs.exp() * log_probs).nan_to_num()).sum(1) / torch.log(torch.tensor(2.0))
-    best = candidates(log_probs, tokenizer, top)
-    columns = (before, gold.tolist(), pieces, said, ranks, spread.tolist(), best)
+    columns = (before, gold.tolist(), pieces, said, tops.ranks, tops.entropies, tops.candidates)
     return tuple(Step(*row) for row in zip(*columns, strict=True))
 
 
@@ -116,17 +145,11 @@ def candidates(log_probs: Tensor, tokenizer: Tokenizer, top: int) -> list[tuple[
     ]
 
 
-def _layer_log_probs(model: Any, found: dict[str, Tensor], places: int) -> dict[int, Tensor]:
-    """What each decoder layer would say (T, V): "logit lens" (nostalgebraist 2020). None for ensembles."""
-    layers = {}
+def _layer_logits(model: Any, found: dict[str, Tensor], places: int) -> dict[int, Logits]:
+    """What each decoder layer would say: "logit lens" (nostalgebraist 2020). None for ensembles."""
+    layers: dict[int, Logits] = {}
     for name, states in found.items():
         match = re.fullmatch(r"decoder\.(\d+)\.out", name)
         if match and places <= states.shape[1] < 2 * places:  # more are frames of CTC
-            layers[int(match[1])] = model.layer_logits(states[:, :places])[0].float().log_softmax(-1).cpu()
+            layers[int(match[1])] = lambda rows, states=states: model.layer_logits(states[:, rows])[0]  # type: ignore[misc]
     return layers
-
-
-def glimpse(layer: int, log_probs: Tensor, gold: Tensor, tokenizer: Tokenizer) -> Glimpse:
-    """The best of one layer at every place, and where the written token stands among them."""
-    ranks = (log_probs > log_probs.gather(1, gold[:, None])).sum(1).tolist()
-    return Glimpse(layer, tuple(candidates(log_probs, tokenizer, LENS_CANDIDATES)), tuple(ranks))

@@ -9,7 +9,7 @@ Shapes: N paths, t tokens so far, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -46,11 +46,10 @@ class Followed:
 
 
 class Watched:
-    """A stepwise model that notes all it is asked."""
+    """A stepwise model that tells `heard` all it is asked, step by step."""
 
-    def __init__(self, model: Stepwise, rules: Sequence[Rule], eos: int) -> None:
-        self.model, self.rules, self.eos = model, rules, eos
-        self.seen: list[Seen] = []
+    def __init__(self, model: Stepwise, rules: Sequence[Rule], eos: int, heard: Callable[[Seen], None]) -> None:
+        self.model, self.rules, self.eos, self.heard = model, rules, eos, heard
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
         return self.model.encode(source, mask, trace)
@@ -68,7 +67,7 @@ class Watched:
         every = torch.cat((followed.tokens, tokens), dim=1)
         written, sentence = every[:, 1:], every.new_zeros(len(every))
         allowed = next_log_probs(logits[:, -1], written, sentence, self.rules, self.eos)
-        self.seen.append(Seen([tuple(path) for path in written.tolist()], allowed.cpu()))
+        self.heard(Seen([tuple(path) for path in written.tolist()], allowed.cpu()))
         return logits, dataclasses.replace(after, grown=Followed(after.grown, every))
 
 
@@ -82,15 +81,19 @@ def grow(
     search = getattr(search, "beam", search)
     symbols = tokenizer.symbols
     rules = rules_of(getattr(search, "limits", Limits()), symbols, [wishes], memory.mask.device)
-    watched = Watched(model, rules, symbols.eos)
+    penalty: LengthPenalty = getattr(search, "penalty", UNNORMALIZED)
+    growing = _Growing(tokenizer, symbols, penalty, bool(getattr(search, "shrinking", False)))
+    watched = Watched(model, rules, symbols.eos, growing.hear)
     with evaluating(cast("nn.Module", model)), torch.inference_mode():
         search.build()(watched, memory, symbols, [wishes], [key])
-    penalty: LengthPenalty = getattr(search, "penalty", UNNORMALIZED)
-    return _Growing(tokenizer, symbols, penalty, bool(getattr(search, "shrinking", False))).of(watched.seen, chosen)
+    return growing.tree(chosen)
 
 
 class _Growing:
-    """Nodes while they are made: `number` of each path, `total` of each path, `lost` places of a shrinking beam."""
+    """Nodes while they are made: `number` of each path, `total` of each path, `lost` places of a shrinking beam.
+
+    Which paths of a step were kept is known at the next; only the last step's distributions are held.
+    """
 
     def __init__(self, tokenizer: Tokenizer, symbols: Symbols, penalty: LengthPenalty, shrinking: bool) -> None:
         self.tokenizer, self.eos, self.penalty = tokenizer, symbols.eos, penalty
@@ -98,13 +101,24 @@ class _Growing:
         self.nodes: list[Node] = []
         self.number: dict[Path, int] = {(): -1}
         self.total: dict[Path, float] = {(): 0.0}
+        self.steps = 0
+        self.last: Seen | None = None
 
-    def of(self, seen: Sequence[Seen], chosen: Path) -> Tree:
-        for step, here in enumerate(seen):
-            following = set(seen[step + 1].paths) if step + 1 < len(seen) else None
-            self._step(step, here, following)
+    def hear(self, seen: Seen) -> None:
+        """One step more."""
+        self._grow(set(seen.paths))
+        self.last = seen
+
+    def tree(self, chosen: Path) -> Tree:
+        """All that was heard."""
+        self._grow(None)
         best = [self.number[chosen[:end]] for end in range(1, len(chosen) + 1) if chosen[:end] in self.number]
         return Tree(tuple(self.nodes), tuple(best))
+
+    def _grow(self, following: set[Path] | None) -> None:
+        if self.last is not None:
+            self._step(self.steps, self.last, following)
+            self.steps += 1
 
     def _step(self, step: int, here: Seen, following: set[Path] | None) -> None:
         """All that was considered at one step; `following` are the paths gone on with, None at the last."""

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kFewRows = 8;     // a thread: with fewer, all threads work on the same rows
 constexpr int kManyRows = 128;  // that one thread advances together
+constexpr int kManyTokens = 512;  // of sources that are encoded together: more save no time, and need more room
 
 // One thread's part of the model's answers, collected stretch by stretch.
 class Listener {
@@ -120,6 +121,14 @@ class Queue {
   std::atomic<size_t> given_{0};
 };
 
+void encode(const Model& model, Sentence** fresh, size_t count, Team& team, Workspace& room) {
+  std::vector<std::pair<const int32_t*, int>> tokens;
+  std::vector<Source> sources(count);
+  for (size_t i = 0; i < count; i++) tokens.emplace_back(fresh[i]->task.source, fresh[i]->task.source_length);
+  model.encode(tokens, team, room, sources.data());
+  for (size_t i = 0; i < count; i++) fresh[i]->source = std::move(sources[i]);
+}
+
 void take_in(const Model& model, Queue& queue, int most, Team& team, Workspace& room, std::vector<Sentence*>& active) {
   int rows = 0;
   for (Sentence* sentence : active) rows += sentence->most_rows();
@@ -133,11 +142,12 @@ void take_in(const Model& model, Queue& queue, int most, Team& team, Workspace& 
     fresh.push_back(sentence);
   }
   if (fresh.empty()) return;
-  std::vector<std::pair<const int32_t*, int>> tokens;
-  std::vector<Source> sources(fresh.size());
-  for (Sentence* sentence : fresh) tokens.emplace_back(sentence->task.source, sentence->task.source_length);
-  model.encode(tokens, team, room, sources.data());
-  for (size_t i = 0; i < fresh.size(); i++) fresh[i]->source = std::move(sources[i]);
+  for (size_t begin = 0, end = 0; begin < fresh.size(); begin = end) {
+    int count = 0;
+    while (end < fresh.size() && (end == begin || count + fresh[end]->task.source_length <= kManyTokens))
+      count += fresh[end++]->task.source_length;
+    encode(model, fresh.data() + begin, end - begin, team, room);
+  }
   active.insert(active.end(), fresh.begin(), fresh.end());
 }
 

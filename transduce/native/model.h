@@ -2,8 +2,10 @@
 // once, then all live rows of all sentences are advanced together by one token.
 #pragma once
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -15,21 +17,25 @@
 
 namespace transduce {
 
-// Memory that only grows, aligned for the widest vectors, its content lost when it does.
+// Memory that only grows, aligned for the widest vectors, its content lost when it does. Large pieces are the system's
+// own pages: freed, they are the system's again, which malloc does not promise where many threads allocate.
 template <class T>
 class Buffer {
  public:
   T* room(size_t count) {
     if (count > size_) {
-      free(data_);
-      size_ = 0;
-      data_ = static_cast<T*>(aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64));
-      if (!data_) throw std::bad_alloc();
+      release();
+      size_t bytes = bytes_of(count);
+      void* found = bytes < kPaged ? aligned_alloc(64, bytes)
+                                   : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (!found || found == MAP_FAILED) throw std::bad_alloc();
+      data_ = static_cast<T*>(found);
       size_ = count;
     }
     return data_;
   }
   const T* data() const { return data_; }
+  size_t size() const { return size_; }
   Buffer() = default;
   Buffer(Buffer&& other) noexcept : data_(other.data_), size_(other.size_) {
     other.data_ = nullptr;
@@ -40,11 +46,58 @@ class Buffer {
     std::swap(size_, other.size_);
     return *this;
   }
-  ~Buffer() { free(data_); }
+  ~Buffer() { release(); }
 
  private:
+  static constexpr size_t kPaged = 1 << 18;  // bytes
+  static size_t bytes_of(size_t count) { return (count * sizeof(T) + 63) / 64 * 64; }
+  void release() {
+    size_t bytes = bytes_of(size_);
+    bytes < kPaged ? free(data_) : static_cast<void>(munmap(data_, bytes));
+    data_ = nullptr;
+    size_ = 0;
+  }
+
   T* data_ = nullptr;
   size_t size_ = 0;
+};
+
+// Blocks that nobody needs now, kept for the next sentence by their size; no more of them than a usual call needs.
+class Blocks {
+ public:
+  Buffer<char> take(size_t bytes) {
+    auto own = free_.find(bytes);
+    Buffer<char> block;
+    if (own != free_.end()) {
+      block = std::move(own->second.back());
+      drop_last(own);
+    }
+    block.room(bytes);
+    return block;
+  }
+
+  void give(Buffer<char> block) {
+    size_t bytes = block.size();
+    kept_ += bytes;
+    free_[bytes].push_back(std::move(block));
+    while (kept_ > kMostKept) {  // those of other sizes first: what was just used is likeliest to be used again
+      auto other = free_.begin();
+      if (other->first == bytes && free_.size() > 1) ++other;
+      drop_last(other);
+    }
+  }
+
+ private:
+  static constexpr size_t kMostKept = 24 << 20;  // bytes
+  using Free = std::map<size_t, std::vector<Buffer<char>>>;
+  void drop_last(Free::iterator own) {
+    kept_ -= own->first;
+    own->second.pop_back();
+    if (own->second.empty()) free_.erase(own);
+  }
+
+  Free free_;
+  size_t kept_ = 0;
 };
 
 struct NormWeights {
@@ -111,14 +164,7 @@ struct Workspace {
   Buffer<int32_t> offsets, rests;
   Buffer<Rest> rest;
   std::vector<const void*> pointers;
-  std::vector<Buffer<char>> blocks;  // of keys and values that nobody needs now
-
-  Buffer<char> take_block() {
-    if (blocks.empty()) return {};
-    Buffer<char> block = std::move(blocks.back());
-    blocks.pop_back();
-    return block;
-  }
+  Blocks blocks;  // of keys and values
 };
 
 class Model {

@@ -143,10 +143,8 @@ bool Sentence::struck(const Ask& ask, int token) const {
 
 void Sentence::prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>& asks) {
   size_t width = model_.decoder.width, group_stride = width * kSteps * slots_;
-  if (step_ % kSteps == 0) {
-    memory_.push_back(room.take_block());
-    memory_.back().room(2 * group_stride * model_.decoder.groups * model_.decoder.layers * model_.number_size());
-  }
+  size_t block = 2 * group_stride * model_.decoder.groups * model_.decoder.layers * model_.number_size();
+  if (step_ % kSteps == 0) memory_.push_back(room.blocks.take(block));
   if (options_.traced != kNoLayer) traced.resize(traced.size() + source.length, 0.0f);
   pasts_.resize(live_.size());
   forced_.assign(live_.size(), -1);
@@ -179,7 +177,7 @@ void Sentence::prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>
 }
 
 void Sentence::forget(Workspace& room) {
-  for (Buffer<char>& block : memory_) room.blocks.push_back(std::move(block));
+  for (Buffer<char>& block : memory_) room.blocks.give(std::move(block));
   memory_.clear();
   pasts_ = {};
   nodes_ = {};

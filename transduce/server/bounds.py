@@ -8,14 +8,35 @@ from __future__ import annotations
 from transduce.server.failures import Refused
 from transduce.server.settings import Settings
 
+MOST_INCLUDED = 128  # tokens of words that must appear
 CELLS_A_TOKEN = 64  # attention weights that count as much as a token at the gate
 PASSES_ALIGNED = 2  # of the model over a sentence: to translate it, and to see where it looked
 PASSES_TAGGED = 3  # over a passage with tags: the same, and once more in stretches where the tags cannot be placed
 
 
-def width_of(n_best: int, beam: int) -> int:
-    """How many times the usual work a search does: more hypotheses than a usual beam has cost more."""
-    return max(1, n_best // 2, beam // 4)
+def width_of(n_best: int, beam: int, included: int = 0) -> int:
+    """How many times the usual work a search does: more hypotheses than a usual beam has cost more, and the search for
+    words that must appear keeps one for each of their tokens."""
+    return max(1, n_best // 2, beam // 4, included // 4)
+
+
+def check_included(included: int, tokens: int, settings: Settings) -> int:
+    """The tokens of words that must appear, if a search can keep so many hypotheses of a sentence of some tokens."""
+    if included > MOST_INCLUDED:
+        raise Refused(
+            422,
+            f"include: expected words of at most {MOST_INCLUDED} tokens in all, got {included}; give fewer or shorter"
+            " words",
+            "limit",
+        )
+    if tokens * width_of(1, 0, included) > settings.batch_tokens:
+        raise Refused(
+            422,
+            f"include: words of {included} tokens are too many for a text of {tokens} tokens; give fewer words, or"
+            " shorter texts",
+            "limit",
+        )
+    return included
 
 
 def check_work(tokens: int, settings: Settings) -> int:

@@ -115,7 +115,8 @@ async def _stream(state: State, asked: Asked) -> Response:
     async def lines() -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(state.settings.seconds):
-                async for line in _sentences(Flow(state, asked, Window(share), ready.counts), ready.plans):
+                flow = Flow(state, asked, Window(share), ready.counts, ready.width)
+                async for line in _sentences(flow, ready.plans):
                     yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
                 yield b'{"done": true}\n'
         except TimeoutError:

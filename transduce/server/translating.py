@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from transduce.alignment import Alignment, Unit
 from transduce.detection import LIKELY, SURE, Detected
-from transduce.server.bounds import PASSES_ALIGNED, PASSES_TAGGED, check_work, width_of
+from transduce.server.bounds import PASSES_ALIGNED, PASSES_TAGGED, check_included, check_work, width_of
 from transduce.server.failures import Refused
 from transduce.server.layout import Layout
 from transduce.server.markup import MOST_TAGS, Passage, passages, placed
 from transduce.server.models import Hop, Models
+from transduce.server.settings import Settings
 from transduce.server.state import State
 from transduce.server.together import MOST_TASKS, Window, together
 from transduce.server.work import Sentence, Translate
@@ -46,11 +47,6 @@ class Asked:
     whole: bool = False
     model: str = ""
     asker: bytes = b""
-
-    @property
-    def width(self) -> int:
-        """How many times the usual work its search does."""
-        return width_of(self.n_best, self.beam)
 
 
 @dataclass(frozen=True)
@@ -99,10 +95,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that is ready for the gate: plans of all texts, tokens of their sentences, and all of its work."""
+    """A request that is ready for the gate: plans of all texts, tokens of their sentences, how many times the usual
+    work its search does, and all of its work."""
 
     plans: Sequence[Plan]
     counts: Counts
+    width: int
     work: int
 
 
@@ -114,6 +112,7 @@ class Flow:
     asked: Asked
     window: Window
     counts: Counts
+    width: int = 1
     most: int = MOST_TASKS  # sentences of a text that are begun at a time
 
     async def answer(self, plan: Plan) -> Answer:
@@ -148,7 +147,7 @@ class Flow:
         tokens = self.counts.get((hop.served.name, item.text)) or count(hop, item.text)
         if item.prefix:
             tokens += self.counts.get((hop.served.name, ""), 0)
-        tokens *= self.asked.width
+        tokens *= self.width
         taken = await self.window.take(tokens)
         try:
             found: Translation = await self.state.batchers[hop.served.name].run(work, item, tokens)
@@ -205,7 +204,7 @@ class Flow:
             found = await self.sentence(" ".join(bare.text.split()), hops, "pieces" if bare.tags else None)
             text = placed(bare, found.text, found.alignment)
         if text is None:  # tags and words went different ways
-            flow = Flow(self.state, replace(self.asked, n_best=1), self.window, {})
+            flow = Flow(self.state, replace(self.asked, n_best=1), self.window, {}, self.width)
             parts = await together((flow._passage(one, hops) for one in bare.stretches()), FEW_TASKS)
             found = _in_a_row(parts)
             text = found.text
@@ -228,7 +227,8 @@ async def prepared(state: State, asked: Asked) -> Prepared:
     def work() -> Prepared:
         plans = planned(state, asked)
         counts = counted(plans)
-        return Prepared(plans, counts, check_work(cost(counts, plans, asked), state.settings))
+        width = width_of(asked.n_best, asked.beam, _included(plans, asked, counts, state.settings))
+        return Prepared(plans, counts, width, check_work(cost(counts, plans, asked) * width, state.settings))
 
     if asked.source == "auto":
         await state.detecting()
@@ -279,7 +279,7 @@ def counted(plans: Sequence[Plan]) -> Counts:
 
 
 def cost(counts: Counts, plans: Sequence[Plan], asked: Asked) -> int:
-    """What a request asks of the gate: tokens, by how often the model reads them and how wide its search is."""
+    """What a request asks of the gate before the width of its search: tokens, by how often the model reads them."""
     tokens = 0
     for plan in plans:
         for hop in plan.hops:
@@ -289,7 +289,19 @@ def cost(counts: Counts, plans: Sequence[Plan], asked: Asked) -> int:
             last = plan.hops[-1]
             counts[last.served.name, ""] = _prefix_tokens(last, asked.prefix)
             tokens += counts[last.served.name, ""]
-    return max(1, tokens * asked.width)
+    return max(1, tokens)
+
+
+def _included(plans: Sequence[Plan], asked: Asked, counts: Counts, settings: Settings) -> int:
+    """How many tokens the words have that must appear, where the last model's search can have so many."""
+    most = 0
+    lasts = {plan.hops[-1].served.name: plan.hops[-1] for plan in plans if plan.hops and asked.include}
+    for last in lasts.values():
+        tokenizer = last.served.translator.tokenizers.target
+        tokens = sum(len(tokenizer.spelling(word)) for word in asked.include)
+        longest = max((number for (name, _), number in counts.items() if name == last.served.name), default=0)
+        most = max(most, check_included(tokens, longest, settings))
+    return most
 
 
 def _prefix_tokens(hop: Hop, prefix: str) -> int:
@@ -310,7 +322,8 @@ async def translate(state: State, asked: Asked) -> list[Answer]:
     """Everything a request asks for, in order."""
     ready = await prepared(state, asked)
     with state.gate.admit(ready.work) as share:
-        flow = Flow(state, asked, Window(share), ready.counts, max(FEW_TASKS, MOST_TASKS // len(ready.plans)))
+        most = max(FEW_TASKS, MOST_TASKS // len(ready.plans))
+        flow = Flow(state, asked, Window(share), ready.counts, ready.width, most)
         answers = await together(flow.answer(plan) for plan in ready.plans)
     state.characters[asked.asker] += sum(map(len, asked.texts))
     return answers
