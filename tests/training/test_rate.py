@@ -26,3 +26,35 @@ def test_a_schedule_anneals_by_the_share_of_the_time() -> None:
         assert rate(1000, 1000 * pace) == pytest.approx(0)
     assert Rate(cosine, 8, 1000, 0.0)(499, 1e9) == cosine.build(8, 1000)(500)
     assert Rate(Constant(0.5), 8, 1000, 1.0)(499, 59.0) == 0.5
+
+
+@pytest.mark.parametrize("warmup", [501, 800, 1000, 4000, 10**6])
+def test_the_clock_anneals_whatever_the_warm_up_is(warmup: int) -> None:
+    """A thousand steps fit into the minutes: up the warm-up's own line for half of them, then down to the floor."""
+    rate = Rate(Cosine(peak=1.0, warmup=warmup), 8, steps=100_000, minutes=100 / 60)
+    rates = [rate(done, 0.1 * done) for done in range(1, 1001)]  # of steps 2 to 1001
+    highest = max(rates)
+    assert rates.index(highest) == 498  # step 500
+    assert highest == pytest.approx(500 / warmup)
+    assert rates[:499] == pytest.approx([step / warmup for step in range(2, 501)])
+    assert rates[748] == pytest.approx(highest / 2)  # three quarters of the time
+    assert rates[498:] == sorted(rates[498:], reverse=True)
+    assert rates[-1] == pytest.approx(0)
+
+
+def test_a_rate_that_stays_below_the_floor_in_the_warm_up_does_not_rise_to_it() -> None:
+    rate = Rate(Cosine(peak=1.0, warmup=10_000, floor=0.5), 8, steps=100_000, minutes=100 / 60)
+    assert rate(999, 99.9) == pytest.approx(0.05)
+
+
+def test_steps_end_a_run_in_its_warm_up_as_before() -> None:
+    """The budget in steps was chosen with the warm-up; that of the clock depends on the machine."""
+    rate = Rate(Cosine(peak=1.0, warmup=1000), 8, steps=500, minutes=1000.0)
+    assert rate(499, 49.9) == 0.5
+
+
+def test_a_slow_first_step_makes_no_jump() -> None:
+    """By its pace one more would fit; the rate is not above the warm-up's line for that."""
+    rate = Rate(Cosine(peak=1.0, warmup=1000), 8, steps=100_000, minutes=1.0)
+    assert 0 <= rate(1, 30.0) <= 2 / 1000
+    assert 0 < rate(2, 30.1) <= 3 / 1000

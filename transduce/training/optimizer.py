@@ -144,7 +144,8 @@ class InverseRoot:
 class Cosine:
     """Up in a line to `peak` at `warmup`, then down half a cosine to `floor` at the last step.
 
-    Where `training.minutes` end the run, the last step is the one that the pace so far leads to.
+    Where `training.minutes` end the run, the last step is the one that the pace so far leads to, and the warm-up takes
+    half of the steps at most (rate.py).
     """
 
     peak: float = 5e-4

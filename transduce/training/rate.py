@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from transduce.training.optimizer import LearningRate, Schedule
+from dataclasses import replace
+
+from transduce.training.optimizer import Cosine, LearningRate, Schedule
 
 
 def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
@@ -14,6 +16,18 @@ def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
     if limit <= 0 or done < 1 or seconds <= 0:
         return steps
     return max(1, min(steps, round(done * limit / seconds)))
+
+
+def within_time(schedule: LearningRate, steps: int) -> LearningRate:
+    """The schedule of a run that the clock ends after `steps`: a cosine's warm-up takes half of them at most.
+
+    Where the warm-up is longer, the rate rises along its line until then, never faster, and anneals from where it is.
+    """
+    if not isinstance(schedule, Cosine):
+        return schedule
+    warmup = min(schedule.warmup, max(1, steps // 2))
+    peak = schedule.peak * (warmup / schedule.warmup)
+    return replace(schedule, peak=peak, warmup=warmup, floor=min(schedule.floor, peak))
 
 
 class Rate:
@@ -29,6 +43,7 @@ class Rate:
         """Of the update after `done` ones, which took `seconds`."""
         steps = steps_within(self.steps, done, seconds, self.seconds)
         if steps != self._built_for:
-            self._built_for, self._schedule = steps, self.settings.build(self.d_model, steps)
+            settings = within_time(self.settings, steps) if steps < self.steps else self.settings
+            self._built_for, self._schedule = steps, settings.build(self.d_model, steps)
         self.last = self._schedule(done + 1)
         return self.last
