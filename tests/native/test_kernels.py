@@ -19,7 +19,8 @@ from transduce.model.scores import Cosine, ScaledDot
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.library import library
-from transduce.native.weight_file import byte_panels, floats, matrix, padded, quantized
+from transduce.native.weight_file import byte_panels, floats, matrix, quantized
+from transduce.native.weight_format import padded
 from transduce.search.settings import Beam
 
 pytestmark = needs_core

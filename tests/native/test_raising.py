@@ -21,7 +21,8 @@ from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.layout import entries
 from transduce.native.lowering import lower, reasons_against
 from transduce.native.raising import raised
-from transduce.native.weight_file import floats, matrix, padded, write
+from transduce.native.weight_file import floats, matrix, write
+from transduce.native.weight_format import padded
 from transduce.native.weight_reader import WeightReader
 
 WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused

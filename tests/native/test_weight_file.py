@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import struct
 from pathlib import Path
@@ -14,9 +15,10 @@ from made import SYMBOLS, V
 
 from transduce.engines.native_engine import NativeEngine
 from transduce.errors import RunError
+from transduce.native import weight_format
 from transduce.native.library import Core, CoreError
-from transduce.native.seal import verify
-from transduce.native.weight_file import floats, integers, write
+from transduce.native.weight_file import floats, integers, matrix, write
+from transduce.native.weight_format import read_table, verify
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
 
@@ -198,3 +200,57 @@ def test_what_was_written_is_opened(good: bytes, tmp_path: Path) -> None:
     core = NativeEngine(path, SYMBOLS, SYMBOLS, 1).core
     assert (core.d_model, core.source_vocabulary, core.target_vocabulary, core.layers, core.heads) == (16, V, V, 2, 2)
     assert len(search(NativeEngine(path, SYMBOLS, SYMBOLS), sources(3, V), Greedy())) == 3
+
+
+def test_only_one_module_of_ours_knows_the_format() -> None:
+    """Where a number stands in the file, what it begins with, and where its hash is."""
+    words = ("import struct", "TRDNATIV", "unpack_from", "[24:56]", "slice(24")
+    files = Path(weight_format.__file__).parent.rglob("*.py")
+    assert [path.name for path in files if any(word in path.read_text() for word in words)] == ["weight_format.py"]
+
+
+def test_the_table_is_that_of_what_was_written(tmp_path: Path) -> None:
+    tensors = {"one": floats(np.arange(6).reshape(2, 3)), "two": integers([4, 5, 6])}
+    tensors |= matrix("three", np.ones((65, 3), np.float32), None, quantize=True)
+    write(tmp_path / "file", tensors)
+    data, found = read_table(tmp_path / "file")
+    assert list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        stored = found[name]
+        assert (stored.kind, stored.rows, stored.columns) == (tensor.kind, tensor.rows, tensor.columns)
+        assert data[stored.offset : stored.end] == tensor.data
+    assert max(stored.end for stored in found.values()) == len(data)
+
+
+@pytest.mark.parametrize(
+    ("where", "values", "told"),
+    [
+        (0, b"safetens", "is no weight file of the native engine"),
+        (8, struct.pack("<I", 7), "has format 7, and this program reads 1"),
+        (64 + 40, struct.pack("<I", 4), "tensor 'one' has impossible sizes, or leaves the file"),
+        (64 + 44, struct.pack("<I", 0), "tensor 'one' has impossible sizes, or leaves the file"),
+        (128, b"one", "tensor 'one' occurs twice"),
+        (12, struct.pack("<I", 60000), "its content does not match its SHA-256"),  # the table leaves the file
+        (12, struct.pack("<I", 1), "its content does not match its SHA-256"),  # bytes that are no tensor's
+        (16, struct.pack("<Q", 1 << 60), "its content does not match its SHA-256"),
+    ],
+)
+def test_python_refuses_with_the_reason_too(where: int, values: bytes, told: str, tmp_path: Path) -> None:
+    """The hash is right, so that only what it says is wrong."""
+    path = tmp_path / "file"
+    write(path, {"one": floats(np.ones(16)), "two": floats(np.zeros(16))})
+    damaged = bytearray(path.read_bytes())
+    damaged[where : where + len(values)] = values
+    path.write_bytes(sealed(damaged))
+    with pytest.raises(RunError, match=told):
+        read_table(path)
+
+
+def test_a_table_of_too_many_tensors_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """It lies within the file, which takes no room on the disk, and to walk through it would take minutes."""
+    path = tmp_path / "file"
+    size = 64 + 64 * (1 << 28)
+    path.write_bytes(struct.pack("<8s2IQ40x", b"TRDNATIV", 1, 1 << 28, size))
+    os.truncate(path, size)
+    with pytest.raises(RunError, match="its content does not match its SHA-256"):
+        verify(path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError, EngineRefusal, RunError, explaining_shortage
 from transduce.native import library
-from transduce.native.seal import verify
+from transduce.native.weight_format import verify
 from transduce.search.automaton import Automaton
 from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
 from transduce.search.limits import Limits, check_tokens, require

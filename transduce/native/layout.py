@@ -21,7 +21,7 @@ from transduce.model.seq2seq import Model
 from transduce.model.sublayers import ACTIVATIONS, GATED, PreNorm
 from transduce.model.transformer import Stack, TransformerDecoder
 from transduce.model.wiring import Top
-from transduce.native.weight_file import padded
+from transduce.native.weight_format import padded
 
 LONGEST = 2048  # places that tables of positions hold, where the model itself has no limit
 TABLES = ("positions", "rotary", "bias")  # of a stack, each with a number that says whether it is there

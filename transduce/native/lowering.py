@@ -27,7 +27,8 @@ from transduce.model.transformer import Stack, TransformerDecoder, TransformerEn
 from transduce.model.whole import EncoderDecoder
 from transduce.model.wiring import Matched
 from transduce.native.layout import Sizes, is_wired, whole_facts
-from transduce.native.weight_file import Floats, Packed, floats, integers, matrix, padded
+from transduce.native.weight_file import Floats, Packed, floats, integers, matrix
+from transduce.native.weight_format import padded
 
 
 def reasons_against(config: Model) -> list[str]:

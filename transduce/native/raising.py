@@ -28,7 +28,8 @@ from transduce.model.whole import EncoderDecoder
 from transduce.model.wiring import Matched
 from transduce.native.layout import TABLES, Entry, Sizes, entries, is_wired, whole_facts
 from transduce.native.lowering import reasons_against
-from transduce.native.weight_file import Floats, padded
+from transduce.native.weight_file import Floats
+from transduce.native.weight_format import padded
 from transduce.native.weight_reader import WeightReader
 
 _NOTHING = np.float32(1e-30)  # a share of nothing, whose logarithm can be taken

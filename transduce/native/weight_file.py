@@ -1,13 +1,12 @@
 """The native engine's weight file: tensors packed as its kernels read them, in one file that proves itself.
 
-weights.h describes the format; seal.py says how it proves itself; weight_reader.py reads it back.
+weight_format.py has the format; weight_reader.py reads the tensors back.
 Letters: N outputs, K inputs of a matrix.
 """
 
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.durable import write_bytes
-from transduce.native.seal import MAGIC, SEAL
+from transduce.native.weight_format import (
+    ALIGN,
+    BYTE_PANELS,
+    FLOAT_PANELS,
+    FLOATS,
+    INTEGERS,
+    PANEL,
+    Stored,
+    bytes_before_tensors,
+    header_and_table,
+    padded,
+)
 
 Floats = NDArray[np.float32]
-PANEL = 64  # outputs in a panel; both sides of a matrix are padded to whole ones
-VERSION, ALIGN = 1, 64
-FLOATS, INTEGERS, BYTE_PANELS, FLOAT_PANELS = range(4)
 
 
 @dataclass(frozen=True)
@@ -32,11 +39,6 @@ class Packed:
     rows: int
     columns: int
     data: bytes
-
-
-def padded(size: int) -> int:
-    """Up to whole panels."""
-    return -(-size // PANEL) * PANEL
 
 
 def floats(values: NDArray[np.floating]) -> Packed:
@@ -82,24 +84,14 @@ def byte_panels(values: NDArray[np.int8]) -> NDArray[np.uint8]:
 
 def write(path: Path, tensors: Mapping[str, Packed]) -> None:
     """All tensors in one file; those with the same bytes share them."""
-    start = 64 + 64 * len(tensors)
+    start, body = bytes_before_tensors(len(tensors)), bytearray()
     offsets: dict[bytes, int] = {}
-    table, body = bytearray(), bytearray()
+    table = []
     for name, tensor in tensors.items():
         own = hashlib.sha256(tensor.data).digest()
         if own not in offsets:
             body += bytes(-(start + len(body)) % ALIGN)
             offsets[own] = start + len(body)
             body += tensor.data
-        encoded = name.encode("ascii")
-        if len(encoded) > 40:
-            raise ValueError(f"{name}: a tensor's name has at most 40 characters")
-        shape = (tensor.kind, tensor.rows, tensor.columns, 0, offsets[own])
-        table += struct.pack("<40s4IQ", encoded, *shape)
-    size = start + len(body)
-    header = struct.pack("<8s2IQ40x", MAGIC, VERSION, len(tensors), size)
-    digest = hashlib.sha256(header)
-    digest.update(table)
-    digest.update(body)
-    sealed = header[: SEAL.start] + digest.digest() + header[SEAL.stop :]
-    write_bytes(path, sealed, bytes(table), memoryview(body))
+        table.append(Stored(name, tensor.kind, tensor.rows, tensor.columns, offsets[own]))
+    write_bytes(path, *header_and_table(table, body), memoryview(body))

@@ -1,63 +1,39 @@
-"""The native engine's weight file read by Python, with the checks of weights.cpp: files come from anywhere.
+"""The tensors of the native engine's weight file for Python, with the checks of weights.cpp: files come from anywhere.
 
-Every number is compared with the file's real size before it is used. The file is mapped and not copied: a tensor takes
-memory when it is asked for. Letters: N outputs, K inputs of a matrix.
+The format, and what must be so before a tensor is looked for, are in weight_format.py. The file is mapped and not
+copied: a tensor takes memory when it is asked for. Letters: N outputs, K inputs of a matrix.
 """
 
 from __future__ import annotations
 
-import mmap
-import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from transduce.errors import RunError
 from transduce.native.layout import Entry
-from transduce.native.seal import MAGIC, verify
-from transduce.native.weight_file import (
-    ALIGN,
+from transduce.native.weight_file import Floats
+from transduce.native.weight_format import (
     BYTE_PANELS,
     FLOAT_PANELS,
     FLOATS,
     INTEGERS,
     PANEL,
-    VERSION,
-    Floats,
+    Stored,
+    failure,
     padded,
+    read_table,
 )
-
-_HEADER = _ENTRY = 64
-_MOST_TENSORS, _MOST_PLACES = 1 << 16, 1 << 24
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    kind: int
-    rows: int
-    columns: int
-    offset: int
-
-    @property
-    def bytes(self) -> int:
-        rows, columns = self.rows, self.columns
-        if self.kind in (BYTE_PANELS, FLOAT_PANELS):
-            rows, columns = padded(rows), padded(columns)
-        return rows * columns * (1 if self.kind == BYTE_PANELS else 4)
 
 
 class WeightReader:
     """A weight file whose hash was found right, and whose table keeps within the file."""
 
     def __init__(self, path: Path) -> None:
-        verify(path)
         self.path = path
-        with path.open("rb") as file:
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._data, self._tensors = read_table(path)
         self.size = len(self._data)
-        self._tensors = self._read_table()
 
     def __len__(self) -> int:
         return len(self._tensors)
@@ -65,7 +41,8 @@ class WeightReader:
     def integers(self, name: str, columns: int) -> list[int]:
         """A row of whole numbers."""
         tensor = self._tensor(name, INTEGERS, 1, columns)
-        return list(struct.unpack_from(f"<{columns}i", self._data, tensor.offset))
+        found: list[int] = np.frombuffer(self._data, "<i4", columns, tensor.offset).tolist()
+        return found
 
     def floats(self, name: str, rows: int, columns: int) -> Floats:
         """Numbers, all of them finite; a view of the file, not to be written to."""
@@ -109,29 +86,7 @@ class WeightReader:
             for part in parts:
                 self._tensor(f"{entry.name}.{part}", FLOATS, 1, padded(entry.rows))
 
-    def _read_table(self) -> dict[str, _Tensor]:
-        magic, version, count, size = struct.unpack_from("<8s2IQ", self._data)
-        if magic != MAGIC:
-            raise self._failure("is no weight file of the native engine")
-        if version != VERSION:
-            raise self._failure(f"has format {version}, and this program reads {VERSION}")
-        if size != self.size:
-            raise self._failure(f"is {self.size} bytes long, and its header says otherwise: cut short, or damaged")
-        if count > _MOST_TENSORS or _HEADER + count * _ENTRY > self.size:
-            raise self._failure("is damaged: its table leaves the file")
-        found: dict[str, _Tensor] = {}
-        for place in range(_HEADER, _HEADER + count * _ENTRY, _ENTRY):
-            packed, kind, rows, columns, _, offset = struct.unpack_from("<40s4IQ", self._data, place)
-            name, tensor = packed.partition(b"\0")[0].decode("ascii", "replace"), _Tensor(kind, rows, columns, offset)
-            sound = kind <= FLOAT_PANELS and 1 <= rows <= _MOST_PLACES and 1 <= columns <= _MOST_PLACES
-            if not sound or offset % ALIGN or offset + tensor.bytes > self.size:
-                raise self._failure(f"is damaged: tensor '{name}' has impossible sizes, or leaves the file")
-            if name in found:
-                raise self._failure(f"is damaged: tensor '{name}' occurs twice")
-            found[name] = tensor
-        return found
-
-    def _tensor(self, name: str, kind: int, rows: int, columns: int) -> _Tensor:
+    def _tensor(self, name: str, kind: int, rows: int, columns: int) -> Stored:
         tensor = self._tensors.get(name)
         if tensor is None:
             raise self._failure(f"lacks the tensor '{name}'")
@@ -142,7 +97,7 @@ class WeightReader:
             )
         return tensor
 
-    def _matrix(self, name: str, outputs: int, inputs: int) -> _Tensor:
+    def _matrix(self, name: str, outputs: int, inputs: int) -> Stored:
         return self._tensor(name, BYTE_PANELS if self.rounded(name) else FLOAT_PANELS, outputs, inputs)
 
     def _floats(self, name: str, rows: int, columns: int) -> Floats:
@@ -155,4 +110,4 @@ class WeightReader:
         return values
 
     def _failure(self, what: str) -> RunError:
-        return RunError(f"{self.path}: {what}. Convert the model again")
+        return failure(self.path, what)

@@ -1,4 +1,4 @@
-// The weight file: a header, a table of tensors, and their bytes. transduce/native/weight_file.py writes it.
+// The weight file: a header, a table of tensors, and their bytes. In Python it is transduce/native/weight_format.py.
 //
 //   header  64 bytes: "TRDNATIV", version (u32), tensors (u32), size of the file (u64), SHA-256 (32), 8 unused
 //   table   64 bytes a tensor: name (40), kind (u32), rows (u32), columns (u32), 0 (u32), offset (u64)
