@@ -6,6 +6,7 @@ themselves, weights after 12 steps to 1e-4 (Adam's epsilon is 1e-3 here, lest it
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import processes
@@ -144,6 +145,61 @@ def test_in_pieces_whole_weights_are_gathered_in_bf16_and_sums_are_in_fp32(
             assert mine.tensors[stem][name].dtype == tensor.dtype == torch.float32
     found, wanted = toys.reports(tmp_path / "many"), toys.reports(tmp_path / "one")
     assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in wanted], rel=2e-2)
+
+
+WHOLES = """
+import gc
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.distributed.tensor import DTensor
+from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.training import loop
+
+def wholes():
+    tensors = [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor) and found.dim() == 2]
+    cut = [tensor for tensor in tensors if isinstance(tensor, DTensor)]
+    shapes = {tensor.shape for tensor in cut} - {tensor.to_local().shape for tensor in cut}
+    assert shapes
+    plain = [tensor for tensor in tensors if type(tensor) in (torch.Tensor, torch.nn.Parameter)]
+    plain = [tensor for tensor in plain if tensor.dtype == torch.float32 and tensor.device.type != "meta"]
+    return {tuple(t.shape) for t in plain if t.shape in shapes and t.untyped_storage().nbytes()}, len(shapes)
+
+def telling(name):
+    run = getattr(loop, name)
+    def told(*inputs):
+        found, shapes = wholes()
+        with Path(__file__).with_name(f"wholes.{os.environ['RANK']}").open("a") as file:
+            file.write(f"{name} {len(found)} {shapes}\\n")
+        return run(*inputs)
+    setattr(loop, name, told)
+
+for name in ("update", "validate", "held_out_loss"):
+    telling(name)
+
+@dataclass(frozen=True)
+class Plain(CrossEntropy):
+    pass
+"""
+
+
+@pytest.mark.parametrize("settings", [(), ("training.ema=0.9",)], ids=["raw", "average"])
+def test_in_pieces_whole_weights_are_there_for_validation_alone(
+    corpus: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    """Between passes no process holds a matrix that is whole, neither before the first validation nor after it."""
+    (tmp_path / "counting_wholes.py").write_text(WHOLES)
+    several = ("training.parallel=fsdp", "training.steps=4", "validation.every=2", "objective=counting_wholes:Plain")
+    ended = processes.train(2, corpus, tmp_path / "run", *several, *settings, path=str(tmp_path))
+    assert ended.codes == [0, 0], ended.said
+    for rank in range(2):
+        seen = [line.split() for line in (tmp_path / f"wholes.{rank}").read_text().split("\n")[:-1]]
+        updates = [name == "update" for name, _, _ in seen]
+        assert [updating for updating, _ in itertools.groupby(updates)] == [True, False, True, False]
+        assert [count for name, count, _ in seen if name == "update"] == ["0"] * 4
+        assert all(count == shapes for name, count, shapes in seen if name != "update")
 
 
 def test_any_number_goes_on_with_what_any_number_saved(corpus: Path, tmp_path: Path) -> None:

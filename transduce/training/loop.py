@@ -6,7 +6,6 @@ from any checkpoint goes on to the same bits as one that was never stopped (on t
 
 from __future__ import annotations
 
-import copy
 import itertools
 import time
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from transduce.training.memory import explained_shortage, peak_memory
 from transduce.training.offered import better, which
 from transduce.training.optimizer import update
 from transduce.training.passes import choose
+from transduce.training.pieces import hollow
 from transduce.training.rate import Rate
 from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
@@ -109,7 +109,7 @@ class _Run:
         for block in model.blocks():
             block.recomputes = config.training.activation_checkpointing
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
-        self.validated = copy.deepcopy(model) if in_pieces else model  # a whole one
+        self.hollow = hollow(model) if in_pieces else None  # filled where a whole one is validated
         self.module = Step(model, config.objective.build(self._tools()))
         self.written = choose(self.module, model, config, group, lambda text: self.log.say(text))
         self.session = Session(config, model, group.device)
@@ -309,13 +309,13 @@ class _Run:
 
     def _measure(self, weights: dict[str, Tensor]) -> Measured:
         """Validate these weights, which all processes have: each takes its share of the texts."""
-        with wearing(self.validated, weights):
-            return validate(self.validated, self.corpus, self.config, self.session.device, self.group)
+        with wearing(self.session.model, weights, self.hollow) as model:
+            return validate(model, self.corpus, self.config, self.session.device, self.group)
 
     def _loss(self, weights: dict[str, Tensor]) -> float:
         """The loss of these weights on the validation text, alone; each process takes its share of the batches."""
-        with wearing(self.validated, weights):
-            return held_out_loss(self.validated, self.corpus, self.config, self.session.device, self.group)
+        with wearing(self.session.model, weights, self.hollow) as model:
+            return held_out_loss(model, self.corpus, self.config, self.session.device, self.group)
 
     def _save(self) -> None:
         """Save, and only then delete what is no longer wanted."""

@@ -1,11 +1,18 @@
-"""Tensors of which each process holds a piece (DTensors, under FSDP): the way out of them and back."""
+"""Tensors of which each process holds a piece (DTensors, under FSDP): the way out of them and back.
+
+A model in pieces is validated as a whole one, which is there only meanwhile: `hollow` before it is cut, `filled` then.
+"""
 
 from __future__ import annotations
 
-from typing import cast
+import copy
+from collections.abc import Mapping
+from typing import TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
+M = TypeVar("M", bound=nn.Module)
 _PLAIN = (Tensor, nn.Parameter)
 
 
@@ -23,3 +30,22 @@ def alike(tensor: Tensor, model: Tensor) -> Tensor:
 
     cut = cast("DTensor", model)
     return distribute_tensor(tensor, cut.device_mesh, cut.placements, src_data_rank=None)
+
+
+def hollow(model: M) -> M:
+    """The model without its weights: the same modules, on parameters and saved buffers that hold no numbers."""
+    own = model.state_dict(keep_vars=True).values()
+    empty = {id(tensor): _of_kind(tensor, torch.empty_like(tensor, device="meta")) for tensor in own}
+    return copy.deepcopy(model, empty)
+
+
+def filled(model: M, weights: Mapping[str, Tensor]) -> M:
+    """A hollow model with these weights, which are not copied, in their places; the hollow one stays as it is."""
+    own = model.state_dict(keep_vars=True)
+    given = {id(own[name]): _of_kind(own[name], tensor) for name, tensor in weights.items()}
+    return copy.deepcopy(model, given)
+
+
+def _of_kind(tensor: Tensor, numbers: Tensor) -> Tensor:
+    """`numbers` as a parameter, if `tensor` is one."""
+    return nn.Parameter(numbers, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else numbers

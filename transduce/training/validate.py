@@ -26,6 +26,7 @@ from transduce.experiment import Config
 from transduce.model.contract import evaluating
 from transduce.model.whole import EncoderDecoder
 from transduce.training.distributed import Group
+from transduce.training.pieces import filled
 from transduce.translator import Translator
 
 WORST = 100.0  # for a target that a model has no way to write: one too long for its frames
@@ -59,12 +60,20 @@ class Measured:
 
 
 @contextmanager
-def wearing(model: EncoderDecoder, weights: dict[str, Tensor]) -> Iterator[None]:
-    """The model has these weights for a while, then its own again."""
+def wearing(
+    model: EncoderDecoder, weights: dict[str, Tensor], without: EncoderDecoder | None
+) -> Iterator[EncoderDecoder]:
+    """A whole model with these weights for a while: the model itself, which then has its own again.
+
+    Of one in pieces it is a copy of `without`, the model as it was without weights (pieces.py).
+    """
+    if without is not None:
+        yield filled(without, weights)
+        return
     own = {name: tensor.clone() for name, tensor in model.weights().items()}
     model.load_weights(weights)
     try:
-        yield
+        yield model
     finally:
         model.load_weights(own)
 
