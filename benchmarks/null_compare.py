@@ -5,8 +5,9 @@
 
 The model turns German number words into English ones and is trained with `transduce compare`; a second call finds the
 runs done. The seeds are split into two groups of equal size in all ways (at most --splits of them, drawn at random),
-and each split is tested as two variants would be. Beside it stands the bootstrap over sentences alone, which `compare`
-had before. Ends with code 1 where p < 0.05 in more than 7 % of the splits of a size.
+and each split is tested as two variants would be, by what `compare` itself reads translations, tests and marks with.
+Beside it stands the bootstrap over sentences alone, which it had before. Ends with code 1 where more than 7 % of the
+splits of a size are marked.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from pathlib import Path
 
 import numpy as np
 
+from transduce.comparison.compare import compare
+from transduce.comparison.plan import Plan, read_plan
+from transduce.comparison.results import CLAIM, score_variants, summarise
+from transduce.data.corpus import Corpus
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
-from transduce.evaluation.metrics import bleu_metric
-from transduce.evaluation.seeds import SeedScores, difference_p_value, score_seeds
+from transduce.evaluation.seeds import SeedScores, against_baseline
 from transduce.numbers import english, german
 
-BAR, LEVEL = 0.07, 0.05
+BAR = 0.07
+PAIR = Plan("null", ("first", "second"), "first", "", ())
 COMPARISON = """
 base = "tiny"
 seeds = {seeds}
@@ -66,6 +71,14 @@ def sentences_p_value(first: SeedScores, second: SeedScores) -> float:
     return float((np.sum(np.abs(drawn - drawn.mean()) >= abs(seen)) + 1) / (len(drawn) + 1))
 
 
+def marked(first: SeedScores, second: SeedScores) -> bool:
+    """Whether the table of `compare` marks the difference of two variants."""
+    p_values = against_baseline({"first": first, "second": second}, PAIR.baseline)
+    _, row = summarise(PAIR, [], "test", p_values).rows
+    assert row.adjusted is not None
+    return row.claimed
+
+
 def splits(count: int, size: int, most: int, seed: int = 1) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Two groups of `size` among `count`, each unordered pair once: all, or `most` drawn at random."""
     found = [
@@ -81,10 +94,8 @@ def claims(pairs: Iterator[tuple[SeedScores, SeedScores]], size: int) -> Claims:
     """Both tests on each pair of groups of seeds."""
     tests = both = alone = 0
     for first, second in pairs:
-        p_value = difference_p_value(first, second)
-        assert p_value is not None
-        tests, both = tests + 1, both + (p_value < LEVEL)
-        alone += sentences_p_value(first, second) < LEVEL
+        tests, both = tests + 1, both + marked(first, second)
+        alone += sentences_p_value(first, second) < CLAIM
     return Claims(size, tests, both, alone)
 
 
@@ -144,8 +155,6 @@ def simulate(world: World, size: int, trials: int, samples: int = 200, seed: int
 
 def train(folder: Path, seeds: int, steps: int) -> SeedScores:
     """Train and measure what is not done yet; the scores of all seeds on 400 held-out sentences."""
-    from transduce.comparison.compare import compare
-
     if not (folder / "corpus" / "manifest.json").exists():
         _prepare(folder)
     words = COMPARISON.format(seeds=list(range(1, seeds + 1)), folder=folder, steps=steps, side=SIDE, rate=RATE)
@@ -153,9 +162,8 @@ def train(folder: Path, seeds: int, steps: int) -> SeedScores:
     compared = compare(folder / "null.toml", output=folder / "out")
     if compared.results is None or compared.results.failed:
         sys.exit("the runs are not complete; the same command goes on")
-    found = [folder / "out" / "same" / f"seed-{seed}.translated.txt" for seed in range(1, seeds + 1)]
-    texts = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in found]
-    return score_seeds(texts, (folder / "test.en").read_text(encoding="utf-8").split("\n")[:-1], bleu_metric())
+    _, references = Corpus.open(folder / "corpus").split("test").texts()
+    return score_variants(read_plan(folder / "null.toml"), folder / "out", {}, references)["same"]
 
 
 def _prepare(folder: Path) -> None:

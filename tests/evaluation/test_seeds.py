@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from transduce.evaluation.seeds import SeedScores, difference_p_value, holm, score_seeds, seeds_p_value, student_tails
+from transduce.comparison import results
+from transduce.evaluation.seeds import (
+    SeedScores,
+    against_baseline,
+    difference_p_value,
+    holm,
+    score_seeds,
+    student_tails,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -76,13 +84,16 @@ def test_of_translations() -> None:
     texts = sentences(80, seed=1)
     good = [with_errors(texts, 0.1, seed) for seed in (2, 4, 5)]
     bad = [with_errors(texts, 0.4, seed) for seed in (3, 6)]
-    clear = seeds_p_value(good, bad, texts, BLEU(), samples=100)
-    assert clear is not None
-    assert clear < 0.05
-    assert seeds_p_value(good, good, texts, BLEU(), samples=100) == 1.0
     close = [with_errors(texts, 0.12, seed) for seed in (7, 8, 9)]
-    first = seeds_p_value(good, close, texts, BLEU(), samples=100)
-    assert first == pytest.approx(seeds_p_value(close[::-1], good, texts, BLEU(), samples=100))
+    variants = {"good": good, "bad": bad, "again": good, "close": close, "turned": close[::-1], "one": good[:1]}
+    scored = {name: score_seeds(runs, texts, BLEU(), samples=100) for name, runs in variants.items()}
+    found = against_baseline(scored, "good")
+    assert list(found) == ["bad", "again", "close", "turned"]  # one seed is no test
+    assert found["bad"] < 0.05
+    assert found["again"] == 1.0
+    assert found["close"] == pytest.approx(found["turned"])
+    assert found["close"] == pytest.approx(against_baseline(scored, "close")["good"])
+    assert against_baseline(scored, "one") == against_baseline(scored, "missing") == {}
     whole = score_seeds(good, texts, BLEU(), samples=10).whole
     assert whole == pytest.approx([BLEU().corpus_score(one, [texts]).score for one in good])
 
@@ -95,16 +106,15 @@ def test_equal_variants_are_told_apart_in_less_than_seven_percent(world: null_co
     assert found.both <= 0.07 * found.tests
 
 
-@pytest.mark.slow
-def test_equal_systems_of_translations_are_told_apart_as_rarely() -> None:
-    """The same with BLEU of texts: seeds of one config, each with an error rate of its own, three against three."""
-    texts, chooser, claims, trials = sentences(40, seed=11), random.Random(5), 0, 60
-    for trial in range(trials):
-        rates = [min(0.5, max(0.02, chooser.gauss(0.2, 0.03))) for _ in range(6)]
-        runs = [with_errors(texts, rate, seed=1000 + 10 * trial + number) for number, rate in enumerate(rates)]
-        p_value = seeds_p_value(runs[:3], runs[3:], texts, BLEU(), samples=50)
-        claims += p_value is not None and p_value < 0.05
-    assert claims <= 0.07 * trials
+def test_the_null_test_counts_what_the_table_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tests and its bar are those of `compare`, Holm's correction and the level among them."""
+    pairs = [(scores([30.0, 30.1, 30.2]), scores([30.9, 31.1, 31.3])), (scores([30.0, 31.0]), scores([30.0, 31.0]))]
+    assert null_compare.claims(iter(pairs), 3).both == 1
+    for level, expected in ((0.0, 0), (2.0, 2)):
+        monkeypatch.setattr(results, "CLAIM", level)
+        assert null_compare.claims(iter(pairs), 3).both == expected
+    monkeypatch.setattr(results, "holm", lambda p_values: dict.fromkeys(p_values, 3.0))
+    assert null_compare.claims(iter(pairs), 3).both == 0
 
 
 def test_a_true_difference_is_found() -> None:

@@ -12,7 +12,7 @@ from transduce.comparison.history import Point, Trained, read_history
 from transduce.comparison.measure import Measured, read_measured, translations_file
 from transduce.comparison.plan import Plan, PlannedRun
 from transduce.evaluation.metrics import bleu_metric, tokenizer_for
-from transduce.evaluation.seeds import difference_p_value, holm, score_seeds
+from transduce.evaluation.seeds import SeedScores, against_baseline, holm, score_seeds
 
 CLAIM = 0.05  # a difference with a smaller adjusted p-value is marked
 
@@ -60,6 +60,11 @@ class Row:
     def measured(self) -> int:
         """Seeds that have figures."""
         return self.seeds - self.failed
+
+    @property
+    def claimed(self) -> bool:
+        """Whether its difference from the baseline is marked."""
+        return self.adjusted is not None and self.adjusted < CLAIM
 
 
 @dataclass(frozen=True)
@@ -194,16 +199,17 @@ def compare_with_baseline(
 
     A variant is left out where it or the baseline has one such seed: training noise cannot be told from a difference.
     """
+    return against_baseline(score_variants(plan, output, failures, references), plan.baseline)
+
+
+def score_variants(
+    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str]
+) -> dict[str, SeedScores]:
+    """BLEU of each variant that has several seeds that ended well, from the translations beside their runs."""
     translations: dict[str, list[list[str]]] = {}
     for run in plan.runs:
         if run.label not in failures:
             text = translations_file(run.beside(output, "measured.json")).read_bytes().decode()
             translations.setdefault(run.variant, []).append(text.split("\n")[:-1])
-    several = {name: texts for name, texts in translations.items() if len(texts) > 1}
-    if plan.baseline not in several:
-        return {}
     metric = bleu_metric(tokenize=tokenizer_for(plan.language))
-    scores = {name: score_seeds(texts, references, metric) for name, texts in several.items()}
-    base = scores.pop(plan.baseline)
-    tested = {name: difference_p_value(base, one) for name, one in scores.items()}
-    return {name: p_value for name, p_value in tested.items() if p_value is not None}
+    return {name: score_seeds(texts, references, metric) for name, texts in translations.items() if len(texts) > 1}

@@ -66,7 +66,7 @@ def _p_cell(row: Row, baseline: str) -> str:
         return "baseline"
     if row.adjusted is None:
         return "one seed" if row.measured == 1 else ""
-    return f"{row.adjusted:.3f}{' *' if row.adjusted < CLAIM else ''}"
+    return f"{row.adjusted:.3f}{' *' if row.claimed else ''}"
 
 
 def length_cells(results: Results) -> list[list[str]]:

@@ -85,15 +85,12 @@ def difference_p_value(first: SeedScores, second: SeedScores) -> float | None:
     return student_tails(difference / math.sqrt(variance), freedom)
 
 
-def seeds_p_value(
-    first: Sequence[Sequence[str]],
-    second: Sequence[Sequence[str]],
-    references: Sequence[str],
-    metric: Metric,
-    samples: int = SAMPLES,
-) -> float | None:
-    """The same of two variants' translations of one text, a list of translations for each seed."""
-    return difference_p_value(*(score_seeds(one, references, metric, samples) for one in (first, second)))
+def against_baseline(scores: Mapping[str, SeedScores], baseline: str) -> dict[str, float]:
+    """The p-value of each other variant's mean score against the baseline's, where both have several seeds."""
+    if baseline not in scores:
+        return {}
+    tested = {name: difference_p_value(scores[baseline], one) for name, one in scores.items() if name != baseline}
+    return {name: p_value for name, p_value in tested.items() if p_value is not None}
 
 
 def _interaction(scores: SeedScores) -> float:
