@@ -23,7 +23,7 @@ from transduce.translation import Source
 
 _ATTENTION = re.compile(r"(?:member\.(\d+)\.)?(encoder|decoder)\.(\d+)\.(self|cross)")
 LENS_CANDIDATES = 3
-ROWS = 64  # places of the decoder whose distributions over the vocabulary are looked at together
+ROWS = 16  # places of the decoder whose distributions over the vocabulary are looked at together
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <functional>
+#include <limits>
 #include <numeric>
 
 namespace transduce {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int kFewRows = 8;     // a thread: with fewer, all threads work on the same rows
 constexpr int kManyRows = 128;  // that one thread advances together
+constexpr int kManyPlaces = 9216;  // that their keys and values may take, if each row went on to its limit
 constexpr int kManyTokens = 512;  // of sources that are encoded together: more save no time, and need more room
 
 // One thread's part of the model's answers, collected stretch by stretch.
@@ -110,9 +112,14 @@ class Queue {
       return sentences[a]->task.source_length > sentences[b]->task.source_length;
     });
   }
-  Sentence* next() {
-    size_t place = given_.fetch_add(1);
-    return place < order_.size() ? sentences_[order_[place]].get() : nullptr;
+  // The next one, if its keys and values take no more than so many places.
+  Sentence* next(int places) {
+    for (size_t turn = given_.load(); turn < order_.size();) {
+      Sentence* sentence = sentences_[order_[turn]].get();
+      if (sentence->most_places() > places) return nullptr;
+      if (given_.compare_exchange_weak(turn, turn + 1)) return sentence;
+    }
+    return nullptr;
   }
 
  private:
@@ -130,15 +137,19 @@ void encode(const Model& model, Sentence** fresh, size_t count, Team& team, Work
 }
 
 void take_in(const Model& model, Queue& queue, int most, Team& team, Workspace& room, std::vector<Sentence*>& active) {
-  int rows = 0;
-  for (Sentence* sentence : active) rows += sentence->most_rows();
-  if (rows > most / 2) return;
+  int rows = 0, places = 0;
+  auto count = [&](Sentence* sentence) {
+    rows += sentence->most_rows();
+    places += sentence->most_places();
+  };
+  for (Sentence* sentence : active) count(sentence);
+  if (rows > most / 2 || places > kManyPlaces / 2) return;
   std::vector<Sentence*> fresh;
   while (rows == 0 || rows < most) {
-    Sentence* sentence = queue.next();
+    Sentence* sentence = queue.next(rows == 0 ? std::numeric_limits<int>::max() : kManyPlaces - places);
     if (!sentence) break;
     if (sentence->unwanted()) continue;
-    rows += sentence->most_rows();
+    count(sentence);
     fresh.push_back(sentence);
   }
   if (fresh.empty()) return;

@@ -71,6 +71,8 @@ class Blocks {
     if (own != free_.end()) {
       block = std::move(own->second.back());
       drop_last(own);
+    } else {  // those of other sizes make way
+      for (size_t target = kept_ - std::min(kept_, bytes); kept_ > target;) drop_last(free_.begin());
     }
     block.room(bytes);
     return block;

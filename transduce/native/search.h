@@ -94,6 +94,7 @@ class Sentence {
   void abandon() { live_.clear(); }  // nothing is found
   int rows() const { return static_cast<int>(live_.size()); }
   int most_rows() const { return slots_; }
+  int most_places() const { return slots_ * task.longest; }  // of keys and values, if all rows go on to the limit
   void prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>& asks);  // appends those of the next step
   void take(Ask* asks);                                                          // the answers to them
   void forget(Workspace& room);                                                  // all but what was found
