@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -36,6 +38,29 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = subprocess.run([sys.executable, "setup.py", "-q", command], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def build_wheel() -> ModuleType:
+    """The module behind `make wheel`, whose checks need none of its tools."""
+    spec = importlib.util.spec_from_file_location("build_wheel", ROOT / "release" / "build_wheel.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def changed(wheel: Path, folder: Path, name: str, drop: str = "", add: str = "") -> Path:
+    """A wheel under another name, without a file or with one more."""
+    made = folder / name
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(made, "w") as new:
+        for one in old.namelist():
+            if one != drop:
+                new.writestr(one, old.read(one))
+        if add:
+            new.writestr(add, b"")
+    return made
 
 
 def members(built: Path) -> tuple[zipfile.ZipFile, Message]:
@@ -76,6 +101,43 @@ def test_the_metadata_state_the_licences_of_code_and_weights(built: Path) -> Non
     text = archive.read(place).decode()
     assert "https://creativecommons.org/licenses/by/2.0/legalcode" in text
     assert "transduce/everyday/README.md" in text
+
+
+def test_make_wheel_refuses_what_is_no_release(built: Path, build_wheel: ModuleType, tmp_path: Path) -> None:
+    """The tag of an old glibc, no sources, all that a wheel needs, and the licences: each is checked before hashes."""
+    (plain,) = built.glob("*.whl")
+    version = transduce.__version__
+    name = f"transduce-{version}-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
+    weights = "transduce/everyday/model.native"
+    good = changed(plain, tmp_path, name, add=weights)  # the copy that was built leaves them out
+    build_wheel.check_contents(good, version)
+    (tmp_path / "bad").mkdir()
+    for called, change, told in (
+        (plain.name, {}, f"the wheel is called {plain.name}, expected {name}"),
+        (name, {"add": "transduce/native/core.cpp"}, "has C++ sources: transduce/native/core.cpp"),
+        (name, {"drop": weights}, f"has no {weights}"),
+    ):
+        wheel = changed(good, tmp_path / "bad", called, **change)
+        with pytest.raises(build_wheel.ReleaseError, match=re.escape(told)):
+            build_wheel.check_contents(wheel, version)
+    with pytest.raises(build_wheel.ReleaseError, match="the wheel is called"):
+        build_wheel.check_contents(good, "99.0")
+
+
+def test_make_wheel_writes_hashes_that_sha256sum_checks(build_wheel: ModuleType, tmp_path: Path) -> None:
+    for name in ("b.whl", "a.tar.gz"):
+        (tmp_path / name).write_text(name)
+    sums = build_wheel.write_hashes(tmp_path, [tmp_path / "b.whl", tmp_path / "a.tar.gz"])
+    check = ["sha256sum", "--check", sums.name]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, text=True).stdout == "a.tar.gz: OK\nb.whl: OK\n"
+    (tmp_path / "a.tar.gz").write_text("other")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 1
+
+
+def test_make_wheel_compiles_against_an_old_glibc(build_wheel: ModuleType) -> None:
+    words = build_wheel.compiler()
+    assert all(f"-target x86_64-linux-gnu.{build_wheel.GLIBC}" in words[name] for name in ("CC", "CXX", "LDCXXSHARED"))
+    assert build_wheel.GLIBC.replace(".", "_") in build_wheel.PLATFORM
 
 
 def test_the_version_stands_in_one_place(built: Path) -> None:

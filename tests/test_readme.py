@@ -34,6 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_it_says_how_long_training_takes_and_what_an_early_stop_leaves() -> None:
+    text = " ".join(README.split())
+    assert re.search(r"steps of `tiny` take about [^.]+ hour for number words, and [^.]+ for 8,600 pairs", text)
+    assert "stopped earlier, the folder translates with the best weights so far" in text
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # some forty processes
 def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:

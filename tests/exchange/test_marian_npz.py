@@ -237,10 +237,14 @@ ALIASES = "\n".join(
     [("[" * 50_000, "expected YAML with names and values"), (ALIASES, "has an anchor or an alias (& or *), in line 1")],
     ids=["nested", "aliases"],
 )
-def test_hostile_yaml_is_refused(folder: Path, tmp_path: Path, text: str, told: str) -> None:
+@pytest.mark.parametrize("place", ["vocabulary", "archive"])
+def test_hostile_yaml_is_refused(folder: Path, tmp_path: Path, place: str, text: str, told: str) -> None:
     """In a process of its own: a loader that builds what a text says crashes, or works without end."""
-    (vocabulary,) = folder.glob("*vocab.yml")
-    vocabulary.write_text(text)
+    if place == "vocabulary":
+        (vocabulary,) = folder.glob("*vocab.yml")
+        vocabulary.write_text(text)
+    else:  # whose settings come first, and are large where aliases are built
+        np.savez(folder / "model.npz", **{"special:model.yml": np.frombuffer(text.encode(), np.int8)})
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_CPU, (60, 60)); import transduce.__main__ as m; m.main()"
     )
