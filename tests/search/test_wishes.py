@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from transduce.data.spelling import spellings
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import SentencePiece
 from transduce.errors import DataError
-from transduce.search.wishes import Wishes, spell
+from transduce.search.wishes import Wishes, _shortest, holds, spell
 
 LINES = [
     "das Haus am Hafen",
@@ -89,3 +91,12 @@ def test_a_word_of_which_normalization_leaves_nothing_is_blank():
     for name, words in (("include", (["\u200b"], [])), ("exclude", ([], ["Haus", "\u200b"]))):
         with pytest.raises(DataError, match=f"{name}: a blank word was given; give words that can be seen, or none"):
             spell(normalized, *words)
+
+
+PHRASES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple), max_size=12)
+
+
+@given(PHRASES)
+def test_phrases_that_hold_another_are_left_out(phrases: list[tuple[int, ...]]) -> None:
+    kept = [one for one in phrases if not any(other != one and holds(one, other) for other in phrases)]
+    assert _shortest(phrases) == kept

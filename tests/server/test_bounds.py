@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import transduce
 from transduce.server import Served, Settings, application
-from transduce.server.bounds import CELLS_A_TOKEN, MOST_INCLUDED, width_of
+from transduce.server.bounds import CELLS_A_TOKEN, MOST_EXCLUDED, MOST_INCLUDED, width_of
 from transduce.server.rendering import LARGE, STRETCH, pieces, rendered
 from transduce.server.together import MOST_TASKS, together
 
@@ -151,6 +151,17 @@ def test_words_that_must_appear_are_bounded_before_work_begins(
     assert "tokens are too many for a text of 91 tokens" in answer.json()["error"]
     assert answer.json()["error"].endswith("give fewer words, or shorter texts")
     assert unmoved == ["search"]
+
+
+def test_words_that_must_not_appear_are_bounded(client: TestClient, unmoved: list[str]) -> None:
+    words = [f"{'sieben neun ' * 8}{number}" for number in range(64)]
+    answer = client.post("/v1/translate", json={**ASKED, "text": "five", "exclude": words})
+    assert answer.status_code == 422
+    told = f"exclude: expected words of at most {MOST_EXCLUDED} characters in all, got {sum(map(len, words))}"
+    assert answer.json()["error"] == told
+    assert unmoved == []
+    few = client.post("/v1/translate", json={**ASKED, "text": "five", "exclude": ["acht", "neun"] * 32})
+    assert few.status_code == 200
 
 
 def test_words_that_must_appear_count_as_work(served_translator: transduce.Translator) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
 from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import Stop, Wishes, check_one_path
+from transduce.search.wishes import Phrase, Stop, Wishes, check_one_path
 
 if TYPE_CHECKING:  # numpy is slow to import, and only attention needs it
     import numpy as np
@@ -154,24 +154,24 @@ class NativeEngine:
         for name, parts in (("wishes", wishes), ("keys", keys)):
             if len(parts) != len(sources):
                 raise ValueError(f"{name}: expected one a sentence, {len(sources)} in all, got {len(parts)}")
+        excluded = _Shared([wish.exclude for wish in wishes])
+        included = _Shared([wish.include for wish in wishes])
         for name, phrases in (
             ("prefix", [wish.prefix for wish in wishes]),
-            ("exclude", [phrase for wish in wishes for phrase in wish.exclude]),
-            ("include", [phrase for wish in wishes for ways in wish.include for phrase in ways]),
+            ("exclude", list(chain.from_iterable(excluded.parts))),
+            ("include", [phrase for include in included.parts for ways in include for phrase in ways]),
         ):
             check_tokens(name, max(chain.from_iterable(phrases), default=-1), self.core.target_vocabulary)
         self._check_lengths(max((len(source) + 1 for source in sources), default=0), max(lengths, default=0))
         sentences = [[*source, self.source.eos] for source in sources]
-        excluded = [[number for phrase in wish.exclude for number in (len(phrase), *phrase)] for wish in wishes]
-        known = {include: _tables(include) for include in {wish.include for wish in wishes}}
         arrays = library.Arrays(
             len(sources),
             any(wish.stop for wish in wishes),
             *_joined(sentences),
             (ctypes.c_int32 * len(lengths))(*lengths),
             *_joined([wish.prefix for wish in wishes]),
-            *_joined(excluded),
-            *_joined([known[wish.include] for wish in wishes]),
+            *excluded.arrays(_phrases),
+            *included.arrays(_tables),
             (ctypes.c_uint64 * len(keys))(*(key % 2**64 for key in keys)),
             _cells([wish.stop for wish in wishes]),
         )
@@ -219,6 +219,32 @@ def _joined(parts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
     ends = list(accumulate(map(len, parts)))
     numbers = (ctypes.c_int32 * (ends[-1] if ends else 0))(*chain.from_iterable(parts))
     return numbers, (ctypes.c_int64 * len(ends))(*ends)
+
+
+class _Shared:
+    """What sentences ask, each different part once: words of a request are the same object for all its sentences."""
+
+    def __init__(self, asked: Sequence[Any]) -> None:
+        every = {id(part): part for part in asked}
+        self.parts = list(every.values())
+        number = {key: place for place, key in enumerate(every)}
+        self._part_of = [number[id(part)] for part in asked]
+
+    def arrays(self, made: Callable[[Any], Sequence[int]]) -> tuple[Any, Any, Any]:
+        """The numbers of all parts in one row, and where that of each sentence begins and ends."""
+        numbers, ends = _joined([made(part) for part in self.parts])
+        begins = [0, *ends][: len(self.parts)]
+        count = len(self._part_of)
+        return (
+            numbers,
+            (ctypes.c_int64 * count)(*(begins[part] for part in self._part_of)),
+            (ctypes.c_int64 * count)(*(ends[part] for part in self._part_of)),
+        )
+
+
+def _phrases(exclude: Sequence[Phrase]) -> list[int]:
+    """Each phrase behind its length."""
+    return [number for phrase in exclude for number in (len(phrase), *phrase)]
 
 
 def _cells(stops: Sequence[Stop | None]) -> Any:

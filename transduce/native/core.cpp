@@ -15,7 +15,7 @@ struct Engine {
   Rooms rooms;
 };
 
-struct Arrays {  // of a call; `ends` say where each sentence's part ends
+struct Arrays {  // of a call; `ends` say where each sentence's part ends, `begins` where one begins that several share
   int32_t count, stoppable;  // whether `stops` is there
   const int32_t* sources;
   const int64_t* source_ends;
@@ -23,8 +23,10 @@ struct Arrays {  // of a call; `ends` say where each sentence's part ends
   const int32_t* prefixes;
   const int64_t* prefix_ends;
   const int32_t* excluded;
+  const int64_t* excluded_begins;
   const int64_t* excluded_ends;
   const int32_t* included;
+  const int64_t* included_begins;
   const int64_t* included_ends;
   const uint64_t* keys;
   const int32_t* const* stops;  // of each sentence, where its caller may ask to have it stopped, or null
@@ -75,7 +77,7 @@ std::vector<Task> tasks_of(const Arrays& given, const Options& options, const Mo
   check_tokens(&options.eos, 1, model.target_vocabulary, "eos: outside the vocabulary");
   check_tokens(options.never, options.never_count, model.target_vocabulary, "forbid: a token outside the vocabulary");
   std::vector<Task> tasks;
-  int64_t source = 0, prefix = 0, excluded = 0, included = 0;
+  int64_t source = 0, prefix = 0;
   for (int32_t i = 0; i < given.count; i++) {
     Task task = {};
     int64_t length = given.source_ends[i] - source, forced = given.prefix_ends[i] - prefix;
@@ -87,20 +89,19 @@ std::vector<Task> tasks_of(const Arrays& given, const Options& options, const Mo
     task.longest = given.longest[i];
     task.prefix = given.prefixes + prefix;
     task.prefix_length = static_cast<int>(forced);
-    task.exclude = given.excluded + excluded;
-    task.exclude_size = given.excluded_ends[i] - excluded;
-    task.include = given.included + included;
-    task.include_size = given.included_ends[i] - included;
+    task.exclude = given.excluded + given.excluded_begins[i];
+    task.exclude_size = given.excluded_ends[i] - given.excluded_begins[i];
+    task.include = given.included + given.included_begins[i];
+    task.include_size = given.included_ends[i] - given.included_begins[i];
     task.key = given.keys[i];
     task.stop = given.stoppable ? given.stops[i] : nullptr;
     check_tokens(task.source, length, model.source_vocabulary, "source: a token outside the vocabulary");
     check_tokens(task.prefix, forced, model.target_vocabulary, "prefix: a token outside the vocabulary");
-    check_phrases(task.exclude, task.exclude_size, model.target_vocabulary);
+    if (i == 0 || task.exclude != tasks.back().exclude)
+      check_phrases(task.exclude, task.exclude_size, model.target_vocabulary);
     tasks.push_back(task);
     source = given.source_ends[i];
     prefix = given.prefix_ends[i];
-    excluded = given.excluded_ends[i];
-    included = given.included_ends[i];
   }
   return tasks;
 }

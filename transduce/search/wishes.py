@@ -106,7 +106,20 @@ def _spaced(word: str) -> bool:
 
 def _shortest(phrases: Sequence[Phrase]) -> list[Phrase]:
     """Those that hold no other one: the rest cannot occur where these do not."""
-    return [phrase for phrase in phrases if not any(other != phrase and holds(phrase, other) for other in phrases)]
+    phrases = [phrase for phrase in phrases if phrase]  # what normalization leaves nothing of cannot be looked for
+    every = set(phrases)
+    lengths: dict[int, set[int]] = {}  # of the phrases that begin with a token
+    for phrase in every:
+        lengths.setdefault(phrase[0], set()).add(len(phrase))
+
+    def free(phrase: Phrase) -> bool:
+        runs = ((begin, size) for begin, token in enumerate(phrase) for size in lengths.get(token, ()))
+        return not any(
+            size < len(phrase) and begin + size <= len(phrase) and phrase[begin : begin + size] in every
+            for begin, size in runs
+        )
+
+    return [phrase for phrase in phrases if free(phrase)]
 
 
 def holds(phrase: Phrase, part: Phrase) -> bool:

@@ -5,10 +5,13 @@ Both are counted from the texts before any of the work begins, and what is too m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transduce.server.failures import Refused
 from transduce.server.settings import Settings
 
 MOST_INCLUDED = 128  # tokens of words that must appear
+MOST_EXCLUDED = 1000  # characters of words that must not
 CELLS_A_TOKEN = 64  # attention weights that count as much as a token at the gate
 PASSES_ALIGNED = 2  # of the model over a sentence: to translate it, and to see where it looked
 PASSES_TAGGED = 3  # over a passage with tags: the same, and once more in stretches where the tags cannot be placed
@@ -50,6 +53,15 @@ def check_work(tokens: int, settings: Settings) -> int:
             "limit",
         )
     return tokens
+
+
+def check_excluded(words: Sequence[str]) -> None:
+    """Words that must not appear: each may be written in many ways, all of which are looked for at every step."""
+    characters = sum(map(len, words))
+    if characters > MOST_EXCLUDED:
+        raise Refused(
+            422, f"exclude: expected words of at most {MOST_EXCLUDED} characters in all, got {characters}", "limit"
+        )
 
 
 def check_cells(cells: int, settings: Settings, what: str = "the answer") -> int:

@@ -22,6 +22,7 @@ from transduce.errors import UserError
 from transduce.languages import name_of
 from transduce.server import pairs
 from transduce.server.answering import asker_of, check_insider, state_of, unless_gone
+from transduce.server.bounds import check_excluded
 from transduce.server.failures import Refused
 from transduce.server.libretranslate import check_texts
 from transduce.server.openapi import document
@@ -55,6 +56,7 @@ async def _translate(request: Request) -> Response:
     if given.n_best > state.settings.alternatives + 1:
         raise Refused(422, f"n_best: expected at most {state.settings.alternatives + 1}, got {given.n_best}", "limit")
     check_texts([given.prefix], state.settings)
+    check_excluded(given.exclude)
     _check_combination(given)
     asked = Asked(
         tuple(texts),
