@@ -112,6 +112,16 @@ def test_a_given_model_may_lack_padding_and_start() -> None:
         Tokenizer(raw_model(eos_id=-1))
 
 
+def test_a_model_whose_unknown_token_is_no_piece_is_refused() -> None:
+    """It had number -1, which no engine can forbid."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(raw_model())
+    proto.trainer_spec.unk_piece = proto.pieces[-1].piece
+    with pytest.raises(DataError, match="the unknown token or another special symbol lies outside the 100 pieces"):
+        Tokenizer(proto.SerializeToString())
+
+
 def test_symbols_of_the_user_stay_whole() -> None:
     tokenizer = train(symbols=("<2de>", "<a,b>")).source
     token = tokenizer.token("<2de>")

@@ -53,8 +53,17 @@ class Tokenizer:
             raise DataError(
                 f"{origin}: this model has no end symbol </s>; train it with --eos_id, or without --eos_id=-1"
             )
-        if any(index >= self.size for index in (self._processor.pad_id(), self._processor.bos_id())):
-            raise DataError(f"{origin}: the special symbols lie outside the {self.size} pieces; the file is damaged")
+        special = [
+            self._processor.pad_id(),
+            self._processor.bos_id(),
+            self._processor.eos_id(),
+            self._processor.unk_id(),
+        ]
+        if max(special) >= self.size or self._processor.unk_id() < 0:
+            raise DataError(
+                f"{origin}: the unknown token or another special symbol lies outside the {self.size} pieces; the file is"
+                " damaged"
+            )
 
     @classmethod
     def load(cls, path: str | Path, table: Table | None = None) -> Tokenizer:
