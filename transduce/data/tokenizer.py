@@ -61,8 +61,8 @@ class Tokenizer:
         ]
         if max(special) >= self.size or self._processor.unk_id() < 0:
             raise DataError(
-                f"{origin}: the unknown token or another special symbol lies outside the {self.size} pieces; the file is"
-                " damaged"
+                f"{origin}: the unknown token or another special symbol lies outside the {self.size} pieces; the file"
+                " is damaged"
             )
 
     @classmethod
