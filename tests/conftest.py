@@ -6,6 +6,7 @@ toy_server.py).
 
 import gc
 import os
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -20,13 +21,41 @@ hypothesis.settings.load_profile("transduce")
 
 pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server", "browsing"]
 
+# Files whose tests take longest, in that order: who begins with them has short ones left to share at the end.
+LONGEST = """test_demo test_readme test_compiled test_distributed test_kill test_learning test_annotated test_torchrun
+    test_exposure_bias test_parallel_learning test_distill test_benchmarks""".split()
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Coverage is traced in the quick tests alone: tracing takes half as much time again."""
+    """Coverage is traced in the quick tests alone: tracing takes half as much time again. Long tests come first."""
     if config.getoption("cov_source", None):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker("no_cover")
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = dealt(items, workers)
+
+
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Files with slow tests dealt out to the workers, each of which then gets its share of the others.
+
+    `--dist worksteal` gives each worker one part of the list, all of a size; who is done takes half of what another
+    has left, from the end. Files stay whole, for their fixtures.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    slow = [path for path, found in files.items() if any(item.get_closest_marker("slow") for item in found)]
+    slow.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
+    others = [item for path, found in files.items() if path not in slow for item in found]
+    parts: list[pytest.Item] = []
+    for worker in range(workers):
+        parts += [item for path in slow[worker::workers] for item in files[path]]
+        room = len(items) * (worker + 1) // workers - len(parts) if worker < workers - 1 else len(others)
+        parts += others[: max(0, room)]
+        del others[: max(0, room)]
+    return parts
 
 
 def pytest_collection_finish() -> None:
