@@ -22,13 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.comparison.compare import compare
+from transduce.comparison.compare import compare, told
 from transduce.comparison.plan import Plan, read_plan
 from transduce.comparison.results import CLAIM, score_variants, summarise
 from transduce.data.corpus import Corpus
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
+from transduce.evaluation.by_language import target_languages
 from transduce.evaluation.seeds import SeedScores, against_baseline
 from transduce.numbers import english, german
 
@@ -162,8 +163,10 @@ def train(folder: Path, seeds: int, steps: int) -> SeedScores:
     compared = compare(folder / "null.toml", output=folder / "out")
     if compared.results is None or compared.results.failed:
         sys.exit("the runs are not complete; the same command goes on")
-    _, references = Corpus.open(folder / "corpus").split("test").texts()
-    return score_variants(read_plan(folder / "null.toml"), folder / "out", {}, references)["same"]
+    plan, split = read_plan(folder / "null.toml"), Corpus.open(folder / "corpus").split("test")
+    _, references = split.texts()
+    targets = target_languages(references, split.tags(), *told(plan))
+    return score_variants(plan, folder / "out", {}, references, targets)["same"]
 
 
 def _prepare(folder: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from cli_runner import PROGRAM, Run, refused
 
 import transduce
+from transduce.numbers import chinese
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -341,6 +342,29 @@ def test_evaluate_files(texts: Path, run: Run) -> None:
     assert "good is better than bad by" in said
 
 
+def test_evaluate_finds_the_language_out_and_says_so(texts: Path, run: Run) -> None:
+    reference = [chinese(number) for number in range(100_000, 200_000, 7_919)]
+    Path("zh").write_text("".join(f"{line}\n" for line in reference), encoding="utf-8")
+    Path("made").write_text("".join(f"{line[:-1]}零\n" for line in reference), encoding="utf-8")
+    found, given = (
+        json.loads(run("evaluate", "zh", "made", "--json", *more).out) for more in ((), ("--language", "zh"))
+    )
+    assert found["qualities"] == given["qualities"]
+    assert found["qualities"][0]["value"] > 30
+    assert found["target"] == {"language": "zh", "tokenizer": "zh", "why": "by the script of the references"}
+    said = run("evaluate", "zh", "made").out.decode()
+    assert "\nBLEU tokenizer: zh (Chinese, by the script of the references)\n" in said
+    said = run("evaluate", "reference", "good").out.decode()
+    assert "\nBLEU tokenizer: 13a (no language was given or recognised)\n" in said
+    said = run("evaluate", "reference", "good", "--language", "sv").out.decode()
+    assert "\nBLEU tokenizer: 13a (Swedish, by the language that was given)\n" in said
+
+
+def test_evaluate_refuses_a_language_that_is_none(texts: Path, run: Run) -> None:
+    said = refused(run("evaluate", "reference", "good", "--language", "zz"))
+    assert "language: expected a code such as 'de' or 'zh-CN', got 'zz', which is none of ISO 639 (near it: " in said
+
+
 def test_evaluate_as_json_with_moses(texts: Path, run: Run) -> None:
     ran = run("evaluate", "reference", "good", "--moses", "--language", "en", "-lc", "--json", "--other", "bad")
     found = json.loads(ran.out)
@@ -363,6 +387,10 @@ def test_evaluate_a_model(toy: Toy, run: Run, tmp_path: Path) -> None:
     sources = source.read_text().split("\n")[:-1]
     assert (tmp_path / "out").read_text().split("\n")[:-1] == toy.translator(sources, to="de", beam=2)
     both = json.loads(run("evaluate", reference, toy.model, *options, "--other", toy.model).out)
+    assert both["searches"] == {str(toy.model): "beam 2"}
+    assert both["target"] == {"language": "de", "tokenizer": "13a", "why": "by the tag <2de>"}
+    said = run("evaluate", reference, toy.model, *options[:4], "--beam", "1").out.decode()
+    assert f"translated by {toy.model} with beam 1\n" in said
     assert [one["value"] for one in both["qualities"]] == [one["value"] for one in found["qualities"]]
     assert "no-such-file: cannot be read" in refused(
         run("evaluate", reference, toy.model, *options, "--other", "no-such-file")

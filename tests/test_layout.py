@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "errors": "",
     "forking": "",
     "untrusted": "",
-    "languages": "",
     "frequent_words": "",
+    "language_codes": "",
+    "languages": "errors language_codes",
     "detection": "forking frequent_words languages",
     "numbers": "",
     "progress": "",
@@ -41,7 +42,7 @@ MAY_IMPORT = {
     "alignment": "errors data",
     "per_text": "errors",
     "extras": "errors",
-    "model_folder": "errors untrusted durable config search.choice",
+    "model_folder": "errors untrusted durable config languages search.choice",
     "directions": "errors untrusted extras languages detection data.tokenizer model_folder",
     "translation": "alignment search.hypothesis search.wishes",
     "capitals": "data.tokenizer search.wishes translation",
@@ -50,14 +51,14 @@ MAY_IMPORT = {
     "plot": "errors progress evaluation.measures",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors untrusted progress durable config data model search objectives evaluation engines translator"
-    " experiment launch model_folder",
+    " experiment languages launch model_folder",
     "loading": "errors extras data model_folder translation translator search.ensemble search.fit engines"
     " native.raising training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors durable config data.lines progress translation translator search.choice",
-    "comparison": "errors progress durable config overrides data evaluation engines experiment loading model_folder"
-    " plot search.wishes training translator",
+    "comparison": "errors progress durable config overrides data evaluation engines experiment languages loading"
+    " model_folder plot search.wishes training translator",
     "exchange": "errors untrusted extras config data model model_folder search experiment training.run_folder"
     " training.weights",
     "gathering": "errors progress durable data",
@@ -71,7 +72,7 @@ MAY_IMPORT = {
     "demo": "errors config data numbers experiment loading tour training.loop translator",
     "cli": "errors extras config conversion data directions evaluation exchange experiment languages loading"
     " model_folder output plot comparison demo distillation inspection tour training translator pipelines progress"
-    " server lab",
+    " search.choice server lab",
     "__main__": "errors durable extras launch cli",
 }
 NO_TORCH = (

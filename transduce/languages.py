@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
+
+from transduce.errors import ConfigError
+from transduce.language_codes import CODES, TWO_LETTERS
 
 CODE = r"[a-z]{2,3}(?:-[A-Z][a-z]{3}|-[A-Z]{2}|-[0-9]{3})*"
 _PAIR = re.compile(rf"({CODE})-({CODE})")
@@ -35,6 +39,25 @@ def name_of(code: str, interface: str = "en") -> str:
         return code
     name = _KNOWN[base][interface == "zh"]
     return f"{name} ({rest})" if rest else name
+
+
+def is_language(code: str) -> bool:
+    """Whether a code, or what stands before its first hyphen, is one of ISO 639."""
+    return base_of(code.replace("_", "-")) in CODES
+
+
+def check_language(code: str) -> None:
+    """Refuse what is no code of a language; "" stands for one that is not known."""
+    if not code or (is_language(code) and code.isascii()):
+        return
+    base = base_of(code.replace("_", "-"))
+    named = [known for known, (english, chinese) in _KNOWN.items() if base in (english.lower(), chinese)]
+    near = named or difflib.get_close_matches(base, TWO_LETTERS, n=3, cutoff=0.5)
+    meant = f" (near it: {', '.join(sorted(near))})" if near else ""
+    raise ConfigError(
+        f"language: expected a code such as 'de' or 'zh-CN', got {code!r}, which is none of ISO 639{meant};"
+        f" {', '.join(WITHOUT_SPACES)} have tokenizers of their own, all others sacreBLEU's standard"
+    )
 
 
 def base_of(code: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from transduce import config as configs
 from transduce.durable import write_text
 from transduce.errors import RunError, UserError
+from transduce.languages import is_language
 from transduce.search.choice import Chosen
 from transduce.untrusted import read_json
 
@@ -99,6 +100,13 @@ def shipped(word: str = "") -> Path:
             " converted model, or train a small one with `transduce demo` (it will be in runs/demo/model)"
         )
     return SHIPPED
+
+
+def read_validation_language(folder: Path) -> str:
+    """`validation.language` of a run's config; "" where it has none, or a value that would be refused."""
+    validation = configs.read_toml(folder / CONFIG).get("validation")
+    found = validation.get("language") if isinstance(validation, dict) else None
+    return found if isinstance(found, str) and is_language(found) else ""
 
 
 def read_search(folder: Path, trust: bool) -> Any:

@@ -20,11 +20,21 @@ from transduce.comparison.history import Trained, has_ended, last_reported, read
 from transduce.comparison.measure import Measured, Speed
 from transduce.comparison.pictures import draw_pictures
 from transduce.comparison.plan import Plan, PlannedRun
-from transduce.comparison.results import Figure, Results, RunResult, compare_with_baseline, figure, summarise
+from transduce.comparison.results import (
+    Figure,
+    Results,
+    RunResult,
+    compare_with_baseline,
+    figure,
+    score_variants,
+    summarise,
+)
 from transduce.comparison.table import as_csv, as_markdown, length_cells, render, table_cells
 from transduce.errors import UserError
+from transduce.evaluation.by_language import bleu_by_language, bleu_of_targets, target_languages
 from transduce.evaluation.length import LengthRow
 from transduce.experiment import Config
+from transduce.numbers import chinese, german
 
 TRAIN = [
     {"kind": "train", "step": 10, "loss": 5.0, "tokens_per_second": 10.0, "seconds": 20.0, "memory": 1 << 30},
@@ -157,7 +167,7 @@ def test_one_seed_gets_no_test_and_no_star(tmp_path: Path) -> None:
     references = [" ".join(chooser.choices("abcdefgh", k=8)) for _ in range(60)]
     texts = {"base": [" ".join(["x", *text.split()[1:5], "y"]) for text in references], "good": references}
     plan = planned(tmp_path, {(name, 1): lines for name, lines in texts.items()})
-    p_values = compare_with_baseline(plan, tmp_path, {}, references)
+    p_values = compare_with_baseline(plan, tmp_path, {}, references, target_languages(references))
     made = [RunResult(name, 1, "", 1, trained(20.0), measured(21.0, 30.0, 10.0)) for name in texts]
     text = as_markdown(summarise(plan, made, "test", p_values))
     assert p_values == {}
@@ -237,11 +247,42 @@ def test_p_values_are_of_the_good_runs_against_the_baseline(tmp_path: Path) -> N
     texts |= {("same", 1): other, ("same", 2): spoiled, ("single", 1): references}
     plan = planned(tmp_path, texts)
     plan = replace(plan, runs=(*plan.runs, PlannedRun("single", 2, Config())))
-    found = compare_with_baseline(plan, tmp_path, {"single, seed 2": "failed"}, references)
+    found = compare_with_baseline(
+        plan, tmp_path, {"single, seed 2": "failed"}, references, target_languages(references)
+    )
     assert set(found) == {"good", "same"}
     assert found["good"] == pytest.approx(0.1, abs=0.01)  # two seeds: clear as it is, not enough for a claim
     assert found["same"] == 1.0
-    assert compare_with_baseline(plan, tmp_path, {"single, seed 2": "", "base, seed 1": "failed"}, references) == {}
+    assert (
+        compare_with_baseline(
+            plan, tmp_path, {"single, seed 2": "", "base, seed 1": "failed"}, references, target_languages(references)
+        )
+        == {}
+    )
+
+
+def test_chinese_is_tested_by_its_own_tokenizer(tmp_path: Path) -> None:
+    """By sacreBLEU's standard tokenizer a sentence is one word, and all variants are worth 0."""
+    references = [chinese(number) for number in range(100_000, 200_000, 2_003)]
+    nearly = [f"{text[:-1]}零" for text in references]
+    plan = planned(tmp_path, {("base", 1): nearly, ("base", 2): nearly, ("good", 1): references, ("good", 2): nearly})
+    targets = target_languages(references)
+    scores = score_variants(plan, tmp_path, {}, references, targets)
+    assert scores["base"].whole[0] == pytest.approx(bleu_of_targets(nearly, references, targets).mean)
+    assert 30 < scores["base"].whole[0] < scores["good"].whole[0] == pytest.approx(100)
+    text = as_markdown(summarise(plan, [], "test", {}, targets))
+    assert "BLEU tokenizer: zh (Chinese, by the script of the references)." in text
+
+
+def test_of_several_languages_the_mean_is_tested(tmp_path: Path) -> None:
+    german_texts = [f"{german(number)} und {german(number + 1)} und drei" for number in range(1_000, 1_040)]
+    references = [*german_texts, *map(chinese, range(100_000, 100_040))]
+    made = [text.replace("drei", "vier") for text in references]
+    tags = ["<2de>"] * 40 + ["<2zh>"] * 40
+    plan = planned(tmp_path, {("base", 1): made, ("base", 2): references})
+    scores = score_variants(plan, tmp_path, {}, references, target_languages(references, tags))["base"]
+    assert scores.whole == pytest.approx([bleu_by_language(made, references, tags).mean, 100.0])
+    assert scores.redrawn[:, 1] == pytest.approx(100.0)
 
 
 @pytest.mark.slow
@@ -257,7 +298,7 @@ def test_equal_variants_are_seldom_starred(tmp_path: Path) -> None:
     for table in range(tables):
         folder = tmp_path / str(table)
         plan = planned(folder, {run: translated() for run in itertools.product(("base", "same"), (1, 2, 3))})
-        p_values = compare_with_baseline(plan, folder, {}, references)
+        p_values = compare_with_baseline(plan, folder, {}, references, target_languages(references))
         assert p_values.keys() == {"same"}
         starred += "*" in table_cells(summarise(plan, [], "test", p_values))[2][2]
     assert starred <= 0.07 * tables

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sacrebleu
 
-from transduce.evaluation.by_language import bleu_by_language, target_languages, unspaced_language
+from transduce.evaluation.by_language import (
+    Target,
+    Told,
+    bleu_by_language,
+    in_words,
+    target_languages,
+    unspaced_language,
+)
+from transduce.evaluation.length import by_length
 from transduce.evaluation.report import evaluate
+from transduce.evaluation.significance import compare
 from transduce.numbers import chinese, english, german
 
 NUMBERS = range(100_000, 200_000, 7_919)
@@ -37,10 +48,49 @@ def test_of_several_languages_it_is_the_mean_of_what_each_has() -> None:
 
 def test_the_setting_goes_before_tags_and_tags_before_the_script() -> None:
     texts, tags = [*GERMAN[:2], *CHINESE[:2]], ["<2de>", "<2de>", "<2zh>", "<2zh>"]
-    assert target_languages(texts, tags, "ja") == {"ja": [0, 1, 2, 3]}
-    assert target_languages(texts, tags) == {"de": [0, 1], "zh": [2, 3]}
-    assert target_languages(texts, ["<2de>"] * 4) == {"de": [0, 1, 2, 3]}
-    assert target_languages(texts, ["<2copy>", "", "<2back>", "<2back>"]) == {"": [0, 1], "zh": [2, 3]}
+
+    def told(tags: list[str], *by: Told) -> dict[str, tuple[int, ...]]:
+        return {one.language: one.texts for one in target_languages(texts, tags, *by)}
+
+    assert told(tags, Told("", "--language"), Told("ja", "config")) == {"ja": (0, 1, 2, 3)}
+    assert told(tags, Told("", "--language")) == {"de": (0, 1), "zh": (2, 3)}
+    assert told(["<2de>"] * 4) == {"de": (0, 1, 2, 3)}
+    assert told(["<2copy>", "", "<2xx>", "<2xx>"]) == {"": (0, 1), "zh": (2, 3)}  # xx is no language
+
+
+def test_it_says_which_tokenizer_was_taken_and_why() -> None:
+    tags = ["<2de>"] * len(GERMAN) + [""] * len(CHINESE)
+    found = target_languages([*GERMAN, *CHINESE], tags)
+    script = "zh (Chinese, by the script of the references)"
+    assert in_words(found) == f"BLEU tokenizer: 13a (German, by the tag <2de>); {script}"
+    (given,) = target_languages(CHINESE, (), Told("zh-Hant", "--language"))
+    assert given.text == "zh (Chinese (Hant), by --language)"
+    (unknown,) = target_languages(GERMAN)
+    assert unknown.text == "13a (no language was given or recognised)"
+
+
+def test_without_a_language_everything_of_evaluate_is_measured_as_with_it() -> None:
+    """By sacreBLEU's standard tokenizer all of it would be 0."""
+    sources = [english(number) for number in NUMBERS]
+    found = evaluate(sources, NEARLY, CHINESE, other=CHINESE)
+    given = evaluate(sources, NEARLY, CHINESE, "zh", other=CHINESE)
+    assert found.target == Target("zh", tuple(range(len(CHINESE))), "by the script of the references")
+    assert replace(found, target=given.target) == given
+    assert found.qualities[0].value > 30
+    assert by_length(sources, NEARLY, CHINESE) == list(given.lengths)
+    assert compare(CHINESE, NEARLY, CHINESE, ("the other", "this system")) == list(given.verdicts)
+    assert evaluate(None, NEARLY, [CHINESE, CHINESE]).target.tokenizer == "zh"  # several references
+    assert evaluate(None, NEARLY, CHINESE, tag="<2de>").target.tokenizer == "13a"
+    assert evaluate(None, GERMAN, GERMAN, told=[Told("", "x"), Told("th", "config")]).target.why == "by config"
+
+
+def test_quality_by_length_is_the_mean_over_languages() -> None:
+    texts, wrong = [*GERMAN, *CHINESE], [*WRONG, *NEARLY]
+    tags = ["<2de>"] * len(GERMAN) + ["<2zh>"] * len(CHINESE)
+    (row,) = by_length(["a b"] * len(texts), wrong, texts, targets=target_languages(texts, tags))
+    assert row.bleu == pytest.approx(bleu_by_language(wrong, texts, tags).mean)
+    (row,) = by_length(["a b"] * len(texts), texts, texts, targets=target_languages(texts, tags))
+    assert (row.bleu, row.length_ratio) == (pytest.approx(100), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 import pytest
 import sacrebleu
 
-from transduce.errors import DataError, UserError
+from transduce.errors import ConfigError, DataError, UserError
 from transduce.evaluation.metrics import bleu, chrf, moses, published_bleu, reference_streams, ter, tokenizer_for
 
 HYPOTHESES = ["The cat sat on the mat.", "A dog runs in the park today.", "two men are Playing football outside"]
@@ -63,8 +63,21 @@ def test_japanese_depends_on_mecab(monkeypatch: pytest.MonkeyPatch, installed: b
 
 
 def test_the_name_of_a_language_is_no_code() -> None:
-    with pytest.raises(DataError, match="language: expected a code such as 'de' or 'zh-CN', got 'chinese'"):
+    expected = "language: expected a code such as 'de' or 'zh-CN', got 'chinese', which is none of ISO 639 .near it: zh"
+    with pytest.raises(ConfigError, match=expected):
         tokenizer_for("chinese")
+
+
+def test_a_code_that_no_language_has_is_refused_with_those_near_it() -> None:
+    with pytest.raises(ConfigError, match=r"got 'zz', which is none of ISO 639 \(near it: .*zh.*; zh, ja, th"):
+        tokenizer_for("zz")
+    with pytest.raises(ConfigError, match="got 'd-e'"):
+        tokenizer_for("d-e")
+    for code in ("sv", "nb", "yo", "deu", "acm", "sv-SE", "pt_BR", "FR"):
+        assert tokenizer_for(code) == "13a"
+    for code in ("zho", "zho_Hant", "chi", "cmn", "yue", "ZH-tw"):
+        assert tokenizer_for(code) == "zh"
+    assert tokenizer_for("tha") == tokenizer_for("khm") == "char"
 
 
 def test_chinese_is_measured_by_characters() -> None:

@@ -86,7 +86,7 @@ def test_of_translations() -> None:
     bad = [with_errors(texts, 0.4, seed) for seed in (3, 6)]
     close = [with_errors(texts, 0.12, seed) for seed in (7, 8, 9)]
     variants = {"good": good, "bad": bad, "again": good, "close": close, "turned": close[::-1], "one": good[:1]}
-    scored = {name: score_seeds(runs, texts, BLEU(), samples=100) for name, runs in variants.items()}
+    scored = {name: score_seeds(runs, texts, [(BLEU(), [*range(80)])], samples=100) for name, runs in variants.items()}
     found = against_baseline(scored, "good")
     assert list(found) == ["bad", "again", "close", "turned"]  # one seed is no test
     assert found["bad"] < 0.05
@@ -94,7 +94,7 @@ def test_of_translations() -> None:
     assert found["close"] == pytest.approx(found["turned"])
     assert found["close"] == pytest.approx(against_baseline(scored, "close")["good"])
     assert against_baseline(scored, "one") == against_baseline(scored, "missing") == {}
-    whole = score_seeds(good, texts, BLEU(), samples=10).whole
+    whole = score_seeds(good, texts, [(BLEU(), [*range(80)])], samples=10).whole
     assert whole == pytest.approx([BLEU().corpus_score(one, [texts]).score for one in good])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -33,6 +34,10 @@ from transduce.cli.arguments import (
 from transduce.cli.opening import Opening, opens_models
 from transduce.errors import UserError
 from transduce.extras import needed_by
+
+if TYPE_CHECKING:
+    from transduce.evaluation.by_language import Told
+    from transduce.evaluation.report import Evaluation
 
 
 @opens_models
@@ -156,7 +161,7 @@ def evaluate(
     hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
     other: Annotated[Path | None, typer.Option(help="Those of a second system, or its model, to compare with.")] = None,
-    language: Annotated[str, typer.Option(help="Target language: picks sacreBLEU's tokenizer, as for zh.")] = "",
+    language: Annotated[str, typer.Option(help="Target language, for sacreBLEU's tokenizer; default: found out.")] = "",
     lowercase: Annotated[bool, typer.Option("--lowercase", "-lc", help="Ignore case.")] = False,
     moses: MosesBLEU = False,
     errors: ErrorRates = False,
@@ -180,27 +185,35 @@ def evaluate(
     """
     with needed_by("measuring translations", extra="evaluate"):
         from transduce.evaluation.report import evaluate as run
+    from transduce.languages import check_language
     from transduce.output import read_lines, read_manifest, written
 
+    check_language(language)  # before any translating
     heard = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = heard.targets if heard else list(read_lines(reference))
     sources = list(read_lines(source)) if source else heard.sources if heard else None
-    how = (opening, sources, beam, to)
-    # What is read comes first: a name that is mistyped costs no translating.
-    others = list(read_lines(other)) if other and not other.is_dir() else None
-    if hypothesis.is_dir():
-        hypotheses = _translated([hypothesis, *(ensemble or [])], *how)
-        if output is not None:
-            with written(output) as file:
-                file.writelines(f"{line}\n" for line in hypotheses)
-    else:
-        hypotheses = list(read_lines(hypothesis))
-    if other and other.is_dir():
-        others = _translated([other], *how)
-    names = (str(hypothesis), str(other))
-    texts = None if heard else sources  # paths have no length that matters
-    errors = errors or heard is not None
-    result = run(texts, hypotheses, references, language, lowercase, moses, others, names=names, errors=errors)
+    systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, beam, to)
+    if output is not None and systems[0].search:
+        with written(output) as file:
+            file.writelines(f"{line}\n" for line in systems[0].lines)
+    result = run(
+        None if heard else sources,  # paths have no length that matters
+        systems[0].lines,
+        references,
+        language,
+        lowercase,
+        moses,
+        systems[1].lines if other else None,
+        names=(str(hypothesis), str(other)),
+        errors=errors or heard is not None,
+        tag=f"<2{to}>" if to else "",
+        told=_told([one for one in (hypothesis, other) if one and one.is_dir()]),
+        searches={one.name: one.search for one in systems if one.search},
+    )
+    _show(result, json_lines)
+
+
+def _show(result: Evaluation, json_lines: bool) -> None:
     if json_lines:
         print(json.dumps(result.as_dict()))
     else:
@@ -209,13 +222,47 @@ def evaluate(
         result.render(Console(soft_wrap=True))
 
 
-def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> list[str]:
+@dataclass(frozen=True)
+class _System:
+    """Translations to measure, and the `search` that made them where a model did so just now."""
+
+    name: str
+    lines: list[str]
+    search: str = ""
+
+
+def _systems(
+    folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, beam: int, to: str
+) -> list[_System]:
+    """The translations of a file, a model or an ensemble, and of the other system if there is one."""
+    from transduce.output import read_lines
+
+    asked = [folders, [other]] if other else [folders]
+    # What is read comes first: a name that is mistyped costs no translating.
+    read = [None if names[0].is_dir() else list(read_lines(names[0])) for names in asked]
+    return [
+        _translated(names, opening, sources, beam, to) if lines is None else _System(str(names[0]), lines)
+        for names, lines in zip(asked, read, strict=True)
+    ]
+
+
+def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
     """What a model, or an ensemble, makes of the sources."""
     from transduce.output import with_progress
+    from transduce.search.choice import named
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
     translator = opening.load(folders)
     stream = translator.stream(sources, beam=beam, to=to)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
-    return [translation.text for translation in shown]
+    lines = [translation.text for translation in shown]
+    return _System(str(folders[0]), lines, named(translator.choose_search(beam)))
+
+
+def _told(models: list[Path]) -> list[Told]:
+    """The target languages that the configs of models name."""
+    from transduce.evaluation.by_language import Told
+    from transduce.model_folder import read_validation_language
+
+    return [Told(read_validation_language(one), f"validation.language of {one}") for one in models]

@@ -25,6 +25,7 @@ from transduce.comparison.table import as_csv, as_markdown
 from transduce.data.corpus import Corpus
 from transduce.durable import disk_errors, write_text
 from transduce.errors import ConfigError, DataError, UserError
+from transduce.evaluation.by_language import Told, target_languages
 from transduce.model_folder import CONFIG
 from transduce.training.lock import RunLock
 from transduce.training.run_folder import check_same, read_config
@@ -63,7 +64,8 @@ def run_plan(plan: Plan, output: Path, jobs: int = 0) -> Compared:
         trained = _train(plan, output, jobs)
         if trained.signal:
             return Compared(None, trained.signal)
-        measured = _measure([run for run in plan.runs if run.label not in trained.failures], output, plan.language)
+        language = next((one.language for one in told(plan) if one.language), "")
+        measured = _measure([run for run in plan.runs if run.label not in trained.failures], output, language)
         if measured.signal:
             return Compared(None, measured.signal)
         results = _collect(plan, output, {**trained.failures, **measured.failures})
@@ -202,10 +204,17 @@ def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
     return run_tasks("Measuring", "runs", tasks, jobs=1) if tasks else Ended({})
 
 
+def told(plan: Plan) -> tuple[Told, Told]:
+    """What may name the target language of a comparison, for all runs: its own setting, then its base's."""
+    return Told(plan.language, "language"), Told(plan.runs[0].config.validation.language, "validation.language")
+
+
 def _collect(plan: Plan, output: Path, failures: Mapping[str, str]) -> Results:
     first = plan.runs[0].config
     split = held_out(first)
-    _, references = Corpus.open(first.data.folder).split(split).texts()
+    held = Corpus.open(first.data.folder).split(split)
+    _, references = held.texts()
+    targets = target_languages(references, held.tags(), *told(plan))
     runs = [read_run(run, output, failures.get(run.label, ""), _jobs(run, output)) for run in plan.runs]
-    p_values = compare_with_baseline(plan, output, failures, references) if plan.baseline else {}
-    return summarise(plan, runs, split, p_values)
+    p_values = compare_with_baseline(plan, output, failures, references, targets) if plan.baseline else {}
+    return summarise(plan, runs, split, p_values, targets)

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from transduce import config as configs
 from transduce.data.corpus import Corpus, Split, file_digest
 from transduce.durable import write_text
+from transduce.evaluation.by_language import Told, bleu_of_targets, target_languages
 from transduce.evaluation.length import LengthRow, by_length
-from transduce.evaluation.metrics import bleu, chrf, tokenizer_for
+from transduce.evaluation.metrics import chrf
 from transduce.experiment import Config
 from transduce.model_folder import MODEL
 from transduce.search.wishes import NOTHING
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 BATCHED = 32  # sentences in the larger batch
 TIMED_SENTENCES = 64  # evenly from the whole text
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,10 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
     translator = load(run, str(device), trust=True, engine="torch")
     split = Corpus.open(config.data.folder).split(held_out(config))
     sources, references = split.to_translate()
-    tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
+    tags = split.tags()
     texts = translator(sources, to=tags)
-    quality = bleu(texts, references, tokenize=tokenizer_for(language))
+    targets = target_languages(references, tags, Told(language, "language"))
+    quality = bleu_of_targets(texts, references, targets)
     chosen = _timed_sentences(split)
 
     def wait() -> None:
@@ -113,10 +115,10 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
     measured = Measured(
         fingerprint=fingerprint(run, language),
         sentences=len(texts),
-        bleu=quality.value,
+        bleu=quality.mean,
         bleu_signature=quality.signature,
         chrf=chrf(texts, references).value,
-        lengths=tuple(by_length(split.texts()[0], texts, references, language)),
+        lengths=tuple(by_length(split.texts()[0], texts, references, targets=targets)),
         parameters=_parameters(translator),
         alone=_speed(translator, chosen, 1, wait),
         batched=_speed(translator, chosen, BATCHED, wait),

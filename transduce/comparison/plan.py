@@ -28,6 +28,7 @@ from typing import Any
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config
+from transduce.languages import check_language
 from transduce.overrides import combine, read_overrides
 
 _OWN = ("base", "seeds", "baseline", "language")  # keys of the command line that are the comparison's, not a run's
@@ -50,7 +51,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison file as it is written; `language` is the target's and picks sacreBLEU's tokenizer."""
+    """A comparison file as it is written; `language` is the target's and picks sacreBLEU's tokenizer.
+
+    Without it the base's `validation.language`, the tags of the texts or the script of the references tell.
+    """
 
     variant: tuple[Variant, ...]
     base: str = "base"
@@ -60,6 +64,7 @@ class Comparison:
     language: str = ""
 
     def __post_init__(self) -> None:
+        check_language(self.language)
         names = [variant.name for variant in self.variant]
         if not names:
             raise ConfigError("variant: expected at least one [[variant]], got none")

@@ -11,7 +11,8 @@ from pathlib import Path
 from transduce.comparison.history import Point, Trained, read_history
 from transduce.comparison.measure import Measured, read_measured, translations_file
 from transduce.comparison.plan import Plan, PlannedRun
-from transduce.evaluation.metrics import bleu_metric, tokenizer_for
+from transduce.evaluation.by_language import Target, in_words
+from transduce.evaluation.metrics import bleu_metric
 from transduce.evaluation.seeds import SeedScores, against_baseline, holm, score_seeds
 
 CLAIM = 0.05  # a difference with a smaller adjusted p-value is marked
@@ -69,13 +70,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole comparison: `split` is what quality was measured on."""
+    """A whole comparison: `split` is what quality was measured on, `tokenizer` BLEU's and how it was told."""
 
     name: str
     baseline: str
     split: str
     sentences: int
     signature: str
+    tokenizer: str
     device: str
     side_by_side: bool
     rows: tuple[Row, ...]
@@ -136,7 +138,9 @@ def read_run(run: PlannedRun, output: Path, failure: str, side_by_side: int) -> 
     return RunResult(run.variant, run.seed, "", side_by_side, trained, measured)
 
 
-def summarise(plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mapping[str, float]) -> Results:
+def summarise(
+    plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mapping[str, float], targets: Sequence[Target] = ()
+) -> Results:
     """Rows in the order of the plan."""
     adjusted = holm(p_values)
     measured = [run.measured for run in runs if run.measured]
@@ -156,6 +160,7 @@ def summarise(plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mappi
         split=split,
         sentences=measured[0].sentences if measured else 0,
         signature=measured[0].bleu_signature if measured else "",
+        tokenizer=in_words(targets) if targets else "",
         device=measured[0].device if measured else "",
         side_by_side=any(run.side_by_side > 1 for run in runs),
         rows=rows,
@@ -193,17 +198,17 @@ def mean_curve(runs: Sequence[RunResult]) -> tuple[Point, ...]:
 
 
 def compare_with_baseline(
-    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str]
+    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str], targets: Sequence[Target]
 ) -> dict[str, float]:
     """The p-value of each variant's mean BLEU against the baseline's, over the seeds that ended well.
 
     A variant is left out where it or the baseline has one such seed: training noise cannot be told from a difference.
     """
-    return against_baseline(score_variants(plan, output, failures, references), plan.baseline)
+    return against_baseline(score_variants(plan, output, failures, references, targets), plan.baseline)
 
 
 def score_variants(
-    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str]
+    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str], targets: Sequence[Target]
 ) -> dict[str, SeedScores]:
     """BLEU of each variant that has several seeds that ended well, from the translations beside their runs."""
     translations: dict[str, list[list[str]]] = {}
@@ -211,5 +216,5 @@ def score_variants(
         if run.label not in failures:
             text = translations_file(run.beside(output, "measured.json")).read_bytes().decode()
             translations.setdefault(run.variant, []).append(text.split("\n")[:-1])
-    metric = bleu_metric(tokenize=tokenizer_for(plan.language))
-    return {name: score_seeds(texts, references, metric) for name, texts in translations.items() if len(texts) > 1}
+    parts = [(bleu_metric(tokenize=target.tokenizer), list(target.texts)) for target in targets]
+    return {name: score_seeds(texts, references, parts) for name, texts in translations.items() if len(texts) > 1}

@@ -89,6 +89,8 @@ def notes(results: Results) -> Iterator[str]:
             f"Measured on the {results.split} split ({results.sentences:,} sentences) with each run's own search, on"
             f" {results.device}; mean ± standard deviation over seeds. BLEU: {results.signature}"
         )
+    if results.tokenizer:
+        yield f"{results.tokenizer}."
     yield from _tested(results)
     if results.side_by_side:
         yield "Training tokens/s and time were measured with several runs side by side, decoding one run at a time."

@@ -80,6 +80,10 @@ class Split:
     def __len__(self) -> int:
         return self.spans[-1].stop if self.spans else 0
 
+    def tags(self) -> list[str]:
+        """The tag of each pair, such as `<2de>`; "" where its sources have none."""
+        return [span.tag for span in self.spans for _ in range(span.start, span.stop)]
+
     @cached_property
     def source_lengths(self) -> npt.NDArray[np.int32]:
         """Tokens of each source, its tag included, or its frames."""

@@ -17,11 +17,13 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from transduce.errors import DataError, UserError
+from transduce.languages import check_language
 
 # Either one reference per hypothesis, or several translations of the whole text, each as long as the hypotheses.
 References = Sequence[str] | Sequence[Sequence[str]]
 
 CHINESE = ("zh", "cmn", "yue")
+_SHORTER = {"zho": "zh", "chi": "zh", "jpn": "ja", "tha": "th", "lao": "lo", "mya": "my", "bur": "my", "khm": "km"}
 UNSPACED = (*CHINESE, "ja", "th", "lo", "km", "my")  # written without spaces between words
 
 
@@ -35,8 +37,9 @@ class Quality:
 
 
 def base_language(language: str) -> str:
-    """'zh' for 'zh', 'zh-CN', 'zh_TW' and 'ZH'."""
-    return language.replace("_", "-").split("-")[0].lower()
+    """'zh' for 'zh', 'zh-CN', 'zh_TW', 'ZH', and 'zho_Hant', as corpora of three-letter codes have it."""
+    base = language.replace("_", "-").split("-")[0].lower()
+    return _SHORTER.get(base, base)
 
 
 def tokenizer_for(language: str) -> str:
@@ -44,9 +47,8 @@ def tokenizer_for(language: str) -> str:
 
     Japanese gets MeCab where it is installed (`pip install 'sacrebleu[ja]'`) and single characters elsewhere.
     """
+    check_language(language)
     base = base_language(language)
-    if len(base) not in (0, 2, 3) or not base.isascii():
-        raise DataError(f"language: expected a code such as 'de' or 'zh-CN', got {language!r}")
     if base in CHINESE:
         return "zh"
     if base == "ja" and importlib.util.find_spec("MeCab") and importlib.util.find_spec("ipadic"):

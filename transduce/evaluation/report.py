@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from rich import box
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from transduce.evaluation.by_language import Target, Told, in_words, target_languages
 from transduce.evaluation.error_rate import error_rates
 from transduce.evaluation.length import LengthRow, by_length
 from transduce.evaluation.metrics import (
@@ -26,7 +27,6 @@ from transduce.evaluation.metrics import (
     published_bleu,
     reference_streams,
     ter_metric,
-    tokenizer_for,
 )
 from transduce.evaluation.significance import Verdict, compare
 from transduce.progress import Progress
@@ -34,22 +34,33 @@ from transduce.progress import Progress
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One system's quality; `verdicts` is empty unless it was compared with another, `lengths` without sources."""
+    """One system's quality; `verdicts` is empty unless it was compared with another, `lengths` without sources.
+
+    `target` is the target language, with BLEU's tokenizer and how the language was told. `searches` are those that made
+    the translations, by system, where that is known.
+    """
 
     sentences: int
     qualities: tuple[Quality, ...]
     lengths: tuple[LengthRow, ...]
     length_unit: str
     verdicts: tuple[Verdict, ...]
+    target: Target
+    searches: dict[str, str]
 
     def as_dict(self) -> dict[str, object]:
         """Plain values only, for JSON."""
-        return asdict(self)
+        target = {"language": self.target.language, "tokenizer": self.target.tokenizer, "why": self.target.why}
+        return asdict(self) | {"target": target}
 
     def render(self, console: Console) -> None:
         """Print all of it: ruled tables on a terminal, aligned columns elsewhere; signatures unbroken, to be copied."""
-        console.print(f"{self.sentences:,} sentences\n", highlight=False)
+        console.print(f"{self.sentences:,} sentences", highlight=False)
+        for system, search in self.searches.items():
+            console.print(Text(f"translated by {system} with {search}"), soft_wrap=True)
+        console.print()
         console.print(self._quality_table(console))
+        console.print(in_words([self.target]), soft_wrap=True, highlight=False, markup=False)
         for quality in self.qualities:
             console.print(Text(f"{quality.name}: {quality.signature}", style="dim"), soft_wrap=True)
         if self.lengths:
@@ -97,14 +108,21 @@ def evaluate(
     source_language: str = "",
     names: tuple[str, str] = ("this system", "the other"),
     errors: bool = False,
+    tag: str = "",
+    told: Sequence[Told] = (),
+    searches: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """BLEU, chrF and TER of `hypotheses`; with `sources` also by length; with `other` a comparison of two systems.
 
-    `language` is the target's and picks the tokenizer; `moses` adds BLEU as older papers measured it, `errors` the
-    error rates of transcripts.
+    `language` is the target's and picks the tokenizer. Where it is not given, `told` by something else, then the `tag`
+    of all texts, then the script of the references tell it, as in validation. `moses` adds BLEU as older papers
+    measured it, `errors` the error rates of transcripts. `searches` names what made the translations of each system.
     """
+    lines = ["\n".join(texts) for texts in zip(*reference_streams(hypotheses, references), strict=True)]
+    (target,) = target_languages(lines, [tag] * len(lines), Told(language, "the language that was given"), *told)
+    language = target.language
     by_characters = base_language(source_language) in UNSPACED
-    metrics = (bleu_metric(lowercase, tokenizer_for(language)), chrf_metric(lowercase), ter_metric(language))
+    metrics = (bleu_metric(lowercase, target.tokenizer), chrf_metric(lowercase), ter_metric(language))
     lengths: list[LengthRow] = []
     verdicts: list[Verdict] = []
     with Progress("Measuring", total=len(metrics) + moses + (sources is not None), unit="metrics") as progress:
@@ -124,4 +142,6 @@ def evaluate(
     if other is not None:  # the other system first: it is the baseline
         verdicts = compare(other, hypotheses, references, (names[1], names[0]), language, lowercase)
     unit = "characters" if by_characters else "words"
-    return Evaluation(len(hypotheses), tuple(qualities), tuple(lengths), unit, tuple(verdicts))
+    return Evaluation(
+        len(hypotheses), tuple(qualities), tuple(lengths), unit, tuple(verdicts), target, dict(searches or {})
+    )

@@ -35,6 +35,8 @@ from transduce.evaluation.metrics import reference_streams
 SAMPLES = 1000  # draws of sentences
 _TINY = 1e-300
 
+Part = tuple[Metric, list[int]]  # sentences of a text, by number, and what they are measured by
+
 
 @dataclass(frozen=True)
 class SeedScores:
@@ -51,21 +53,34 @@ class SeedScores:
 def score_seeds(
     translations: Sequence[Sequence[str]],
     references: Sequence[str],
-    metric: Metric,
+    parts: Sequence[Part],
     samples: int = SAMPLES,
     seed: int = 12345,
 ) -> SeedScores:
-    """The scores of a variant whose seeds have translated one text, and on `samples` draws of its sentences."""
+    """The scores of a variant whose seeds have translated one text, and on `samples` draws of its sentences.
+
+    A score is the mean over `parts` of the text, such as those of each target language.
+    """
     generator, count = np.random.default_rng(seed), len(references)
     weights = np.ones((samples + 1, count))  # how often each sentence was drawn; the first row is the text itself
     for row in weights[1:]:
         row[:] = np.bincount(generator.integers(count, size=count), minlength=count)
     scores = np.empty((samples + 1, len(translations)))
     for number, texts in enumerate(translations):
-        statistics = metric._extract_corpus_statistics(texts, reference_streams(texts, references))
-        sums: NDArray[Any] = weights @ np.array(statistics, dtype=np.float64)  # (D + 1, K)
-        scores[:, number] = [metric._compute_score_from_stats(row).score for row in sums.tolist()]
+        reference_streams(texts, references)  # refuses what is not as long
+        scores[:, number] = np.mean([_part_scores(part, texts, references, weights) for part in parts], axis=0)
     return SeedScores(scores[0], scores[1:], count)
+
+
+def _part_scores(
+    part: Part, texts: Sequence[str], references: Sequence[str], weights: NDArray[np.float64]
+) -> list[float]:
+    """The score of one part of a text on each draw."""
+    metric, members = part
+    streams = [[references[n] for n in members]]
+    statistics = metric._extract_corpus_statistics([texts[n] for n in members], streams)
+    sums: NDArray[Any] = weights[:, members] @ np.array(statistics, dtype=np.float64)  # (D + 1, K)
+    return [metric._compute_score_from_stats(row).score for row in sums.tolist()]
 
 
 def difference_p_value(first: SeedScores, second: SeedScores) -> float | None:

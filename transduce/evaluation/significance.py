@@ -17,13 +17,13 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
 from transduce.errors import ConfigError, DataError
+from transduce.evaluation.by_language import Told, target_languages
 from transduce.evaluation.metrics import (
     References,
     bleu_metric,
     chrf_metric,
     reference_streams,
     ter_metric,
-    tokenizer_for,
 )
 from transduce.progress import Progress
 
@@ -92,7 +92,10 @@ def compare(
     samples: int = 1000,
     seed: int = 12345,
 ) -> list[Verdict]:
-    """Verdicts by BLEU, chrF and TER on two systems' translations of one text, the same for the same seed."""
+    """Verdicts by BLEU, chrF and TER on two systems' translations of one text, the same for the same seed.
+
+    Without a `language` the script of the references tells it.
+    """
     if len(first) != len(second):
         raise DataError(
             f"The two systems cannot be compared: {names[0]} has {len(first):,} lines, {names[1]} has {len(second):,}. "
@@ -101,7 +104,9 @@ def compare(
     if samples < 1 or seed < 1:  # sacreBLEU reads 0 as 'the default number' and as 'a random seed'
         raise ConfigError(f"samples is {samples} and seed is {seed}: both must be at least 1.")
     streams = reference_streams(first, references)
-    metrics = (bleu_metric(lowercase, tokenizer_for(language)), chrf_metric(lowercase), ter_metric(language))
+    lines = ["\n".join(texts) for texts in zip(*streams, strict=True)]
+    (target,) = target_languages(lines, (), Told(language, "the language that was given"))
+    metrics = (bleu_metric(lowercase, target.tokenizer), chrf_metric(lowercase), ter_metric(target.language))
     verdicts = []
     with Progress("Comparing", total=len(metrics), unit="metrics") as progress, _seeded(seed):
         for metric in metrics:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from transduce.config import kind_of
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 
@@ -15,3 +17,9 @@ class Chosen:
     """A search by itself, as a command line names it: `search={kind="sample",top_p=0.9}`."""
 
     search: SearchChoice = Beam()
+
+
+def named(search: Any) -> str:
+    """A search in a word or two, for people: `beam 4`, `greedy`, `mask_predict`."""
+    kind = kind_of(type(search))
+    return f"{kind} {search.size}" if isinstance(search, Beam) else kind

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from transduce.errors import ConfigError
 from transduce.evaluation.measures import MEASURES
+from transduce.languages import check_language
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
 
@@ -95,8 +95,7 @@ class Validation:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ConfigError(f"every: expected at least 1, got {self.every}")
-        if self.language and not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", self.language):
-            raise ConfigError(f"language: expected a code such as 'de' or 'zh-CN', got {self.language!r}")
+        check_language(self.language)
         for name in ("patience", "sentences", "samples"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")

@@ -106,7 +106,7 @@ def validate(
     split = corpus.split(config.data.valid)
     sources, references = split.to_translate()
     names, _ = split.texts()
-    tags = [span.tag for span in split.spans for _ in range(span.start, span.stop)]
+    tags = split.tags()
     chosen = spread(len(sources), wanted.sentences)
     read, names = [sources[n] for n in chosen], [names[n] for n in chosen]
     references, tags = [references[n] for n in chosen], [tags[n] for n in chosen]
