@@ -12,6 +12,7 @@ import toys
 
 from transduce import __version__
 from transduce.experiment import Config
+from transduce.search.settings import Greedy
 from transduce.training.card import Facts, card, with_other_weights
 
 CORPUS = {
@@ -60,6 +61,16 @@ def test_a_card() -> None:
     ):
         assert f"\n{line}\n" in text
     assert re.search(r"\n2 min 05 s on .+\. Weights: best by validation bleu, step 5,000\.\n", text)
+
+
+def test_a_card_names_the_search_of_its_scores() -> None:
+    """Greedy in validation, the model's own beam in `evaluate`: without a word they would seem to contradict."""
+    greedy = "Translated with greedy (`validation.search`)"
+    beam = "`transduce translate` and `transduce evaluate` use beam 4 (`search`)"
+    assert f"\n\n{greedy}; {beam}.\n" in card("mine", Config(), facts())
+    assert f"\n\n{greedy}.\n" in card("mine", Config(search=Greedy()), facts())
+    assert "Translated with" not in card("mine", Config(), facts(validation={}, signature=""))
+    assert "Translated with" not in with_other_weights(card("mine", Config(), facts()), "others")
 
 
 def test_a_card_without_validation_or_licence() -> None:

@@ -13,6 +13,7 @@ import torch
 from transduce import __version__
 from transduce.experiment import Config
 from transduce.progress import seconds_as_text
+from transduce.search.choice import named
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,23 @@ Prepared corpus: `{config.data.folder}`. Tokenizer: inside, in `tokenizer/`.
 | --- | --- |
 {scores or "| none | |"}
 
-{f"BLEU signature: `{facts.signature}`" if facts.signature else "Not validated."}
+{_how_measured(config, facts)}
 
 ## Licence
 
 {config.license or "Not stated. Set `license` in the config; mind the licences of the data."}
 """
+
+
+def _how_measured(config: Config, facts: Facts) -> str:
+    """BLEU's signature, and the search of these scores beside that which the model translates with."""
+    if not facts.signature:
+        return "Not validated."
+    text = f"BLEU signature: `{facts.signature}`\n\n"
+    text += f"Translated with {named(config.validation.search)} (`validation.search`)"
+    if named(config.search) != named(config.validation.search):
+        text += f"; `transduce translate` and `transduce evaluate` use {named(config.search)} (`search`)"
+    return f"{text}."
 
 
 def with_other_weights(text: str, weights: str) -> str:
