@@ -117,9 +117,10 @@ def test_the_better_ones_are_offered_and_the_card_says_which(
     assert f"Weights: {name}.\n" in (run / "README.md").read_text()
     both = {"raw_loss": raw["loss"], "ema_loss": averaged["loss"]}
     assert outcome.validation == {**(raw if raw_is_better else averaged), **both}
-    assert f"    loss of the raw weights {raw['loss']:.3f}, of their moving average {averaged['loss']:.3f};" in (
-        capfd.readouterr().err
-    )
+    kept = "the raw weights count" if raw_is_better else "the average counts"
+    judge = "BLEU" if raw["loss"] < averaged["loss"] else "loss"
+    losses = f"loss of the raw weights {raw['loss']:.3f}, of their moving average {averaged['loss']:.3f}"
+    assert f"    {losses}; {kept}, by {judge}\n" in capfd.readouterr().err
     assert toys.final(run).state["raw_best"] is raw_is_better
 
 

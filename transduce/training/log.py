@@ -105,16 +105,21 @@ class RunLog:
         if self._live is not None:
             self._live.update(self._task, completed=step)
 
-    def valid(self, step: int, values: dict[str, float], best: bool) -> None:
-        """A validation."""
+    def valid(self, step: int, values: dict[str, float], best: bool, raw: bool = False) -> None:
+        """A validation; with a moving average, whether the `raw` weights were the better ones, which then count."""
         self.record("valid", step, values)
         shown = {key: f"{measure.label} {values[key]:.2f}" for key, measure in MEASURES.items() if key in values}
         quality = "  ".join(text for key, text in shown.items() if key != "loss")
         self._quality = f"  {shown[self._metric]}" if self._metric in shown else ""
         self.say(f"step {step:,}  validation: loss {values['loss']:.3f}  {quality}{'  (best so far)' if best else ''}")
         if "ema_loss" in values:
-            raw, averaged = (f"{values[key]:.3f}" for key in ("raw_loss", "ema_loss"))
-            self.say(f"    loss of the raw weights {raw}, of their moving average {averaged}; the better ones count")
+            losses = (
+                f"loss of the raw weights {values['raw_loss']:.3f}, of their moving average {values['ema_loss']:.3f}"
+            )
+            # Raw weights of a higher loss are measured by nothing else (offered.py).
+            by_loss = self._metric == "loss" or values["raw_loss"] >= values["ema_loss"]
+            judge = "loss" if by_loss else MEASURES[self._metric].label
+            self.say(f"    {losses}; the {'raw weights count' if raw else 'average counts'}, by {judge}")
 
     def _time_left(self, step: int, trained: float) -> str:
         """Until the last step, or until the minutes of training are over; `trained` are seconds."""
@@ -139,7 +144,7 @@ class Unheard(RunLog):
     def train(self, step: int, values: dict[str, float]) -> None:
         pass
 
-    def valid(self, step: int, values: dict[str, float], best: bool) -> None:
+    def valid(self, step: int, values: dict[str, float], best: bool, raw: bool = False) -> None:
         pass
 
 

@@ -298,7 +298,7 @@ class _Run:
         rank = place.ranks[str(place.step)] = validation.rank(measured.values)
         best = place.best_step < 0 or rank < place.ranks[str(place.best_step)]
         place.stale = 0 if best else place.stale + 1
-        log.valid(place.step, measured.values, best)
+        log.valid(place.step, measured.values, best, offered.raw)
         for sample in measured.samples:
             log.say(f"    {sample.source}\n      -> {sample.translation}\n      =  {sample.reference}")
         if best:
