@@ -118,10 +118,9 @@ class _Run:
         self.notes = self._resume(*ready)
         self.counting = len(model.weights()) > len(list(model.parameters()))  # what batches are like, as BatchNorm does
         self.share = Share(group.rank, group.size, config.training.accumulate, entire=not self.counting)
-        training = config.training
-        self.rate = Rate(training.learning_rate, config.model.d_model, training.steps, training.minutes)
         self.sums = Sums(self.session.place, group)
-        self.log = self._log()
+        self.log, training = self._log(), config.training
+        self.rate = Rate(training.learning_rate, config.model.d_model, training.steps, training.minutes, self.log.say)
 
     def _resume(self, found: Found | None, notes: list[str]) -> list[str]:
         """Go to where the newest good checkpoint was; gives the notes of the process that has looked for it."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from transduce.training.optimizer import Cosine, LearningRate, Schedule
+
+PACE_IS_KNOWN = 0.05  # of the time: before, the pace is that of the first steps, which are slow
 
 
 def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
@@ -31,19 +34,42 @@ def within_time(schedule: LearningRate, steps: int) -> LearningRate:
 
 
 class Rate:
-    """Schedules anneal by the budget that ends first, steps or minutes; `last` is the rate of the last update."""
+    """Schedules anneal by the budget that ends first, steps or minutes; `last` is the rate of the last update.
 
-    def __init__(self, schedule: LearningRate, d_model: int, steps: int, minutes: float) -> None:
+    What the person watching should know is given to `say`.
+    """
+
+    def __init__(
+        self, schedule: LearningRate, d_model: int, steps: int, minutes: float, say: Callable[[str], None]
+    ) -> None:
         self.settings, self.d_model, self.steps, self.seconds = schedule, d_model, steps, 60 * minutes
         self.last = 0.0
+        self._say, self._warned = say, False
         self._built_for = steps
         self._schedule: Schedule = schedule.build(d_model, steps)
 
     def __call__(self, done: int, seconds: float) -> float:
         """Of the update after `done` ones, which took `seconds`."""
         steps = steps_within(self.steps, done, seconds, self.seconds)
+        if not self._warned and steps < self.steps and seconds >= PACE_IS_KNOWN * self.seconds:
+            self._warn(done, steps)
         if steps != self._built_for:
             settings = within_time(self.settings, steps) if steps < self.steps else self.settings
             self._built_for, self._schedule = steps, settings.build(self.d_model, steps)
         self.last = self._schedule(done + 1)
         return self.last
+
+    def _warn(self, done: int, steps: int) -> None:
+        """Say, once, that a cosine's peak lies beyond the half of the time that its warm-up may take."""
+        reached = within_time(self.settings, steps)
+        if not isinstance(self.settings, Cosine) or not isinstance(reached, Cosine):
+            return
+        if done >= self.settings.warmup or reached.warmup >= self.settings.warmup:
+            return
+        self._warned = True
+        self._say(
+            f"training.learning_rate.warmup: {self.settings.warmup:,} steps, but at this pace training.minutes ends the"
+            f" run after some {steps:,}, and a warm-up takes half of these at most: the rate will rise to about"
+            f" {reached.peak:.2e}, not to its peak of {self.settings.peak:.2e}. To reach the peak, begin anew with"
+            f" training.learning_rate.warmup={reached.warmup} or less, or raise training.minutes"
+        )
