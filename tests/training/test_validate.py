@@ -156,30 +156,20 @@ def test_bleu_is_tokenised_for_the_target_language(tmp_path: Path, run: Run) -> 
     assert f"BLEU signature: `{told['signature']}`" in card
 
 
-def test_evaluate_finds_what_validation_found_with_the_same_search(tmp_path: Path, run: Run) -> None:
-    """Greedy in validation is `--beam 1`; a beam in both is the run's own, and no option is needed. No language is."""
+@pytest.mark.parametrize("search", [("kind=greedy",), ("kind=beam", "size=3")])
+def test_evaluate_finds_what_validation_found_with_the_same_search(
+    tmp_path: Path, run: Run, search: tuple[str, ...]
+) -> None:
+    """Where the run's own search is that of validation, no option is needed, and no language."""
     corpus = many(tmp_path, ("zh",), tagged=False)
-    settings = (
-        "training.steps=100",
-        ALL,
-        "data.tokens=1000",
-        "training.learning_rate.rate=1e-2",
-        "search.kind=beam",
-        "search.size=3",
-    )
-    limited = ("search.limits.longest=20", "validation.search.limits.longest=20")
-    files = [str(tmp_path / "valid-zh.target"), "--source", str(tmp_path / "valid-zh.source")]
-    found = {}
-    for name, more, options in (
-        ("greedy", (), ("--beam", "1")),
-        ("beam", ("validation.search.kind=beam", "validation.search.size=3"), ()),
-    ):
-        outcome = toys.run(corpus, tmp_path / name, *settings, *limited, *more)
-        told = json.loads(run("evaluate", *files, str(tmp_path / name), *options, "--json", "--device", "cpu").out)
-        assert outcome.validation["bleu"] == pytest.approx(told["qualities"][0]["value"], abs=1e-9)
-        assert outcome.validation["bleu"] > 1
-        found[name] = told["searches"][str(tmp_path / name)]
-    assert found == {"greedy": "beam 1", "beam": "beam 3"}
+    own = [f"{where}.{word}" for where in ("search", "validation.search") for word in (*search, "limits.longest=20")]
+    rate = "training.learning_rate.rate=1e-2"
+    outcome = toys.run(corpus, tmp_path / "run", "training.steps=100", ALL, "data.tokens=1000", rate, *own)
+    files = (str(tmp_path / "valid-zh.target"), str(tmp_path / "run"), "--source", str(tmp_path / "valid-zh.source"))
+    told = json.loads(run("evaluate", *files, "--json", "--device", "cpu").out)
+    assert outcome.validation["bleu"] == pytest.approx(told["qualities"][0]["value"], abs=1e-9)
+    assert outcome.validation["bleu"] > 1
+    assert told["searches"] == {str(tmp_path / "run"): "beam 3" if len(search) == 2 else "greedy"}
 
 
 def test_of_many_languages_each_has_its_own_tokenizer(tmp_path: Path) -> None:
