@@ -119,6 +119,14 @@ def test_pivot_and_detection_over_http(served_translator: transduce.Translator) 
     assert same.json() == {"translatedText": " as it  is\n"}
     asked = {"source": "de", "target": "zh", "texts": ["x"], "translations": ["y"]}
     assert client.post("/v1/score", json=asked).json()["error"] == "no model translates directly from de to zh"
+    aligned = {"text": "fünf", "source": "de", "target": "zh", "alignment": "words"}
+    for more, error in (
+        ({}, "alignment: expected none from de to zh, which goes through en: no model sees both sides; translate from"),
+        ({"stream": True}, "alignment: expected none with stream, got words"),
+    ):
+        refusal = client.post("/v1/translate", json=aligned | more)
+        assert (refusal.status_code, refusal.json()["error"][: len(error)]) == (422, error)
+    assert client.post("/v1/translate", json=aligned | {"target": "en"}).json()["translations"][0]["alignment"]
     html = client.post("/translate", json={"q": "<b>fünf</b>", "source": "de", "target": "zh", "format": "html"})
     assert html.json()["translatedText"] == f"<b>{found['translatedText']}</b>"
     assert client.post("/v1/translate", json={"text": "five", "target": "zh", "model": "b"}).status_code == 200

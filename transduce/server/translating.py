@@ -246,12 +246,25 @@ def planned(state: State, asked: Asked) -> list[Plan]:
             detected = _recognised(state, models, text, asked.target)
             source = detected.language
         hops = models.route(source, asked.target)
+        if asked.align and len(hops) > 1:
+            raise _unaligned(hops)
         html = asked.format == "html"
         pieces = [one for piece in passages(text) for one in _apart(piece)] if html else ()
         whole = not hops or asked.whole or bool(asked.include or asked.prefix)
         layout = Layout(()) if html else Layout.of(text, whole)
         plans.append(Plan(text, hops, source, detected, layout, tuple(pieces)))
     return plans
+
+
+def _unaligned(hops: Sequence[Hop]) -> Refused:
+    """Why a way of several models has no alignment."""
+    source, pivot, target = hops[0].source, hops[0].target, hops[-1].target
+    return Refused(
+        422,
+        f"alignment: expected none from {source} to {target}, which goes through {pivot}: no model sees both sides;"
+        f" translate from {source} to {pivot} and from {pivot} to {target}, and ask each time for the alignment",
+        "invalid",
+    )
 
 
 def _apart(piece: str | Passage) -> Sequence[str | Passage]:
