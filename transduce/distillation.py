@@ -103,7 +103,7 @@ def distill(
             _say(f"{output}: nothing to do: it is complete")
             shutil.rmtree(place, ignore_errors=True)  # left if we were killed between writing and tidying up
             return _outcome(Corpus.open(output), pairs.split)
-        check_free(output, MANIFEST, overwrite=False)
+        check_free(output, MANIFEST)
         with _held(place, output):
             chunks = Chunks.of(pairs.open(), _begin(work, facts, chunk_tokens))
             stopped = _translate(work, chunks, teacher.processes(workers))
@@ -246,7 +246,7 @@ def _assemble(work: Work, chunks: Chunks, corpus: Corpus, output: Path, facts: d
         f"distilled: {len(chunks.order):,} targets of {split} are translations of a model, but for {kept:,} that came "
         "out empty or were cut by the length limit"
     )
-    with whole_folder(output, MANIFEST, overwrite=False) as folder:
+    with whole_folder(output, MANIFEST) as folder:
         Retargeting(corpus, split, targets, facts["keep_original"], "distilled", note, facts).write(folder)
     remove(work.folder)
     return _outcome(Corpus.open(output), split)

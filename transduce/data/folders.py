@@ -15,11 +15,12 @@ from transduce.errors import DataError, RunError
 
 
 @contextmanager
-def whole_folder(output: Path, mark: str, overwrite: bool) -> Iterator[Path]:
+def whole_folder(output: Path, mark: str, overwrite: bool | None = None) -> Iterator[Path]:
     """Yield a fresh work folder that becomes `output` if the block ends well, and vanishes if it does not.
 
     A folder that holds the file `mark` is a complete one, and only such a folder is ever overwritten. Two processes
-    that want the same place are kept apart by a lock; what a killed one left is removed.
+    that want the same place are kept apart by a lock; what a killed one left is removed. `overwrite` is as in
+    `check_free`.
     """
     output = output.absolute()
     work, old = output.with_name(f".{output.name}.preparing"), _replaced(output)
@@ -75,11 +76,15 @@ def _replaced(output: Path) -> Path:
     return output.with_name(f".{output.name}.replaced")
 
 
-def check_free(output: Path, mark: str, overwrite: bool) -> None:
-    """Refuse a place where something else lies, or a complete folder that is not to be overwritten."""
+def check_free(output: Path, mark: str, overwrite: bool | None = None) -> None:
+    """Refuse a place where something else lies, or a complete folder that is not to be overwritten.
+
+    `overwrite` is the setting of that name; None where the command has none.
+    """
     if output.is_dir() and (output / mark).is_file():
         if not overwrite:
-            raise DataError(f"{output}: already there and complete; choose another output, or set overwrite = true")
+            remedy = "remove it first" if overwrite is None else "set overwrite = true"
+            raise DataError(f"{output}: already there and complete; choose another output, or {remedy}")
     elif output.is_dir() and any(output.iterdir()):
         raise DataError(f"{output}: a folder with other files in it; choose another output")
     elif output.exists() and not output.is_dir():

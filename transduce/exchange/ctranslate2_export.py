@@ -54,7 +54,7 @@ def export_ctranslate2(trained: Trained, output: Path) -> None:
     spec.config.layer_norm_epsilon = _EPSILON[type(trained.stacks[0].norm)]
     spec.validate()
     spec.optimize()
-    with whole_folder(output, MODEL, overwrite=False) as work:
+    with whole_folder(output, MODEL) as work:
         spec.save(str(work))
         (work / SOURCE_PIECES).write_bytes(source.model)
         (work / TARGET_PIECES).write_bytes(target.model)

@@ -47,7 +47,7 @@ def export_marian(trained: Trained, output: Path) -> None:
     """Write the folder."""
     MARIAN.check(trained.config.model, _more(trained))
     settings = _settings(trained)
-    with whole_folder(output, CONFIG, overwrite=False) as work:
+    with whole_folder(output, CONFIG) as work:
         write_json(work / CONFIG, settings)
         write_json(work / GENERATION, generation_settings(trained))
         write_tokenizers(trained, work)

@@ -74,7 +74,7 @@ def import_model(folder: str | Path, output: str | Path, as_trained: bool = Fals
     weights = our_weights(settings, theirs.tensors, path)
     _check(config, tokenizers, weights, path)
     longest = settings.whole("max_position_embeddings", 1024, 2)
-    with whole_folder(output, CONFIG, overwrite=False) as work:
+    with whole_folder(output, CONFIG) as work:
         tokenizers.save(work / TOKENIZER)
         (work / CONFIG).write_bytes(configs.dump(config).encode())
         metadata = {"tokenizer": tokenizers.digest(), "longest": str(longest), "weights": "imported"}

@@ -96,7 +96,7 @@ def export_onnx(trained: Trained, output: Path) -> None:
         import onnx  # noqa: F401  (torch asks for both, later and less kindly)
         import onnxscript  # noqa: F401
     places = _places(trained)
-    with torch.no_grad(), whole_folder(output, WITH_PAST, overwrite=False) as work:
+    with torch.no_grad(), whole_folder(output, WITH_PAST) as work:
         if places > PLACES:  # tables of positions grow when they are needed, and graphs do not
             long = torch.zeros(1, places, dtype=torch.int64)
             trained.model.advance(long, trained.model.start(trained.model.encode(long, long == 0)))
