@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -123,6 +124,18 @@ def test_average_and_plot(walked: Path, run: Run, tmp_path: Path, monkeypatch: p
     )
     assert run("plot", "run", walked / "runs" / "mine", "-o", "both.png").lines == ["both.png"]
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_overrides_of_the_manual_do_what_it_says(run: Run) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+=[^`]+)` .*?\| (.*) \|$", page.partition("## Overrides")[2], re.M)
+    assert len(rows) == 5
+    for words, outcome in rows:
+        ran = run("config", "show", "tiny", *words.split())
+        assert (ran.code == 0) == (not outcome.startswith("refused")), ran.err
+        if "kind=parallel" in words:
+            decoder = ran.lines[ran.lines.index("[model.decoder]") + 1 :]
+            assert {'kind = "parallel" # command line', "layers = 2 # command line"} <= set(decoder)
 
 
 def test_config_show(run: Run, tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_there_is_an_example_of_each_way_to_know_the_length() -> None:
         (
             ["model.decoder.kind=parallel"],
             "objective.kind: 'cross_entropy' needs a decoder that writes token by token; model.decoder is 'parallel',"
-            " which fits masked_prediction",
+            " which fits masked_prediction; set objective.kind=masked_prediction search.kind=mask_predict"
+            " validation.search.kind=mask_predict",
         ),
         (
             ["objective=masked_prediction"],

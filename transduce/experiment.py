@@ -20,7 +20,7 @@ from transduce.objectives.r_drop import RDrop
 from transduce.objectives.reinforce import Reinforce
 from transduce.objectives.sequence import SequenceLevel
 from transduce.search.choice import SearchChoice
-from transduce.search.fit import check_fit, check_reads, check_search
+from transduce.search.fit import check_reads, check_together
 from transduce.search.settings import Beam
 from transduce.training.settings import Training, Validation
 
@@ -75,10 +75,9 @@ class Config:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed: expected 0 or more, got {self.seed}")
-        decoder = self.model.decoder
-        check_fit(self.objective, decoder, "objective", typing.get_args(ObjectiveChoice))
-        for where, search in (("search", self.search), ("validation.search", self.validation.search)):
-            check_search(search, decoder, where)
+        searches = {"search": self.search, "validation.search": self.validation.search}
+        check_together(self.objective, typing.get_args(ObjectiveChoice), searches, self.model.decoder)
+        for where, search in searches.items():
             check_reads(search, self.model, where)
         if self.data.shapes and not isinstance(self.model.source, Tokens):
             raise ConfigError(

@@ -10,7 +10,7 @@ no torch, so that a translator can check too.
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from transduce.config import kind_of
@@ -48,6 +48,30 @@ def check_search(search: Any, decoder: Any, where: str = "search") -> None:
             f" and model.decoder.length '{length}' has one length a sentence, which fits '{kind}'"
             " with n_best=1; for more train a model with model.decoder.length=length_classifier"
         )
+
+
+def check_together(
+    objective: Any, objectives: tuple[type[Any], ...], searches: Mapping[str, Any], decoder: Any
+) -> None:
+    """The same for the objective, one of `objectives`, and for searches by their dotted keys; says what mends all."""
+    try:
+        check_fit(objective, decoder, "objective", objectives)
+        for where, search in searches.items():
+            check_search(search, decoder, where)
+    except ConfigError as error:
+        finders = [_finder(search, where) for where, search in searches.items()]
+        words = _mending([(objective, "objective", objectives), *finders], decoder)
+        raise ConfigError(f"{error}; set {' '.join(words)}" if words else str(error)) from None
+
+
+def _mending(chosen: Iterable[tuple[Any, str, tuple[type[Any], ...]]], decoder: Any) -> list[str]:
+    """`key=value` words that put the first kind that fits where one does not."""
+    offers, words = getattr(decoder, "offers", STEPWISE), []
+    for one, where, choices in chosen:
+        fitting = [kind_of(cls) for cls in choices if _needs(cls()) == offers]
+        if fitting and _needs(one) != offers:
+            words.append(f"{where}.kind={fitting[0]}")
+    return words
 
 
 def check_reads(search: Any, model: Any, where: str = "search") -> None:
