@@ -161,7 +161,7 @@ def test_an_existing_corpus_is_kept_unless_overwritten(config: Prepare, tmp_path
     assert len(second.split("train")) == 300
     assert first.digest != second.digest
     failing = replace(config, overwrite=True, train=(ParallelText(path=str(tmp_path / "gone.tsv")),))
-    with pytest.raises(DataError, match=r"gone\.tsv: no such file"):
+    with pytest.raises(DataError, match=r"^train\.path: .*gone\.tsv: no such file; set it to a file that is there$"):
         prepare(failing)
     assert Corpus.open(config.output).digest == second.digest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -151,7 +151,13 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert said == f"127.0.0.1:{port}: cannot listen there (Address already in use); give another --host or --port"
     Path("keys").write_text("# none\n")
     assert refused(run("serve", native_toy, "--api-keys", "keys")).startswith("keys: no API key in it")
-    assert "cannot be read as a file of API keys" in refused(run("serve", native_toy, "--api-keys", "none"))
+    told = "none: the file of API keys cannot be read: No such file or directory; give --api-keys a file with one"
+    assert refused(run("serve", native_toy, "--api-keys", "none")).startswith(told)
+    for line in ("schlüssel", "key # mine", "a\x07"):
+        Path("keys").write_text(f"# whose\nfirst\n\n{line}\n", encoding="utf-8")
+        told = refused(run("serve", native_toy, "--api-keys", "keys"))
+        assert told.startswith("keys:4: keys: expected visible ASCII characters without spaces, got a key that has")
+        assert told.endswith("; give one key a line, and comments on lines of their own")
 
 
 def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest() -> None:

@@ -82,10 +82,25 @@ def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str
 def _keys(path: Path) -> tuple[str, ...]:
     """One a line; blank lines and those that begin with # are left out."""
     try:
-        lines = path.read_bytes().decode("ascii").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a file of API keys ({error}); give one key a line") from None
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(
+            f"{path}: the file of API keys cannot be read: {error.strerror}; give --api-keys a file with one key a line"
+        ) from None
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if not line.startswith(b"#")]
+    keys = tuple(_key(line, f"{path}:{number}") for number, line in numbered if line)
     if not keys:
         raise UserError(f"{path}: no API key in it; give one a line, or leave out --api-keys")
     return keys
+
+
+def _key(line: bytes, place: str) -> str:
+    """The key of a line, as a header can carry it."""
+    from transduce.server.settings import check_keys
+
+    key = line.decode("ascii", "replace")
+    try:
+        check_keys([key])
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}; give one key a line, and comments on lines of their own") from None
+    return key

@@ -84,9 +84,9 @@ class Contents:
 
 def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[Contents]:
     """Count everything; what is missing or does not fit together is told before hours of work."""
-    for texts in splits.values():
-        for text in texts:
-            text.files(), text.alignment_files()
+    for split, texts in splits.items():
+        for number, text in enumerate(texts):
+            text.check_files(f"{split}[{number}]" if len(texts) > 1 else split)
     found = []
     with Progress("Counting", None, "lines") as progress:
         for split, text in ((split, text) for split, texts in splits.items() for text in texts):

@@ -83,6 +83,16 @@ class ParallelText:
             )
         return list(zip(sources, targets, strict=True))
 
+    def check_files(self, where: str) -> None:
+        """Refuse files that are missing or do not go together; `where` is the dotted key of this corpus."""
+        for name in ("path", "source", "target", "alignment"):
+            try:
+                if pattern := getattr(self, name):
+                    _matches(pattern)
+            except DataError as error:
+                raise DataError(f"{where}.{name}: {error}; set it to a file that is there") from None
+        self.files(), self.alignment_files()
+
     def alignment_files(self) -> list[str]:
         """The file of links of each file; none if there are no alignments."""
         found = _matches(self.alignment) if self.alignment else []

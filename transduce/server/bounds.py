@@ -55,6 +55,19 @@ def check_work(tokens: int, settings: Settings) -> int:
     return tokens
 
 
+def check_lengths(name: str, texts: Sequence[str], settings: Settings) -> None:
+    """Refuse more and longer texts than are allowed in the field `name`."""
+    if len(texts) > settings.texts:
+        raise Refused(
+            400, f"{name}: expected at most {settings.texts} texts, got {len(texts)}; send fewer at a time", "limit"
+        )
+    longest = max(map(len, texts), default=0)
+    if longest > settings.characters:
+        raise Refused(
+            400, f"{name}: expected at most {settings.characters} characters, got {longest}; send it in parts", "limit"
+        )
+
+
 def check_excluded(words: Sequence[str]) -> None:
     """Words that must not appear: each may be written in many ways, all of which are looked for at every step."""
     characters = sum(map(len, words))

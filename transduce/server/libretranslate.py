@@ -119,11 +119,11 @@ def _texts(fields: Fields, settings: Settings) -> tuple[tuple[str, ...], bool]:
     texts = q if isinstance(q, list) else [q]
     if not all(isinstance(text, str) for text in texts):
         raise Refused(400, "Invalid request: q parameter is not a text or a list of texts", "type")
-    check_texts(texts, settings)
+    _check_texts(texts, settings)
     return tuple(texts), isinstance(q, list)
 
 
-def check_texts(texts: list[str], settings: Settings) -> None:
+def _check_texts(texts: list[str], settings: Settings) -> None:
     """Refuse more and longer texts than are allowed."""
     sizes = [(len(texts), settings.texts), *((len(text), settings.characters) for text in texts)]
     for size, limit in sizes:

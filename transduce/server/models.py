@@ -105,10 +105,12 @@ class Models:
     def route(self, source: str, target: str) -> tuple[Hop, ...]:
         """One hop, two by the pivot, or none where both are one language; codes in any case."""
         known = find(source, self.languages), find(target, self.languages)
-        for asked, one in zip((source, target), known, strict=True):
-            if one is None:
-                raise Refused(400, f"{asked} is not supported", "language")
         begin, end = known
+        for name, asked, one in (("source", source, begin), ("target", target, end)):
+            if one is None:
+                there = self.sources if name == "source" or begin is None else self.targets(begin)
+                text = f"{asked} is not supported as {name}; expected one of {', '.join(there) or begin}"
+                raise Refused(400, text, "language")
         assert begin is not None
         assert end is not None
         if begin == end:

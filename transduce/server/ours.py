@@ -22,9 +22,8 @@ from transduce.errors import UserError
 from transduce.languages import name_of
 from transduce.server import pairs
 from transduce.server.answering import asker_of, check_insider, state_of, unless_gone
-from transduce.server.bounds import check_excluded
+from transduce.server.bounds import check_excluded, check_lengths
 from transduce.server.failures import Refused
-from transduce.server.libretranslate import check_texts
 from transduce.server.openapi import document
 from transduce.server.pairs import alignment_as_json
 from transduce.server.reading import read_json
@@ -52,10 +51,10 @@ async def _translate(request: Request) -> Response:
     state, asker = state_of(request), await asker_of(request)  # before any of the body is read
     given = await read_json(request, state.settings, TranslateRequest)
     texts = given.text if isinstance(given.text, list) else [given.text]
-    check_texts(texts, state.settings)
+    check_lengths("text", texts, state.settings)
     if given.n_best > state.settings.alternatives + 1:
         raise Refused(422, f"n_best: expected at most {state.settings.alternatives + 1}, got {given.n_best}", "limit")
-    check_texts([given.prefix], state.settings)
+    check_lengths("prefix", [given.prefix], state.settings)
     check_excluded(given.exclude)
     _check_combination(given)
     asked = Asked(
@@ -170,7 +169,7 @@ async def _detect(request: Request) -> Response:
     await asker_of(request)
     state = state_of(request)
     given = await read_json(request, state.settings, DetectRequest)
-    check_texts([given.text], state.settings)
+    check_lengths("text", [given.text], state.settings)
     found = (await state.detecting()).detect(given.text)
     return Json([{"language": one.language, "confidence": one.confidence} for one in found])
 

@@ -18,9 +18,8 @@ from starlette.routing import BaseRoute, Route
 from transduce.alignment import Alignment
 from transduce.errors import UserError
 from transduce.server.answering import asker_of, state_of, unless_gone
-from transduce.server.bounds import CELLS_A_TOKEN, check_cells, check_work
+from transduce.server.bounds import CELLS_A_TOKEN, check_cells, check_lengths, check_work
 from transduce.server.failures import Refused
-from transduce.server.libretranslate import check_texts
 from transduce.server.models import Hop, Models
 from transduce.server.reading import read_json
 from transduce.server.rendering import Json, rendered
@@ -127,8 +126,8 @@ async def _layers(state: State, hop: Hop) -> int:
 
 async def _checked(state: State, given: PairsRequest) -> tuple[Hop, list[Pair]]:
     """The model and the pairs, counted; a request of too many or too long ones is refused. Long ones in a thread."""
-    check_texts(given.texts, state.settings)
-    check_texts(given.translations, state.settings)
+    check_lengths("texts", given.texts, state.settings)
+    check_lengths("translations", given.translations, state.settings)
     if len(given.texts) != len(given.translations):
         counts = f"{len(given.texts)} texts and {len(given.translations)} translations"
         raise Refused(422, f"translations: expected one a text, got {counts}", "invalid")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -50,13 +51,21 @@ async def read_json(request: Request, settings: Settings, model: type[M]) -> M:
     if _type_of(request) != "application/json":
         raise Refused(415, "content-type: expected application/json", "type")
     tree = parse_json(await read_body(request, settings))
-    if isinstance(tree, dict) and len(tree) > len(model.model_fields):  # thousands of errors would take long to list
-        name = next(name for name in tree if name not in model.model_fields)
-        raise Refused(422, f"{name[:100]}: Extra inputs are not permitted", "invalid")
+    if isinstance(tree, dict):  # before all else: a field that lacks may be there under a wrong name
+        _check_names(tree, model.model_fields)
     try:
         return model.model_validate(tree)
     except ValidationError as error:
         raise Refused(422, _first(error), "invalid") from None
+
+
+def _check_names(given: Iterable[str], fields: Collection[str]) -> None:
+    """Refuse a name that no field has, with the nearest that one has."""
+    for name in given:
+        if name not in fields:
+            near = difflib.get_close_matches(name[:100], fields, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise Refused(422, f"{name[:100]}: no such field{hint}; fields here: {', '.join(fields)}", "invalid")
 
 
 async def read_fields(request: Request, settings: Settings) -> Fields:
