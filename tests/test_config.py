@@ -94,7 +94,7 @@ def test_an_override_is_toml_or_else_a_word() -> None:
 def test_a_whole_number_will_do_for_a_float_and_not_the_reverse() -> None:
     scale = drawing("scale=2").scale
     assert (scale, type(scale)) == (2.0, float)
-    assert "shape.side: expected int, got 2.0 (float)" in message(
+    assert "shape.side: expected a whole number, got 2.0 (a number)" in message(
         Drawing, None, "title=x", "shape.kind=long_square", "shape.side=2.0"
     )
 
@@ -195,7 +195,10 @@ def test_a_new_kind_takes_nothing_from_the_kind_that_a_preset_chose() -> None:
 def test_a_setting_that_the_chosen_kind_does_not_have_is_refused_by_name() -> None:
     words = ["title=x", "shape.radius=2.0", "shape.kind=long_square"]
     texts = {message(Drawing, None, *order) for order in itertools.permutations(words)}
-    assert texts == {"command line: shape.radius: no such setting; settings of kind 'long_square': side, name"}
+    assert texts == {
+        "command line: shape.radius: no such setting; settings of kind 'long_square': side, name; kinds"
+        " with 'radius': circle"
+    }
 
 
 @pytest.mark.parametrize(
@@ -256,24 +259,27 @@ def test_any_order_of_words_gives_the_same_config_or_the_same_refusal(orders: tu
         (["tittle=x"], "command line: tittle: no such setting; did you mean 'title'?; settings here: title, shape,"),
         (["title=x", "zzz=x"], "zzz: no such setting; settings here: title,"),
         (["title=x", "shape.radios=1"], "no such setting; did you mean 'radius'?; settings of kind 'circle': radius"),
-        (["title=x", "scale=big"], "command line: scale: expected float, got 'big' (str)"),
-        (["title=x", "filled=1"], "filled: expected bool, got 1 (int)"),
-        (["title=5"], "title: expected str, got 5 (int)"),
-        (["title=x", "scale=[1]"], "scale: expected float, got [1] (array)"),
-        (["title={a=1}"], "title: expected str, got {'a': 1} (table)"),
+        (["title=x", "scale=big"], "command line: scale: expected a number, got 'big' (text)"),
+        (["title=x", "filled=1"], "filled: expected true or false, got 1 (a whole number)"),
+        (["title=5"], "title: expected text, got 5 (a whole number)"),
+        (["title=x", "scale=[1]"], "scale: expected a number, got [1] (an array)"),
+        (["title={a=1}"], "title: expected text, got {'a': 1} (a table)"),
         (["title=x", "pen=thik"], "pen: 'thik' is not one of thick, thin; did you mean 'thick'?"),
         (["title=x", "pen=3"], "pen: 3 is not one of thick, thin"),
         (["title=x", "shape.kind=circel"], "shape.kind: 'circel' is not one of circle, long_square; did you mean"),
         (["title=x", "shape=LongSquare"], "shape.kind: 'LongSquare' is not one of circle, long_square; did you mean"),
         (["title=x", "shape.kind=[1]"], "shape.kind: [1] is not one of circle, long_square"),
-        (["title=x", "shape=3"], "shape: expected a kind or a table, got 3 (int)"),
-        (["title=x", "squares=3"], "squares: expected a table of settings, got 3 (int)"),
-        (["title=x", "squares=[3]"], "squares[0]: expected a table of settings, got 3 (int)"),
-        (["title=x", "squares=[{side=1}, {side=true}]"], "squares[1].side: expected int, got True (bool)"),
+        (["title=x", "shape=3"], "shape: expected a kind or a table, got 3 (a whole number)"),
+        (["title=x", "squares=3"], "squares: expected a table of settings, got 3 (a whole number)"),
+        (["title=x", "squares=[3]"], "squares[0]: expected a table of settings, got 3 (a whole number)"),
+        (
+            ["title=x", "squares=[{side=1}, {side=true}]"],
+            "squares[1].side: expected a whole number, got True (true or false)",
+        ),
         (["title=x", "size=[1, 2, 3]"], "size: expected 2 values, got 3: [1, 2, 3]"),
         (["title=x", "size=1"], "size: expected 2 values, got 1: 1"),
-        (["title=x", "size=[1, true]"], "size[1]: expected int, got True (bool)"),
-        (["title=x", "colours=[1]"], "colours[0]: expected str, got 1 (int)"),
+        (["title=x", "size=[1, true]"], "size[1]: expected a whole number, got True (true or false)"),
+        (["title=x", "colours=[1]"], "colours[0]: expected text, got 1 (a whole number)"),
         (["scale=2"], "title: must be given, and has no default"),
         (["title=x", "scale=-1"], "command line: scale: expected above 0, got -1.0"),
         (["title"], "'title': expected key=value, such as training.steps=500"),
@@ -288,6 +294,32 @@ def test_the_words_for_a_wrong_setting(overrides: list[str], expected: str) -> N
 def test_a_check_of_the_class_itself_is_told_with_the_dotted_key() -> None:
     text = message(Config, "tiny", "model.encoder.attention.heads=7")
     assert text == "command line: model.encoder.attention.heads: 7 heads do not divide d_model = 128; choose a divisor"
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (
+            "model.d_model=130",
+            "preset tiny, with model.d_model of the command line laid over: model.encoder.attention.heads: 4 heads do"
+            " not divide d_model = 130; choose a divisor",
+        ),
+        ("training.learning_rate.peak=1", "of kind 'paper': warmup, factor; kinds with 'peak': inverse_root, cosine"),
+        ("training.optimizer=SGD", "adam, adam_w, muon; a class of your own is named as package.module:Class"),
+        (
+            "training.optimizer.kind=fractions:Fraction",
+            "'fractions:Fraction' is not a dataclass with a 'build' method; docs/training.md shows one (Optimizers)",
+        ),
+        ("training.steps=abc", "command line: training.steps: expected a whole number, got 'abc' (text)"),
+    ],
+)
+def test_the_words_for_a_wrong_setting_of_a_run(word: str, expected: str) -> None:
+    assert message(Config, "tiny", word).endswith(expected)
+
+
+def test_a_fault_of_the_file_alone_is_not_laid_on_the_command_line(tmp_path: Path) -> None:
+    file = write(tmp_path / "wrong.toml", "[model]\nd_model = true\n")
+    assert message(Config, file, "seed=2").startswith(f"{file}: model.d_model: expected a whole number, got True")
 
 
 def test_the_file_that_a_wrong_value_came_from_is_named(tmp_path: Path) -> None:

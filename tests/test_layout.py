@@ -19,6 +19,7 @@ LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 # Each part and what it may import of the others: `search` may import all of `data`, but of `model` only its contract.
 MAY_IMPORT = {
     "errors": "",
+    "wording": "",
     "forking": "",
     "untrusted": "",
     "frequent_words": "",
@@ -26,10 +27,10 @@ MAY_IMPORT = {
     "languages": "errors language_codes",
     "detection": "forking frequent_words languages",
     "numbers": "",
-    "progress": "",
+    "progress": "wording",
     "launch": "",
     "overrides": "errors untrusted",
-    "config": "errors overrides untrusted",
+    "config": "errors overrides untrusted wording",
     "durable": "errors",
     "data": "errors untrusted progress durable",
     "model": "errors",
@@ -51,21 +52,22 @@ MAY_IMPORT = {
     "plot": "errors progress evaluation.measures",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors untrusted progress durable config data model search objectives evaluation engines translator"
-    " experiment languages launch model_folder",
+    " experiment languages launch model_folder wording",
     "loading": "errors extras data model_folder translation translator search.ensemble search.fit engines"
     " native.raising training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors durable config data.lines progress translation translator search.choice",
     "comparison": "errors progress durable config overrides data evaluation engines experiment languages loading"
-    " model_folder plot search.wishes training translator",
+    " model_folder plot search.wishes training translator wording",
     "exchange": "errors untrusted extras config data model model_folder search experiment training.run_folder"
     " training.weights",
     "gathering": "errors progress durable data",
     "inspection": "errors config data model alignment engines.fallback search translation translator",
     "pipelines": "errors untrusted progress durable config overrides conversion data distillation evaluation experiment"
     " gathering loading model_folder training translation translator",
-    "server": "errors data alignment detection directions inspection languages search.wishes translation translator",
+    "server": "errors data alignment detection directions inspection languages search.wishes translation translator"
+    " wording",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.distributed training.loop training.passes translator",
     "tour": "alignment directions inspection languages translator",

@@ -21,12 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transduce.errors import ConfigError
+from transduce.errors import ConfigError, Unfit
 from transduce.overrides import lay_over, read_overrides
 from transduce.untrusted import LARGEST_TOML, parse_toml, read_small
+from transduce.wording import nearest, type_in_words, value_in_words
 
 T = TypeVar("T")
 PRESETS = Path(__file__).parent / "presets"
+COMMAND_LINE = "command line"  # as an origin
+OWN = "; a class of your own is named as package.module:Class"
 
 
 @dataclass
@@ -61,6 +64,9 @@ def resolve(cls: type[T], merged: Layers, trust: bool = True) -> T:
     except ConfigError as error:
         key = re.match(r"[\w.]*", str(error))
         origin = merged.origins.get(key[0]) if key else None
+        words = [name for name, where in merged.origins.items() if where == COMMAND_LINE]
+        if origin != COMMAND_LINE and words and isinstance(error, Unfit):
+            origin = f"{origin or 'defaults'}, with {', '.join(words)} of the command line laid over"
         raise ConfigError(f"{origin}: {error}" if origin else str(error)) from None
 
 
@@ -79,7 +85,7 @@ def layers(
     for name, tree in _files(path) if path is not None else []:
         merge(cls, merged, tree, origin=name)
     for words in (*defaults, overrides):
-        merge(cls, merged, read_overrides(words), origin="command line")
+        merge(cls, merged, read_overrides(words), origin=COMMAND_LINE)
     return merged
 
 
@@ -113,9 +119,8 @@ def _locate(name: str | Path, folder: Path) -> Path:
     if not text.endswith(".toml") and "/" not in text:
         if (PRESETS / f"{text}.toml").is_file():
             return PRESETS / f"{text}.toml"
-        raise ConfigError(
-            f"'{text}' is neither a .toml file nor a preset; presets are {', '.join(presets())}{_hint(text, presets())}"
-        )
+        told = f"presets are {', '.join(presets())}{nearest(text, presets())}"
+        raise ConfigError(f"'{text}' is neither a .toml file nor a preset; {told}")
     path = folder / text
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a .toml file or one of the presets {', '.join(presets())}")
@@ -201,17 +206,18 @@ def parse(cls: type[T], tree: Mapping[str, Any], where: str = "", trust: bool = 
     return typing.cast("T", _parse_table(cls, tree, where, trust))
 
 
-def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "") -> Any:
-    """A `cls` of the settings in `tree`; `kind` is the word that chose this class, where one did."""
+def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", union: Any = None) -> Any:
+    """A `cls` of the settings in `tree`; `kind` is the word that chose this class of a union, where one did."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({_type_of(tree)})")
+        raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({value_in_words(tree)})")
     hints = _hints(cls)
     values: dict[str, Any] = {}
     for key, value in tree.items():
         dotted = f"{where}.{key}" if where else key
         if key not in hints:
             here = f"settings of kind '{kind}'" if kind else "settings here"
-            raise ConfigError(f"{dotted}: no such setting{_hint(key, hints)}; {here}: {', '.join(hints) or 'none'}")
+            told = f"{here}: {', '.join(hints) or 'none'}{_having(key, union)}"
+            raise ConfigError(f"{dotted}: no such setting{nearest(key, hints)}; {told}")
         values[key] = _parse_value(hints[key], value, dotted, trust)
     for item in dataclasses.fields(cls):
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
@@ -220,7 +226,13 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "") -
     try:
         return cls(**values)
     except ConfigError as error:
-        raise ConfigError(f"{where}.{error}" if where else str(error)) from None
+        raise Unfit(f"{where}.{error}" if where else str(error)) from None
+
+
+def _having(key: str, union: Any) -> str:
+    """The kinds that do have a setting."""
+    kinds = [kind for kind, cls in _choices(union).items() if key in _hints(cls)]
+    return f"; kinds with '{key}': {', '.join(kinds)}" if kinds else ""
 
 
 def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
@@ -232,7 +244,7 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     if origin is typing.Literal:
         words = typing.get_args(kind)
         if value not in words:
-            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(str, words))}{_hint(value, words)}")
+            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(str, words))}{nearest(value, words)}")
         return value
     if origin is tuple:
         return _parse_array(kind, value, where, trust)
@@ -241,8 +253,8 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        wanted = "a table of settings" if origin is dict else kind.__name__
-        raise ConfigError(f"{where}: expected {wanted}, got {value!r} ({_type_of(value)})")
+        wanted = "a table of settings" if origin is dict else type_in_words(kind)
+        raise ConfigError(f"{where}: expected {wanted}, got {value!r} ({value_in_words(value)})")
     return value
 
 
@@ -264,15 +276,15 @@ def _parse_array(kind: Any, value: Any, where: str, trust: bool) -> tuple[Any, .
 def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     table = {"kind": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{where}: expected a kind or a table, got {value!r} ({_type_of(value)})")
+        raise ConfigError(f"{where}: expected a kind or a table, got {value!r} ({value_in_words(value)})")
     choices = _choices(union)
     kind = _default_kind(union, table)
     settings = {key: item for key, item in table.items() if key != "kind"}
     if isinstance(kind, str) and ":" in kind:
         return _parse_table(_own_class(kind, where, trust), settings, where, trust, kind)
     if not isinstance(kind, str) or kind not in choices:
-        raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{_hint(kind, choices)}")
-    return _parse_table(choices[kind], settings, where, trust, kind)
+        raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{nearest(kind, choices)}{OWN}")
+    return _parse_table(choices[kind], settings, where, trust, kind, union)
 
 
 def _own_class(kind: str, where: str, trust: bool) -> Any:
@@ -290,7 +302,9 @@ def _own_class(kind: str, where: str, trust: bool) -> Any:
     except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         raise ConfigError(f"{where}.kind: cannot import '{kind}': {error}; expected package.module:Class") from None
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and callable(getattr(cls, "build", None))):
-        raise ConfigError(f"{where}.kind: '{kind}' is not a dataclass with a 'build' method")
+        raise ConfigError(
+            f"{where}.kind: '{kind}' is not a dataclass with a 'build' method; docs/training.md shows one (Optimizers)"
+        )
     return cls
 
 
@@ -318,17 +332,6 @@ def kind_of(cls: type[Any]) -> str:
     """The word for a class in a config file: its own `kind`, else its name in snake case."""
     own = cls.__dict__.get("kind")
     return own if isinstance(own, str) else re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-
-
-def _type_of(value: Any) -> str:
-    return "table" if isinstance(value, Mapping) else "array" if isinstance(value, list) else type(value).__name__
-
-
-def _hint(word: Any, words: Any) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(str(word), [str(item) for item in words], n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

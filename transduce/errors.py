@@ -18,6 +18,10 @@ class ConfigError(UserError):
     """A setting that does not exist, has the wrong type or value, or contradicts another."""
 
 
+class Unfit(ConfigError):
+    """What a class of settings finds wrong with them taken together, wherever each came from."""
+
+
 class DataError(UserError):
     """Text, a tokenizer or a prepared corpus that cannot be used as it is."""
 

@@ -182,7 +182,7 @@ def test_trusted_code_that_is_gone(own: Path, tmp_path: Path) -> None:
             "describes another model than model.safetensors holds: 1,000,000,001",
         ),
         ("d_model = 16", "d_model = -16", "model.d_model: expected at least 1, got -16"),
-        ("d_model = 16", "d_model = 16.0", "model.d_model: expected int, got 16.0 (float)"),
+        ("d_model = 16", "d_model = 16.0", "model.d_model: expected a whole number, got 16.0 (a number)"),
         ("dropout = 0.1", "dropout = nan", "model.dropout: expected a number from 0 up to 1, got nan"),
         ("seed = 1", 'seed = 1\nextends = "/dev/zero"', "/dev/zero: no such file"),
         ("seed = 1", "seed = [", "config.toml: not TOML"),

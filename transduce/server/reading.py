@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from starlette.types import Message
 
 from transduce.server.failures import Gone, Refused
 from transduce.server.settings import Settings
+from transduce.wording import nearest
 
 MOST_FIELDS = 1000
 Fields = dict[str, list[Any]]  # every value that was given under a name
@@ -63,9 +63,9 @@ def _check_names(given: Iterable[str], fields: Collection[str]) -> None:
     """Refuse a name that no field has, with the nearest that one has."""
     for name in given:
         if name not in fields:
-            near = difflib.get_close_matches(name[:100], fields, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise Refused(422, f"{name[:100]}: no such field{hint}; fields here: {', '.join(fields)}", "invalid")
+            name = name[:100]
+            told = f"{name}: no such field{nearest(name, fields)}; fields here: {', '.join(fields)}"
+            raise Refused(422, told, "invalid")
 
 
 async def read_fields(request: Request, settings: Settings) -> Fields:

@@ -1,0 +1,32 @@
+"""Words for messages: of a number of things, of the type of a value, and of the name that was perhaps meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+TYPES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 line`, `2,000 lines`; `many` where it is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def type_in_words(kind: type[Any]) -> str:
+    """What a setting of a type holds."""
+    return TYPES.get(kind, kind.__name__)
+
+
+def value_in_words(value: Any) -> str:
+    """What a value from a file is."""
+    if isinstance(value, (Mapping, list)):
+        return "a table" if isinstance(value, Mapping) else "an array"
+    return type_in_words(type(value))
+
+
+def nearest(word: Any, words: Iterable[Any]) -> str:
+    """`; did you mean 'steps'?` where one of the words is near."""
+    near = difflib.get_close_matches(str(word), [str(item) for item in words], n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
