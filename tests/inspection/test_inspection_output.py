@@ -145,7 +145,8 @@ def test_the_command_writes_what_it_is_asked_for(toy: Toy, run: Run, tmp_path: P
     words = ["inspect", "forty-two", "-m", toy.model, "--to", "de"]
     assert "Step by step" in run(*words).out.decode()
     for name in ("page.html", "x.png", "x.svg", "x.json"):
-        assert run(*words, "--model", toy.model, "--output", tmp_path / name).code == 0
+        ran = run(*words, "--model", toy.model, "--output", tmp_path / name)
+        assert (ran.code, ran.lines, ran.err.splitlines()[-1]) == (0, [], f"wrote {tmp_path / name}")
         assert (tmp_path / name).stat().st_size > 1000
     left, right = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert left["translation"] == right["translation"] == toy.translator("forty-two", to="de")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -84,11 +85,18 @@ def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
 
         save(seen, view, output)
     else:
-        from transduce.inspection.page import page
+        _write_text(seen, output)
+    if output is not None:
+        print(f"wrote {output}", file=sys.stderr)
 
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            found = page(seen) if output.suffix == ".html" else json.dumps([one.as_json() for one in seen]) + "\n"
-            output.write_text(found, encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"{output}: cannot be written: {error.strerror}; choose another --output") from None
+
+def _write_text(seen: list[Inspection], output: Path) -> None:
+    """A page, or JSON."""
+    from transduce.inspection.page import page
+
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        found = page(seen) if output.suffix == ".html" else json.dumps([one.as_json() for one in seen]) + "\n"
+        output.write_text(found, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written: {error.strerror}; choose another --output") from None
