@@ -115,7 +115,7 @@ def test_average_and_plot(walked: Path, run: Run, tmp_path: Path, monkeypatch: p
     shutil.copytree(walked / "runs" / "mine", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     ran = run("average", "run", "--last", "1")
-    assert ran.lines == ["run/model.safetensors: average of 1 checkpoints (steps 20)"]
+    assert ran.lines == ["run/model.safetensors: average of 1 checkpoint (step 20)"]
     assert "9 checkpoints were asked for and" in refused(run("average", "run", "--best", "9"))
     assert "run: say how many checkpoints to average, either --last N or --best N" in refused(run("average", "run"))
     shutil.rmtree("run/checkpoints")

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "languages": "errors language_codes",
     "detection": "forking frequent_words languages",
     "numbers": "",
-    "progress": "wording",
+    "progress": "",
     "launch": "",
     "overrides": "errors untrusted",
     "config": "errors overrides untrusted wording",

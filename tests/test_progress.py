@@ -145,3 +145,11 @@ def test_a_terminal_gets_a_live_bar_even_inside_another_one(
     assert "5/10" in err
     assert "Averaging" in err
     assert "3/3" in err
+
+
+@pytest.mark.parametrize(("total", "said"), [(None, "Reading: 1 line, "), (1, "Reading: 1 of 1 (100%) line, ")])
+def test_one_is_no_plural(total: int | None, said: str, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("Reading", total, "lines") as shown:
+        clock.now += 5
+        shown.advance()
+    assert capsys.readouterr().err.startswith(said)

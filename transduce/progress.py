@@ -100,7 +100,8 @@ class Progress:
         line = f"{self.title}: {self.done:,}"
         if self.total:
             line += f" of {self.total:,} ({self.done / self.total:.0%})"
-        line += f" {self.unit}, {rate_as_text(rate)} {self.unit}/s"
+        unit = self.unit.removesuffix("s") if (self.total or self.done) == 1 else self.unit
+        line += f" {unit}, {rate_as_text(rate)} {self.unit}/s"
         if self.total and rate > 0:
             line += f", {seconds_as_text((self.total - self.done) / rate)} left"
         print(line, file=sys.stderr, flush=True)

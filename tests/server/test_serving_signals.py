@@ -87,7 +87,7 @@ def test_sighup_reads_the_keys_again(native_toy: Path, tmp_path: Path) -> None:
     assert (server.ask("old"), server.ask("new")) == (200, 403)
     keys.write_text("# changed\nnew\n")
     server.process.send_signal(signal.SIGHUP)
-    until(lambda: "SIGHUP: 1 API keys were read\n" in server.said)
+    until(lambda: "SIGHUP: 1 API key was read\n" in server.said)
     assert (server.ask("old"), server.ask("new")) == (403, 200)
     keys.write_text("\n")
     server.process.send_signal(signal.SIGHUP)

@@ -53,7 +53,7 @@ def test_minutes_end_the_run_and_more_minutes_go_on(corpus: Path, tmp_path: Path
         outcome = toys.run(corpus, run, "training.minutes=1e-9", "training.average=2")
         assert (outcome.step, outcome.reason) == (1, "minutes")
         assert outcome.validation["loss"] > 0
-    assert exported(run)[1] in ("best by validation loss, step 1", "average of 1 checkpoints (last)")
+    assert exported(run)[1] in ("best by validation loss, step 1", "average of 1 checkpoint (last)")
     outcome = toys.run(corpus, run, "training.minutes=10")
     assert (outcome.step, outcome.reason) == (20, "finished")
 
@@ -182,7 +182,7 @@ def test_averaging_a_run_that_was_stopped_before_its_first_model(corpus: Path, t
     (run / "README.md").unlink()
     average_run(run, last=1, best=0)
     made = load_weights(run / "model.safetensors")[1]
-    assert made == {**complete, "weights": "average of 1 checkpoints (steps 5)"}
+    assert made == {**complete, "weights": "average of 1 checkpoint (step 5)"}
     assert not (run / "README.md").exists()
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from transduce.comparison.results import CLAIM, FIGURES, Results, Row
 from transduce.progress import seconds_as_text
+from transduce.wording import counted
 
 GIB = 1 << 30
 Show = Callable[[float], str]
@@ -111,7 +112,7 @@ def _tested(results: Results) -> Iterator[str]:
     if tested:
         yield (
             f"p: difference of mean BLEU from {results.baseline}, two-sided, over the choice of seeds and of sentences;"
-            f" Holm's correction for the {len(tested)} variants tested; * below {CLAIM}."
+            f" Holm's correction for the {counted(len(tested), 'variant')} tested; * below {CLAIM}."
         )
     single = [row.variant for row in results.rows if row.measured == 1]
     if results.baseline and single:

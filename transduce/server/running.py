@@ -29,6 +29,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from transduce.errors import RunError, UserError
 from transduce.server.settings import check_keys
 from transduce.server.state import State
+from transduce.wording import counted
 
 MOST_HEADER_BYTES = 32 << 10
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
@@ -213,7 +214,7 @@ def _rereading(state: State, read_keys: Callable[[], Sequence[str]] | None) -> I
             log.error("SIGHUP: the API keys stay as they were: %s", error)
             return
         state.keys.replace(keys)
-        log.warning("SIGHUP: %d API keys were read", len(keys))
+        log.warning("SIGHUP: %s read", counted(len(keys), "API key was", "API keys were"))
 
     before = signal.signal(signal.SIGHUP, reread)
     try:

@@ -17,6 +17,7 @@ from transduce.training.offered import which
 from transduce.training.run_folder import read_config, replace_weights
 from transduce.training.session import Place
 from transduce.training.weights import check_shapes
+from transduce.wording import counted
 
 
 def average(paths: Sequence[Path], stem: str = "model") -> dict[str, Tensor]:
@@ -65,7 +66,13 @@ def average_run(folder: Path, last: int, best: int) -> str:
             )
         stem = place.stem(config.training.ema)
         weights = average([kept[step] for step in steps], stem)
-        name = f"average of {len(steps)} checkpoints (steps {', '.join(f'{step:,}' for step in sorted(steps))})"
+        told = ", ".join(f"{step:,}" for step in sorted(steps))
+        name = f"{average_of(len(steps))} ({'step' if len(steps) == 1 else 'steps'} {told})"
         name += which(config.training.ema, raw=stem == "model")
         replace_weights(folder, weights, name, place.longest)
     return f"{folder / MODEL}: {name}"
+
+
+def average_of(count: int) -> str:
+    """What an average is called on a card."""
+    return f"average of {counted(count, 'checkpoint')}"

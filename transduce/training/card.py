@@ -14,6 +14,7 @@ from transduce import __version__
 from transduce.experiment import Config
 from transduce.progress import seconds_as_text
 from transduce.search.choice import named
+from transduce.wording import counted
 
 
 @dataclass(frozen=True)
@@ -103,4 +104,4 @@ def _corpus_lines(splits: dict[str, Any]) -> Iterator[str]:
 def _machine() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
+    return f"{counted(torch.get_num_threads(), 'CPU thread')} ({platform.machine()})"

@@ -24,7 +24,7 @@ from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config, check_positions, check_source
 from transduce.model.contract import Stepwise
 from transduce.objectives.base import Step, Tools
-from transduce.training.average import average
+from transduce.training.average import average, average_of
 from transduce.training.card import Facts
 from transduce.training.checkpoint import Found, prune, read_checkpoint, save_checkpoint, step_folders
 from transduce.training.cpu import own_threads, settle
@@ -357,7 +357,7 @@ class _Run:
             found = average([kept[step] for step in steps], stem)
             weights, count = {key: found[key].to(self.session.device) for key in alike}, len(steps)
         self.group.spread(weights.values())
-        name = f"average of {count} checkpoints ({training.average_of})"
+        name = f"{average_of(count)} ({training.average_of})"
         return weights, name + which(training.ema, raw=stem == "model")
 
     def _average(self, log: RunLog, offered: dict[str, Tensor]) -> dict[str, float]:
