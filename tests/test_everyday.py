@@ -81,6 +81,8 @@ def test_its_card_says_what_it_owes_and_what_it_cannot() -> None:
     for owed in ("tatoeba.org", "CC BY 2.0", "TICO-19", "BibleNLP/ebible", "python/python-docs-fr", "MaxyLee/3AM"):
         assert owed in card
     assert "tok:zh" in card
+    assert "\ntransduce translate FOLDER --to de" in card
+    assert "the model that comes with the package needs no name" in card
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

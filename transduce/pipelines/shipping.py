@@ -50,9 +50,9 @@ class Shipping:
                     f"{output}: the model would take {size / MIB:.1f} MiB, and at most {largest_mib:g} are allowed;"
                     " train a smaller one (fewer layers, a smaller vocabulary), or raise largest_mib"
                 )
-            (folder / CARD).write_text(self.card(output.name, measured, weights, size), "utf-8")
+            (folder / CARD).write_text(self.card(measured, weights, size), "utf-8")
 
-    def card(self, name: str, measured: Sequence[Scores], weights: str, size: int) -> str:
+    def card(self, measured: Sequence[Scores], weights: str, size: int) -> str:
         """README.md, in Markdown."""
         directions = measured[-1].directions if measured else ()
         languages = ", ".join(dict.fromkeys(f"`--to {score.target}`" for score in directions))
@@ -62,8 +62,10 @@ class Shipping:
 {self.about or "A sequence-to-sequence model."}
 
 ```
-transduce translate {name} --to {directions[0].target if directions else "LANGUAGE"} "..."
+transduce translate FOLDER --to {directions[0].target if directions else "LANGUAGE"} "..."
 ```
+
+FOLDER is where this file lies; the model that comes with the package needs no name.
 
 {f"Directions: {', '.join(score.direction for score in directions)} ({languages})." if directions else ""}
 Made with transduce {__version__}. `{weights}` and the tokenizer: {size / MIB:.1f} MiB in all.
