@@ -15,7 +15,7 @@ import transduce
 from transduce.server import Served, Settings, application
 from transduce.server.bounds import CELLS_A_TOKEN, MOST_EXCLUDED, MOST_INCLUDED, width_of
 from transduce.server.rendering import LARGE, STRETCH, pieces, rendered
-from transduce.server.together import MOST_TASKS, together
+from transduce.server.together import MOST_TASKS, Turn, together
 
 ASKED = {"source": "en", "target": "de"}
 PAIR = {**ASKED, "texts": ["five"], "translations": ["fünf"]}
@@ -224,3 +224,40 @@ def test_few_sentences_are_begun_at_a_time() -> None:
 def test_a_server_cuts_batches_of_its_own(served_translator: transduce.Translator) -> None:
     state = served(served_translator, batch_tokens=100).app.state.transduce  # type: ignore[attr-defined]
     assert state.batchers["toy"].translator.batch_tokens == 100 < served_translator.batch_tokens
+
+
+def test_work_that_is_never_begun_is_never_made() -> None:
+    made = 0
+
+    async def one() -> None:
+        raise ValueError("the first fails")
+
+    def work() -> Iterator[Any]:
+        nonlocal made
+        for _ in range(10_000):
+            made += 1
+            yield one()
+
+    with pytest.raises(ValueError, match="the first fails"):
+        asyncio.run(together(work(), 10))
+    assert made <= 12
+
+
+def test_one_goes_on_in_each_turn_of_the_loop() -> None:
+    """Forty passages with tags, whose sentences come back together, are put together one by one."""
+
+    async def run() -> list[int]:
+        turn, seen, loops = Turn(), [], 0
+
+        async def one() -> None:
+            await turn.come()
+            seen.append(loops)
+
+        tasks = [asyncio.ensure_future(one()) for _ in range(40)]
+        while not all(task.done() for task in tasks):
+            loops += 1
+            await asyncio.sleep(0)
+        return seen
+
+    seen = asyncio.run(run())
+    assert len(set(seen)) == len(seen) == 40

@@ -73,6 +73,12 @@ class Passage:
             begin = after
         return found
 
+    def stripped(self, before: int) -> Passage:
+        """Without the space around it, of which so many characters are before."""
+        text = self.text.strip()
+        moved = (replace(tag, at=max(0, min(tag.at - before, len(text)))) for tag in self.tags)
+        return Passage(text, tuple(moved))
+
     def stretches(self) -> list[Piece]:
         """The text between the tags, each stretch by itself, and the tags; a stop or a comma alone is left as it is."""
         found: list[Piece] = []

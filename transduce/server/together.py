@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -46,10 +46,25 @@ class Window:
                 turn.set_result(None)
 
 
+class Turn:
+    """One task at a time goes on in each turn of the event loop: milliseconds of work must not add up to a second."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def come(self) -> None:
+        """Wait for a turn of the loop in which nobody else of these goes on."""
+        async with self._lock:
+            await asyncio.sleep(0)
+
+
 async def together(work: Iterable[Coroutine[Any, Any, T]], most: int = MOST_TASKS) -> list[T]:
-    """All results in order, of at most so many that are begun at a time. Where one fails, the others are cancelled."""
+    """All results in order, of at most so many that are begun at a time. Where one fails, the others are cancelled.
+
+    Work that an iterator makes is made when its turn comes: of a request that ends early the rest is never made.
+    """
     waiting = iter(work)
-    ahead = list(islice(waiting, 2))
+    ahead = deque(islice(waiting, 2))
     if len(ahead) < 2:
         return [await one for one in ahead]
     found: dict[int, T] = {}
@@ -67,9 +82,12 @@ async def together(work: Iterable[Coroutine[Any, Any, T]], most: int = MOST_TASK
         else:
             found[place] = task.result()
 
-    count, waiting = 0, chain(ahead, waiting)
+    count = 0
     try:
-        while await room.acquire() and not errors and (one := next(waiting, None)) is not None:
+        while await room.acquire() and not errors:
+            one = ahead.popleft() if ahead else next(waiting, None)
+            if one is None:
+                break
             task = asyncio.ensure_future(one)
             running.add(task)
             task.add_done_callback(partial(ended, count))
@@ -78,7 +96,7 @@ async def together(work: Iterable[Coroutine[Any, Any, T]], most: int = MOST_TASK
             await asyncio.wait(set(running), return_when=asyncio.FIRST_EXCEPTION)
     finally:
         await _cancelled(running)
-        for left in waiting:
+        for left in chain(ahead, waiting if isinstance(work, Sequence) else ()):
             left.close()  # nobody will await it
     if errors:
         raise errors[0]

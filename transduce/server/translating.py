@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from transduce.alignment import Alignment, Unit
@@ -16,7 +16,7 @@ from transduce.server.markup import MOST_TAGS, Passage, passages, placed
 from transduce.server.models import Hop, Models
 from transduce.server.settings import Settings
 from transduce.server.state import State
-from transduce.server.together import MOST_TASKS, Window, together
+from transduce.server.together import MOST_TASKS, Turn, Window, together
 from transduce.server.work import Sentence, Translate
 from transduce.translation import Translation
 
@@ -114,6 +114,7 @@ class Flow:
     counts: Counts
     width: int = 1
     most: int = MOST_TASKS  # sentences of a text that are begun at a time
+    turn: Turn = field(default_factory=Turn)  # of work on tags, which takes milliseconds a passage
 
     async def answer(self, plan: Plan) -> Answer:
         """One text translated."""
@@ -192,19 +193,18 @@ class Flow:
         if isinstance(piece, str):
             return Translation(piece)
         (before, *texts) = Layout.of(piece.text, whole=True).spaces(hops[-1].target)
-        bare = replace(
-            piece,
-            text=piece.text.strip(),
-            tags=tuple(
-                replace(tag, at=max(0, min(tag.at - len(before), len(piece.text.strip())))) for tag in piece.tags
-            ),
-        )
+        if piece.tags:
+            await self.turn.come()
+        bare = piece.stripped(len(before))
         found, text = Translation(""), None
         if len(bare.tags) <= MOST_TAGS:
             found = await self.sentence(" ".join(bare.text.split()), hops, "pieces" if bare.tags else None)
+            if bare.tags:
+                await self.turn.come()
             text = placed(bare, found.text, found.alignment)
         if text is None:  # tags and words went different ways
-            flow = Flow(self.state, replace(self.asked, n_best=1), self.window, {}, self.width)
+            flow = Flow(self.state, replace(self.asked, n_best=1), self.window, {}, self.width, turn=self.turn)
+            await self.turn.come()
             parts = await together((flow._passage(one, hops) for one in bare.stretches()), FEW_TASKS)
             found = _in_a_row(parts)
             text = found.text
