@@ -1,9 +1,9 @@
 """A task made to show exposure bias, and that scheduled sampling and noise are remedies for it.
 
 Targets are chains: a token nearly always has the same successor. The source holds the target itself, so that one can
-read every token off it; but where the chain jumps the source has a blank, and there a model must guess. Trained on
-right answers alone it learns the easier of the two, to look at the token before; after a wrong guess it goes on from
-its own mistake, though the source says otherwise.
+read most tokens off it; but where the chain jumps the source has a blank, and there a model must guess. There are
+blanks elsewhere too, where the token before tells all. Trained on right answers alone a model learns to look at that
+one everywhere; after a wrong guess it goes on from its own mistake, though the source says otherwise.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from transduce.search.settings import Greedy
 pytestmark = pytest.mark.slow
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
-FIRST, CHAIN, LENGTH, JUMPS = 4, 12, 10, 0.12
+FIRST, CHAIN, LENGTH, JUMPS, HIDDEN = 4, 12, 10, 0.12, 0.4
 BLANK = FIRST + CHAIN
 V = BLANK + 1
-STEPS = 450
+STEPS, BATCH, SEEDS = 450, 48, (1, 2, 3)
 REMEDIES: dict[str, InputsChoice] = {
-    "scheduled sampling": ScheduledSampling(Linear(0.0, 0.75, STEPS // 2), temperature=1.0),
-    "noise": InputNoise(replace=0.2),
+    "scheduled sampling": ScheduledSampling(Linear(0.0, 0.75, STEPS // 4), temperature=1.0),
+    "noise": InputNoise(replace=0.3),
 }
 
 
 def chains(count: int, generator: torch.Generator) -> tuple[Batch, Tensor, Tensor]:
-    """A batch, its targets (count, LENGTH) and where they jump."""
+    """A batch, its targets (count, LENGTH) and where the source is blank."""
     jumps = torch.rand(count, LENGTH, generator=generator) < JUMPS
     jumps[:, 0] = False
     anywhere = torch.randint(CHAIN, (count, LENGTH), generator=generator)
@@ -47,8 +47,9 @@ def chains(count: int, generator: torch.Generator) -> tuple[Batch, Tensor, Tenso
     for place in range(1, LENGTH):
         links.append(torch.where(jumps[:, place], anywhere[:, place], (5 * links[-1] + 3) % CHAIN))
     target = torch.stack(links, dim=1) + FIRST
-    source = target.masked_fill(jumps, BLANK)
-    return collate(source.tolist(), target.tolist(), SYMBOLS, SYMBOLS), target, jumps
+    blank = jumps | (torch.rand(count, LENGTH, generator=generator) < HIDDEN)
+    source = target.masked_fill(blank, BLANK)
+    return collate(source.tolist(), target.tolist(), SYMBOLS, SYMBOLS), target, blank
 
 
 def trained(inputs: InputsChoice, seed: int) -> Seq2Seq:
@@ -62,7 +63,7 @@ def trained(inputs: InputsChoice, seed: int) -> Seq2Seq:
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     generator = torch.Generator().manual_seed(100 + seed)
     for step in range(STEPS):
-        loss = objective(model, chains(48, generator)[0], step)
+        loss = objective(model, chains(BATCH, generator)[0], step)
         optimizer.zero_grad()
         torch.autograd.backward(loss.total / loss.count)
         optimizer.step()
@@ -72,7 +73,7 @@ def trained(inputs: InputsChoice, seed: int) -> Seq2Seq:
 @torch.no_grad()
 def accuracies(model: Seq2Seq) -> dict[str, float]:
     """The share right of what the source tells: reading right answers, after own mistakes, after forced ones."""
-    batch, target, jumps = chains(300, torch.Generator().manual_seed(7))
+    batch, target, blank = chains(300, torch.Generator().manual_seed(7))
     memory = model.encode(batch.source, batch.source_mask)
 
     def forced(inputs: Tensor) -> Tensor:
@@ -86,9 +87,9 @@ def accuracies(model: Seq2Seq) -> dict[str, float]:
     wrong[:, 1:] = torch.randint(FIRST, BLANK, wrong[:, 1:].shape, generator=torch.Generator().manual_seed(8))
     after = torch.arange(LENGTH) > 0
     return {
-        "right answers": forced(batch.inputs)[~jumps].float().mean().item(),
-        "own mistakes": free[mistaken & ~jumps].float().mean().item(),
-        "forced mistakes": forced(wrong)[after & ~jumps].float().mean().item(),
+        "right answers": forced(batch.inputs)[~blank].float().mean().item(),
+        "own mistakes": free[mistaken & ~blank].float().mean().item(),
+        "forced mistakes": forced(wrong)[after & ~blank].float().mean().item(),
     }
 
 
@@ -97,12 +98,17 @@ def plain(seed: int) -> dict[str, float]:
     return accuracies(trained(TeacherForcing(), seed))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", REMEDIES)
-def test_accuracy_after_mistakes_rises(name: str, seed: int) -> None:
-    before, after = plain(seed), accuracies(trained(REMEDIES[name], seed))
-    print(f"seed {seed}: right answers {before}, {name} {after}")
-    assert min(before["right answers"], after["right answers"]) > 0.97  # neither is short of training
-    assert before["own mistakes"] < 0.6
-    assert after["own mistakes"] > before["own mistakes"] + 0.3
-    assert after["forced mistakes"] > before["forced mistakes"] + 0.2
+def test_accuracy_after_mistakes_rises(name: str) -> None:
+    """On the mean of the seeds: which of its two ways a model comes to prefer is partly chance."""
+    before = [plain(seed) for seed in SEEDS]
+    after = [accuracies(trained(REMEDIES[name], seed)) for seed in SEEDS]
+    print(f"right answers {before}, {name} {after}")
+
+    def mean(found: list[dict[str, float]], what: str) -> float:
+        return sum(one[what] for one in found) / len(found)
+
+    assert min(one["right answers"] for one in (*before, *after)) > 0.97  # none is short of training
+    assert mean(before, "own mistakes") < 0.6
+    assert mean(after, "own mistakes") > mean(before, "own mistakes") + 0.3
+    assert mean(after, "forced mistakes") > mean(before, "forced mistakes") + 0.2
