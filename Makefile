@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/transduce demo --output runs/demo
 
-# Further options of pytest: `make test PYTEST=--cov` prints branch coverage (of the tests not marked slow), as CI does.
+# Further options of pytest: `make test PYTEST=--cov` prints branch coverage (of quick tests, some cases of each).
 PYTEST ?=
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)

@@ -6,6 +6,7 @@ toy_server.py).
 
 import gc
 import os
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,17 +22,25 @@ hypothesis.settings.load_profile("transduce")
 
 pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server", "browsing"]
 
+TRACED = 24  # of the cases of a test, spread over all of them
 # Files whose tests take longest, in that order: who begins with them has short ones left to share at the end.
 LONGEST = """test_demo test_readme test_compiled test_distributed test_kill test_learning test_annotated test_torchrun
     test_exposure_bias test_parallel_learning test_distill test_benchmarks""".split()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Coverage is traced in the quick tests alone: tracing takes half as much time again. Long tests come first."""
+    """Long tests come first. Coverage is traced in the quick ones alone, and in some of the cases of each.
+
+    Tracing takes half as much time again.
+    """
     if config.getoption("cov_source", None):
+        cases = Counter(item.nodeid.partition("[")[0] for item in items)
+        seen: Counter[str] = Counter()
         for item in items:
-            if item.get_closest_marker("slow"):
+            name = item.nodeid.partition("[")[0]
+            if item.get_closest_marker("slow") or seen[name] % max(1, cases[name] // TRACED):
                 item.add_marker("no_cover")
+            seen[name] += 1
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items[:] = dealt(items, workers)

@@ -249,6 +249,7 @@ def test_the_longest_source_of_a_run_is_a_number(base: Path, tmp_path: Path) -> 
     assert "model.safetensors: its longest source is 'many', expected a number" in refusal(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_damaged_folders_by_the_dozen(base: Path) -> None:
     """In a process of their own, as by the thousand."""
     tally = hostile_folders.run(base, 60, 1, first=10**6)

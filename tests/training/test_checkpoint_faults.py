@@ -130,6 +130,7 @@ def save_and_prune(run: Path) -> None:
     prune(run, {NEW.step})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power loss"])
 @pytest.mark.parametrize("before", ["nothing", "old", "old and damaged"])
 def test_a_kill_at_every_call_leaves_a_whole_checkpoint(tmp_path: Path, before: str, power: bool) -> None:
@@ -161,6 +162,7 @@ def test_a_kill_at_every_call_leaves_a_whole_checkpoint(tmp_path: Path, before: 
     assert count > {"nothing": 25, "old": 30, "old and damaged": 40}[before]
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments(tmp_path: Path) -> None:
     """No harness: a process that saves step after step, killed by the clock, picked up by the next one."""
     moments, reached = random.Random(5), 1

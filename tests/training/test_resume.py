@@ -82,6 +82,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_after_any_save_changes_nothing(corpus: Path, tmp_path: Path, epoch: int, variant: str) -> None:
     settings = (*EVERY_STEP, *VARIANTS[variant])
