@@ -14,6 +14,7 @@ def test_of_steps_and_minutes_the_one_that_ends_first_decides() -> None:
     assert steps_within(100, 10, 5.0, 60.0) == 100  # there is time for 120
     assert steps_within(100, 10, 5.0, 30.0) == 60
     assert steps_within(100, 10, 60.0, 30.0) == 5
+    assert steps_within(100, 10, 1e-3, 1e308) == 100  # more time than a number can say
 
 
 def test_a_schedule_anneals_by_the_share_of_the_time() -> None:

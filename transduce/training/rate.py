@@ -18,7 +18,7 @@ def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
     """
     if limit <= 0 or done < 1 or seconds <= 0:
         return steps
-    return max(1, min(steps, round(done * limit / seconds)))
+    return max(1, round(min(steps, done * limit / seconds)))
 
 
 def within_time(schedule: LearningRate, steps: int) -> LearningRate:
