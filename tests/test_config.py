@@ -308,13 +308,26 @@ def test_a_check_of_the_class_itself_is_told_with_the_dotted_key() -> None:
         ("training.optimizer=SGD", "adam, adam_w, muon; a class of your own is named as package.module:Class"),
         (
             "training.optimizer.kind=fractions:Fraction",
-            "'fractions:Fraction' is not a dataclass with a 'build' method; docs/training.md shows one (Optimizers)",
+            "'fractions:Fraction' is not a dataclass; one with method 'build' is needed here;"
+            " docs/training.md shows one (Optimizers)",
         ),
         ("training.steps=abc", "command line: training.steps: expected a whole number, got 'abc' (text)"),
     ],
 )
 def test_the_words_for_a_wrong_setting_of_a_run(word: str, expected: str) -> None:
     assert message(Config, "tiny", word).endswith(expected)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+@pytest.mark.parametrize("key", ["training.minutes", "objective.label_smoothing", "model.dropout"])
+def test_numbers_are_finite(key: str, number: str) -> None:
+    found = float(number)
+    assert message(Config, "tiny", f"{key}={number}") == f"command line: {key}: expected a finite number, got {found}"
+
+
+def test_a_whole_number_that_no_float_holds_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^radius: expected a finite number, got 1000*\.\.\.0*$"):
+        configs.parse(Circle, {"radius": 10**400})
 
 
 def test_a_fault_of_the_file_alone_is_not_laid_on_the_command_line(tmp_path: Path) -> None:
@@ -405,6 +418,29 @@ class NoDataclass:
 """
 
 
+FAULTY = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Unresolved:
+    width: "nothing" = 3
+
+    def build(self):
+        return None
+
+@dataclass(frozen=True)
+class Picky:
+    width: int = 3
+
+    def __post_init__(self):
+        if self.width % 2 == 0:
+            raise ValueError(f"{self.width} is not odd")
+
+    def build(self):
+        return None
+"""
+
+
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module of the user's in the current folder, and a broken one."""
@@ -430,17 +466,55 @@ def test_the_words_for_a_class_that_cannot_be_used(own_module: str) -> None:
     def text(kind: str, *more: str, trust: bool = True) -> str:
         return message(Config, None, f"search.kind={kind}", *more, trust=trust)
 
-    assert "search.kind: cannot import 'no_such_module:X': No module named 'no_such_module'; expected" in text(
-        "no_such_module:X"
+    assert (
+        "search.kind: cannot import 'no_such_module:X': ModuleNotFoundError: No module named 'no_such_module'; expected"
+        in text("no_such_module:X")
     )
     assert f"cannot import '{own_module}:Gone'" in text(f"{own_module}:Gone")
     assert "cannot import ':X'" in text(":X")
     assert "cannot import 'my_searches:'" in text("my_searches:")
     assert "cannot import '.relative:X'" in text(".relative:X")
-    assert "cannot import 'my_broken:X': invalid syntax" in text("my_broken:X")
-    for name in ("NoBuild", "NoDataclass"):
-        assert f"'{own_module}:{name}' is not a dataclass with a 'build' method" in text(f"{own_module}:{name}")
+    assert "cannot import 'my_broken:X': SyntaxError: invalid syntax" in text("my_broken:X")
+    assert f"'{own_module}:NoBuild' has no method 'build'; a dataclass with method 'build'" in text(
+        f"{own_module}:NoBuild"
+    )
+    assert f"'{own_module}:NoDataclass' is not a dataclass; one with method" in text(f"{own_module}:NoDataclass")
     assert "search.wdth: no such setting; did you mean 'width'?" in text(f"{own_module}:MySearch", "search.wdth=1")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise RuntimeError('no luck')", "RuntimeError: no luck (FILE:1); expected package.module:Class, of a module"),
+        ("import sys\nsys.exit(7)", "SystemExit: 7 (FILE:2); expected package.module:Class, of a module that Python"),
+        ("def __getattr__(name):\n    assert name == 'Y'", "AssertionError (FILE:2); expected"),
+    ],
+)
+def test_what_a_module_raises_is_told(own_module: str, tmp_path: Path, code: str, told: str) -> None:
+    file = write(tmp_path / "my_raising.py", code)
+    text = message(Config, None, "search.kind=my_raising:X")
+    sys.modules.pop("my_raising", None)
+    assert f"search.kind: cannot import 'my_raising:X': {told.replace('FILE', str(file))}" in text
+
+
+def test_what_a_class_of_one_s_own_raises_is_told(own_module: str, tmp_path: Path) -> None:
+    file = write(tmp_path / f"{own_module}.py", FAULTY)
+    assert message(Config, None, f"search.kind={own_module}:Unresolved") == (
+        f"command line: search.kind: the types of the settings of '{own_module}:Unresolved' cannot be read: NameError:"
+        " name 'nothing' is not defined; write types that its module defines or imports"
+    )
+    assert message(Config, None, f"search.kind={own_module}:Picky", "search.width=4").endswith(
+        f"search: '{own_module}:Picky' refuses its settings: ValueError: 4 is not odd ({file}:17); change them, or the"
+        " class"
+    )
+
+
+def test_a_class_in_a_place_that_is_not_its_own_is_refused() -> None:
+    text = message(Config, "tiny", "model.decoder=transduce.model.seq2seq:Model")
+    assert text == (
+        "command line: model.decoder.kind: 'transduce.model.seq2seq:Model' has no methods 'assemble', 'check_depth' or"
+        " 'check_width'; a dataclass with methods 'assemble', 'build', 'check_depth' and 'check_width' is needed here"
+    )
 
 
 def test_a_folder_from_others_imports_nothing(own_module: str) -> None:
@@ -464,7 +538,7 @@ def test_presets_return_from_toml(preset: str) -> None:
 
 
 shapes = st.one_of(
-    st.builds(Circle, st.floats(allow_nan=False)),
+    st.builds(Circle, st.floats(allow_nan=False, allow_infinity=False)),
     st.builds(LongSquare, st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"]))),
 )
 squares = st.builds(LongSquare, st.integers(0, 9), st.text("ab\"'\\\n\r\t\u0085\u2028äß中 #=[]", max_size=8))

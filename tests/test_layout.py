@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "progress": "",
     "launch": "",
     "overrides": "errors untrusted",
-    "config": "errors overrides untrusted wording",
+    "own_classes": "errors",
+    "config": "errors overrides own_classes untrusted wording",
     "durable": "errors",
     "data": "errors untrusted progress durable",
     "model": "errors",
@@ -51,8 +52,8 @@ MAY_IMPORT = {
     " search.limits search.settings",
     "plot": "errors progress evaluation.measures",
     "experiment": "errors data model search objectives training.settings",
-    "training": "errors untrusted progress durable config data model search objectives evaluation engines translator"
-    " experiment languages launch model_folder wording",
+    "training": "errors untrusted progress durable config own_classes data model search objectives evaluation engines"
+    " translator experiment languages launch model_folder wording",
     "loading": "errors extras data model_folder translation translator search.ensemble search.fit engines"
     " native.raising training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",

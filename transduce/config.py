@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
-import operator
 import re
+import reprlib
 import sys
 import types
 import typing
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 
 from transduce.errors import ConfigError, Unfit
 from transduce.overrides import lay_over, read_overrides
+from transduce.own_classes import error_in_words, name_of, own_class
 from transduce.untrusted import LARGEST_TOML, parse_toml, read_small
 from transduce.wording import nearest, type_in_words, value_in_words
 
@@ -227,6 +227,12 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
         return cls(**values)
     except ConfigError as error:
         raise Unfit(f"{where}.{error}" if where else str(error)) from None
+    except Exception as error:
+        if ":" not in kind:
+            raise
+        raise Unfit(
+            f"{where}: '{kind}' refuses its settings: {error_in_words(error)}; change them, or the class"
+        ) from None
 
 
 def _having(key: str, union: Any) -> str:
@@ -250,12 +256,19 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
         return _parse_array(kind, value, where, trust)
     if origin is dict and isinstance(value, Mapping):  # settings of some other class, checked where they are used
         return dict(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if kind is float and type(value) in (int, float):
+        return _finite(value, where)
     if type(value) is not kind:
         wanted = "a table of settings" if origin is dict else type_in_words(kind)
         raise ConfigError(f"{where}: expected {wanted}, got {value!r} ({value_in_words(value)})")
     return value
+
+
+def _finite(value: int | float, where: str) -> float:
+    """A number as a float; nan, inf and whole numbers beyond the largest float are what no setting means."""
+    if not -sys.float_info.max <= value <= sys.float_info.max:
+        raise ConfigError(f"{where}: expected a finite number, got {reprlib.repr(value)}")
+    return float(value)
 
 
 def _parse_array(kind: Any, value: Any, where: str, trust: bool) -> tuple[Any, ...]:
@@ -281,31 +294,10 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     kind = _default_kind(union, table)
     settings = {key: item for key, item in table.items() if key != "kind"}
     if isinstance(kind, str) and ":" in kind:
-        return _parse_table(_own_class(kind, where, trust), settings, where, trust, kind)
+        return _parse_table(own_class(kind, where, choices.values(), trust), settings, where, trust, kind)
     if not isinstance(kind, str) or kind not in choices:
         raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{nearest(kind, choices)}{OWN}")
     return _parse_table(choices[kind], settings, where, trust, kind, union)
-
-
-def _own_class(kind: str, where: str, trust: bool) -> Any:
-    """The user's dataclass named "package.module:Class", importable from the current folder too."""
-    if not trust:
-        raise ConfigError(
-            f"{where}.kind: '{kind}' would import code; if you trust where this folder came from,"
-            " say trust=True (--trust)"
-        )
-    module_name, _, class_name = kind.partition(":")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        cls = operator.attrgetter(class_name)(importlib.import_module(module_name))
-    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
-        raise ConfigError(f"{where}.kind: cannot import '{kind}': {error}; expected package.module:Class") from None
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and callable(getattr(cls, "build", None))):
-        raise ConfigError(
-            f"{where}.kind: '{kind}' is not a dataclass with a 'build' method; docs/training.md shows one (Optimizers)"
-        )
-    return cls
 
 
 # -- types -----------------------------------------------------------------------------------------------------------
@@ -396,4 +388,4 @@ def _is_nested(value: Any) -> bool:
 
 def _written_kind(union: Any, value: Any) -> str:
     cls = type(value)
-    return kind_of(cls) if cls in _choices(union).values() else f"{cls.__module__}:{cls.__qualname__}"
+    return kind_of(cls) if cls in _choices(union).values() else name_of(cls)

@@ -162,7 +162,10 @@ def test_code_is_imported_only_if_trusted(own: Path, capfd: pytest.CaptureFixtur
 def test_trusted_code_that_is_gone(own: Path, tmp_path: Path) -> None:
     (tmp_path / "own_objective.py").unlink()
     del sys.modules["own_objective"]
-    assert "objective.kind: cannot import 'own_objective:Own': No module named 'own_objective'" in refusal(own, True)
+    assert (
+        "objective.kind: cannot import 'own_objective:Own': ModuleNotFoundError: No module named 'own_objective'"
+        in refusal(own, True)
+    )
 
 
 # -- hostile configs -----------------------------------------------------------------------------------------------
@@ -183,7 +186,7 @@ def test_trusted_code_that_is_gone(own: Path, tmp_path: Path) -> None:
         ),
         ("d_model = 16", "d_model = -16", "model.d_model: expected at least 1, got -16"),
         ("d_model = 16", "d_model = 16.0", "model.d_model: expected a whole number, got 16.0 (a number)"),
-        ("dropout = 0.1", "dropout = nan", "model.dropout: expected a number from 0 up to 1, got nan"),
+        ("dropout = 0.1", "dropout = nan", "model.dropout: expected a finite number, got nan"),
         ("seed = 1", 'seed = 1\nextends = "/dev/zero"', "/dev/zero: no such file"),
         ("seed = 1", "seed = [", "config.toml: not TOML"),
         ("seed = 1", "seed = 1\nsneed = 2", "sneed: no such setting; did you mean 'seed'?"),
