@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor, nn
 
-from transduce.errors import RunError
+from transduce.errors import ConfigError, RunError
 from transduce.training.checkpoint import read_tensors, step_folders
 from transduce.training.optimizer import Adam, AdamW, Muon, obeys, update
 from transduce.training.session import Session
@@ -44,6 +45,21 @@ class Own:
         if self.name == "Muon":  # torch's takes matrices alone
             parameters = [p for p in parameters if p.dim() == 2]
         return Counting(parameters, {}) if self.name == "Counting" else getattr(torch.optim, self.name)(parameters)
+
+@dataclass(frozen=True)
+class Five:
+    def build(self, parameters, tables=()):
+        return 5
+
+@dataclass(frozen=True)
+class Raising:
+    def build(self, parameters, tables=()):
+        raise RuntimeError("no luck")
+
+@dataclass(frozen=True)
+class Argumentless:
+    def build(self):
+        return torch.optim.SGD([])
 
 class Counting(torch.optim.Optimizer):  # keeps numbers beside tensors, as many do
     def step(self):
@@ -162,7 +178,27 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "plug.py").write_text(PLUG)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plug", raising=False)
     return "training.optimizer.kind=plug:Own"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Five", "gave 5, which has no param_groups, state, step, zero_grad; expected build"),
+        ("Raising", "raised RuntimeError: no luck (FILE:23); expected build"),
+        (
+            "Argumentless",
+            "raised TypeError: Argumentless.build() takes 1 positional argument but 3 were given; expected",
+        ),
+    ],
+)
+def test_a_build_that_fails_is_told(corpus: Path, tmp_path: Path, plugged: str, name: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        toys.run(corpus, tmp_path / "run", plugged.replace("Own", name))
+    told = told.replace("FILE", str(tmp_path / "plug.py"))
+    assert str(caught.value).startswith(f"training.optimizer: build of 'plug:{name}' {told}")
+    assert "docs/training.md shows (Optimizers)" in str(caught.value)
 
 
 EVERY_STEP = ("training.save_every=1", "training.keep_last=100")

@@ -6,15 +6,18 @@ tensors, whoever of how many processes holds which piece of them: all must ask f
 
 from __future__ import annotations
 
+import reprlib
+import typing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transduce.errors import RunError
+from transduce.errors import ConfigError, RunError, UserError
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder
+from transduce.own_classes import error_in_words, name_of
 from transduce.training.checkpoint import Snapshot
 from transduce.training.muon import MuonWithAdam
 from transduce.training.optimizer import Muon, Optimizer
@@ -22,6 +25,11 @@ from transduce.training.pieces import alike, whole
 from transduce.training.weights import check_shapes
 
 _NUMBERS = {"int": int, "float": float, "bool": bool}  # in an optimizer's state, beside tensors
+
+_BUILD = (
+    "expected build(parameters, tables) to give an optimizer of torch's interface; correct it as docs/training.md shows"
+    " (Optimizers), or choose another training.optimizer"
+)
 
 
 @dataclass
@@ -151,7 +159,24 @@ def optimizer_for(config: Optimizer, model: EncoderDecoder) -> torch.optim.Optim
     """The optimizer of a config, told what it must know of the model's matrices."""
     if isinstance(config, Muon):
         return config.build(model.parameters(), model.tables(), model.stacks())
-    return config.build(model.parameters(), model.tables())
+    if type(config) in typing.get_args(Optimizer):
+        return config.build(model.parameters(), model.tables())
+    return _own_optimizer(config, model)
+
+
+def _own_optimizer(config: Any, model: EncoderDecoder) -> torch.optim.Optimizer:
+    """What a class of the user's own builds, if training can use it."""
+    where = f"training.optimizer: build of '{name_of(type(config))}'"
+    try:
+        made = config.build(model.parameters(), model.tables())
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{where} raised {error_in_words(error)}; {_BUILD}") from error
+    missing = [name for name in ("param_groups", "state", "step", "zero_grad") if not hasattr(made, name)]
+    if missing:
+        raise ConfigError(f"{where} gave {reprlib.repr(made)}, which has no {', '.join(missing)}; {_BUILD}")
+    return typing.cast("torch.optim.Optimizer", made)
 
 
 def wholes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
