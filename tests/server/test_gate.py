@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack, suppress
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from transduce.errors import ConfigError
 from transduce.server.failures import Refused
 from transduce.server.gate import CROWD, CROWD_TOKENS, FEW, SEVERAL, Gate
 from transduce.server.keys import MOST_ASKERS, Keys
-from transduce.server.settings import Settings
+from transduce.server.settings import BOUNDS, Settings
 from transduce.server.together import Window, together
 
 
@@ -213,8 +215,9 @@ def test_together_cancels_the_others_where_one_fails() -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"characters": 0}, "characters: expected a whole number of at least 1, got 0"),
-        ({"body": 5}, "body: expected a whole number of at least 1024, got 5"),
+        ({"characters": 0}, "characters: expected a whole number from 1 to 10,000,000, got 0; docs/serving.md"),
+        ({"body": 5}, "body: expected a whole number from 1,024 to 1,073,741,824, got 5; docs"),
+        ({"workers": 100_000_000}, "workers: expected a whole number from 1 to 256, got 100000000; docs/serving.md"),
         ({"seconds": 0.0}, "seconds: expected seconds above 0, a day at most, got 0.0"),
         ({"gather": 2.0}, "gather: expected seconds from 0 to 1, got 2.0"),
         ({"keys": ("a b",)}, "keys: expected visible ASCII characters without spaces"),
@@ -224,3 +227,18 @@ def test_settings(wrong: dict[str, int], text: str) -> None:
     with pytest.raises(ConfigError) as error:
         Settings(**wrong)  # type: ignore[arg-type]
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_largest_settings(name: str) -> None:
+    _, most = BOUNDS[name]
+    assert getattr(Settings(**{name: most}), name) == most  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"^{name}: expected a whole number from .* to {most:,}, got {most + 1};"):
+        Settings(**{name: most + 1})  # type: ignore[arg-type]
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert f"`{name}` " in page
+    assert f" {most:,}" in page
+
+
+def test_every_whole_number_is_bounded() -> None:
+    assert {field.name for field in fields(Settings) if field.type == "int"} == set(BOUNDS)

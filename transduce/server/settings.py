@@ -8,6 +8,21 @@ from dataclasses import dataclass
 from transduce.errors import ConfigError
 from transduce.server.addresses import Proxies
 
+# The least and the most of each: what one process can hold, with room above what large machines need.
+BOUNDS = {
+    "characters": (1, 10_000_000),
+    "texts": (1, 100_000),
+    "body": (1024, 1 << 30),
+    "alternatives": (0, 4095),  # with the best one as many as a search gives
+    "request_tokens": (1, 1 << 28),
+    "cells": (1, 1 << 28),
+    "connections": (2, 1 << 20),
+    "queue_tokens": (1, 1 << 24),
+    "batch_tokens": (1, 1 << 20),
+    "workers": (1, 256),
+    "requests_a_minute": (0, 1_000_000),
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -46,13 +61,10 @@ class Settings:
     proxies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        at_least = {
-            "characters": 1, "texts": 1, "body": 1024, "alternatives": 0, "connections": 2, "queue_tokens": 1,
-            "batch_tokens": 1, "workers": 1, "requests_a_minute": 0, "request_tokens": 1, "cells": 1,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: expected a whole number of at least {least}, got {getattr(self, name)}")
+        for name, (least, most) in BOUNDS.items():
+            if not least <= getattr(self, name) <= most:
+                told = f"expected a whole number from {least:,} to {most:,}, got {getattr(self, name)}"
+                raise ConfigError(f"{name}: {told}; docs/serving.md says what it bounds (Limits)")
         for name in ("seconds", "body_seconds", "header_seconds", "patience"):
             if not 0 < getattr(self, name) <= 86400:
                 raise ConfigError(f"{name}: expected seconds above 0, a day at most, got {getattr(self, name)}")
