@@ -177,9 +177,7 @@ def test_nothing_unpickles_but_the_one_door_for_weights_alone() -> None:
     calls = [node for node in ast.walk(tree_of(PACKAGE / "exchange" / "foreign.py")) if isinstance(node, ast.Call)]
     (loading,) = (call for call in calls if ast.unparse(call.func) == "torch.load")
     assert "weights_only=True" in [ast.unparse(keyword) for keyword in loading.keywords]
-    (arrays,) = (call for call in calls if ast.unparse(call.func) == "npy.read_array")
-    assert "allow_pickle=False" in [ast.unparse(keyword) for keyword in arrays.keywords]
-    assert [name_of(path) for path in FILES if "numpy.lib.format" in imports(path)] == ["exchange.foreign"]
+    assert not [name_of(path) for path in FILES if "numpy.lib.format" in imports(path)]
 
 
 def test_lines_end_at_newline_only() -> None:

@@ -1,20 +1,24 @@
-"""Files that others wrote: JSON, text, safetensors, numpy's archives, and PyTorch's pickles, of which only tensors.
+"""Files that others wrote: JSON, text, safetensors, and PyTorch's pickles, of which only tensors.
 
 This is the only place of the package that opens a pickle, and only with `weights_only`: what is in it cannot run.
-Archives are opened with `allow_pickle=False`.
+Weights stay in their file, mapped into memory, until names and shapes are known to be those of a model.
+numpy's archives are read in npz_archive.py.
 """
 
 from __future__ import annotations
 
+import io
+import pickletools  # lists what a pickle would do, and does nothing of it
+import re
+import warnings
 import zipfile
-import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from numpy.lib import format as npy
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -24,8 +28,12 @@ from transduce.untrusted import read_json as read_object
 LARGEST_JSON_BYTES = 64 << 20
 SAFE, PICKLED, ARCHIVE = "model.safetensors", "pytorch_model.bin", "model.npz"
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".npz")
-_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-_MOST_PACKED = 20  # times its size that an archive may have unpacked: weights hardly shrink
+_LARGEST_INDEX = 1 << 20  # bytes that tell names, shapes and places of tensors: some thousands of them
+_OLD_PICKLES = 5  # magic number, protocol, system, tensors, and the names of their storages
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_HARMLESS = re.compile(
+    r"collections OrderedDict|torch(\.storage)? \w+Storage|torch\._utils _rebuild_(tensor|tensor_v2|parameter)"
+)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -80,49 +88,101 @@ def find_weights(given: Path) -> Path:
     return found[0]
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The weights in a safetensors file or a pickle, in single precision."""
-    read = _read_safetensors if path.suffix == ".safetensors" else _read_pickle
-    return {key: tensor.float() for key, tensor in read(path).items()}
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file: its name, shape and bytes there, and a way to its values, in single precision."""
+
+    name: str
+    shape: tuple[int, ...]
+    taken: int
+    read: Callable[[], Tensor]
 
 
-def read_archive(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file."""
-    try:
-        with zipfile.ZipFile(path) as packed:
-            unpacked = sum(entry.file_size for entry in packed.infolist())
-            if unpacked > _MOST_PACKED * path.stat().st_size:
-                raise RunError(f"{path}: would unpack to {unpacked:,} bytes, more than weights can; it is no model")
-            return {entry.filename.removesuffix(".npy"): _read_array(packed, entry) for entry in packed.infolist()}
-    except _UNREADABLE as error:
-        raise RunError(
-            f"{path}: cannot be read as arrays alone ({type(error).__name__}: {error}); pickled objects are never"
-            " opened. Copy the model again, or ask whoever made it for plain arrays"
-        ) from None
+def read_tensors(path: Path) -> dict[str, Stored]:
+    """The weights in a safetensors file or a pickle; their values were not looked at."""
+    found = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    for name, tensor in found.items():
+        if not _is_plain(tensor):
+            raise RunError(
+                f"{path}: {name[:60]!r} holds {str(tensor.dtype).removeprefix('torch.')} values, {tensor.layout},"
+                f" on {tensor.device.type}; expected plain floats of 16, 32 or 64 bits: ask whoever made it for a"
+                " model.safetensors that is not quantized"
+            )
+    return {
+        name: Stored(name, tuple(tensor.shape), tensor.numel() * tensor.itemsize, tensor.float)
+        for name, tensor in found.items()
+    }
 
 
-def _read_array(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
-    with packed.open(entry) as stream:
-        found: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
-        return found
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.dtype in _FLOATS and tensor.layout is torch.strided and tensor.device.type == "cpu"
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+        if length > _LARGEST_INDEX:
+            raise SafetensorError(f"a header of {length:,} bytes, {_LARGEST_INDEX:,} at most are read")
         return safetensors.torch.load_file(path)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError) as error:
         raise RunError(f"{path}: not a safetensors file ({error}); copy the model again") from None
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        mapped = _check_pickle(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of kinds of tensors that are refused afterwards
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except _NotTensors as error:
+        raise _refusal(path, str(error)) from None
     except Exception as error:  # a damaged or hostile pickle fails in any way it likes
-        raise RunError(
-            f"{path}: cannot be read as tensors alone ({type(error).__name__}): it is damaged, or holds objects that"
-            " would run code when they are read. It is not opened in another way; ask whoever made it for a"
-            " model.safetensors"
-        ) from None
-    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise _refusal(path, type(error).__name__) from None
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
+    ):
         raise RunError(f"{path}: expected tensors by name, as `torch.save(model.state_dict())` writes them")
-    return found
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+class _NotTensors(Exception):
+    """What a pickle holds besides tensors that lie in the file as they are."""
+
+
+def _refusal(path: Path, reason: str) -> RunError:
+    return RunError(
+        f"{path}: cannot be read as tensors alone ({reason}): it is damaged, or holds objects that"
+        " would run code when they are read. It is not opened in another way; ask whoever made it for a"
+        " model.safetensors"
+    )
+
+
+def _check_pickle(path: Path) -> bool:
+    """Refuse what may grow while it is read; whether it is an archive, whose tensors can be mapped, is told.
+
+    That is compressed archives, pickles too long to be names and places of tensors, and calls of anything else: torch
+    lets a pickle double a text as often as it likes. Files from before torch 1.6 are pickles one after another.
+    """
+    with path.open("rb") as file:
+        start = file.read(_LARGEST_INDEX)
+    if not start.startswith(b"PK\x03\x04"):
+        stream = io.BytesIO(start)
+        for _ in range(_OLD_PICKLES):
+            _check_calls(stream)
+        return False
+    with zipfile.ZipFile(path) as packed:
+        entries = packed.infolist()
+        (index,) = (entry for entry in entries if entry.filename.endswith("/data.pkl"))
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise _NotTensors("its archive is compressed, as torch never does")
+        if index.file_size > _LARGEST_INDEX:
+            raise _NotTensors(f"{index.file_size:,} bytes of names, {_LARGEST_INDEX:,} at most are read")
+        _check_calls(io.BytesIO(packed.read(index)))
+    return True
+
+
+def _check_calls(stream: io.BytesIO) -> None:
+    for opcode, argument, _ in pickletools.genops(stream):
+        if opcode.name in ("GLOBAL", "INST", "STACK_GLOBAL") and not _HARMLESS.fullmatch(str(argument)):
+            raise _NotTensors(f"it asks for {str(argument)[:60]!r}")

@@ -14,7 +14,7 @@ from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.positions import Sinusoidal
 from transduce.model.seq2seq import Model, Tying
-from transduce.model.sublayers import PostNorm, PreNorm
+from transduce.model.sublayers import Activation, PostNorm, PreNorm
 from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
@@ -107,6 +107,16 @@ class MarianSettings:
         return "all" if self.shared else "target"
 
     @property
+    def activation(self) -> Activation:
+        name = self.word("activation_function", "gelu")
+        if name not in ACTIVATIONS:
+            raise RunError(
+                f"{self.where}: activation_function is {name[:60]!r}, none of {', '.join(ACTIVATIONS)}; no other can be"
+                " imported"
+            )
+        return ACTIVATIONS[name]
+
+    @property
     def pad(self) -> int:
         return self.whole("pad_token_id", self.source_size - 1)
 
@@ -164,7 +174,7 @@ class MarianSettings:
                 self.whole(f"{side}_attention_heads", 16, 1), dropout=self.number("attention_dropout", 0.0)
             ),
             d_ff=self.whole(f"{side}_ffn_dim", 4096, 1),
-            activation=ACTIVATIONS[self.word("activation_function", "gelu")],
+            activation=self.activation,
             activation_dropout=self.number("activation_dropout", 0.0),
             positions=Sinusoidal(self.number("position_base", 10000.0)),
             residual=PreNorm() if self.pre_norm else PostNorm(),

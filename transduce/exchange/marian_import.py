@@ -22,7 +22,7 @@ from transduce.data.numbering import Table
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.errors import DataError, RunError
-from transduce.exchange.foreign import find_weights, read_json, read_tensors
+from transduce.exchange.foreign import Stored, find_weights, read_json, read_tensors
 from transduce.exchange.marian_config import CONFIG as SETTINGS
 from transduce.exchange.marian_config import MarianSettings
 from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES, Vocabulary
@@ -42,7 +42,7 @@ from transduce.exchange.marian_npz import is_marian, read_marian
 from transduce.experiment import Config
 from transduce.model.seq2seq import Tying
 from transduce.model_folder import CARD, CONFIG, MODEL, TOKENIZER
-from transduce.training.weights import check_shapes, save_weights
+from transduce.training.weights import Described, Shaped, check_shapes, save_weights
 
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SILENT = -1000.0  # added to a logit: e^-1000 is nothing, and in 16 bits still a number
@@ -53,7 +53,7 @@ class Theirs:
     """A model as it was found: one vocabulary for both sides, or one a side, and the SentencePiece model of each."""
 
     settings: MarianSettings
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Stored]
     vocabularies: tuple[Vocabulary, ...]
     pieces: tuple[Path, Path]
 
@@ -71,8 +71,7 @@ def import_model(folder: str | Path, output: str | Path, as_trained: bool = Fals
     settings = theirs.settings
     config = settings.config()
     tokenizers = _read_tokenizers(theirs)
-    weights = our_weights(settings, theirs.tensors, path)
-    _check(config, tokenizers, weights, path)
+    weights = our_weights(settings, config, theirs.tensors, path)
     longest = settings.whole("max_position_embeddings", 1024, 2)
     with whole_folder(output, CONFIG) as work:
         tokenizers.save(work / TOKENIZER)
@@ -126,6 +125,10 @@ def _table(vocabulary: Vocabulary, size: int, settings: MarianSettings) -> Table
     for piece, number in numbers.items():  # of two names for one number the later counts, as it does there
         if type(number) is not int or not 0 <= number < size:
             raise RunError(f"{path}: {piece!r} has number {number!r}; expected one below the vocabulary's size, {size}")
+        if not _is_text(piece):
+            raise RunError(
+                f"{path}: {piece!r} has half of a surrogate pair; expected Unicode text; copy the model again"
+            )
         pieces[number] = piece
     if "<unk>" not in numbers:
         raise RunError(f"{path}: has no piece '<unk>', which stands for all that is unknown; copy the model again")
@@ -137,18 +140,38 @@ def _table(vocabulary: Vocabulary, size: int, settings: MarianSettings) -> Table
         raise RunError(f"{path}: {error}") from None
 
 
+def _is_text(piece: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in piece)
+
+
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
-def our_weights(settings: MarianSettings, tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Their tensors under our names, in our order."""
+def our_weights(settings: MarianSettings, config: Config, tensors: dict[str, Stored], path: Path) -> dict[str, Tensor]:
+    """Their tensors under our names, in our order; each is read after the names and shapes of all were compared."""
+    embeddings = _embeddings(settings, tensors, path)
     names = [
         *layer_names(
             settings.whole("encoder_layers", 12, 1), settings.whole("decoder_layers", 12, 1), settings.pre_norm
         ),
-        *(Name(name, name, 1) for name in _embeddings(settings, tensors, path)),
+        *(Name(name, name, 1) for name in embeddings),
     ]
-    own = {**tensors, **_embeddings(settings, tensors, path)}
+    own = {**tensors, **embeddings}
+    _check_names(settings, names, own, path)
+    _check_taken({name.theirs: own[name.theirs] for name in names}, path)
+    _check_shapes(settings, config, {name.ours: own[name.theirs] for name in names}, tensors.get(BIAS), path)
+    order = take_turns(settings.d_model)
+    found = {}
+    for name in names:
+        tensor = _read_finite(own[name.theirs], path)
+        found[name.ours] = reordered({name.ours: tensor}, {name.ours: name.along}, order)[name.ours]
+    if not settings.holds("scale_embedding", False):
+        _scale(found, settings)
+    found["output_bias"] = _bias(settings, tensors, path)
+    return found
+
+
+def _check_names(settings: MarianSettings, names: list[Name], own: dict[str, Stored], path: Path) -> None:
     missing = [name.theirs for name in names if name.theirs not in own]
     unexpected = sorted(
         own.keys() - {name.theirs for name in names} - {BIAS, SHARED, SOURCE, TARGET, LM_HEAD, *POSITIONS}
@@ -156,22 +179,50 @@ def our_weights(settings: MarianSettings, tensors: dict[str, Tensor], path: Path
     if missing or unexpected:
         raise RunError(
             f"{path}: the tensors are not those of the model in config.json: {len(missing)} missing"
-            f" ({', '.join(missing[:3])}), {len(unexpected)} unexpected ({', '.join(unexpected[:3])})"
+            f" ({', '.join(missing[:3])}), {len(unexpected)} unexpected ({_few(unexpected)})"
         )
     wrong = [
         n.theirs for n in names if n.along is not None and own[n.theirs].shape[n.along :][:1] != (settings.d_model,)
     ]
     if wrong:
         raise RunError(f"{path}: {wrong[0]} is {list(own[wrong[0]].shape)}, and d_model is {settings.d_model}")
-    ordered = reordered(own, {name.theirs: name.along for name in names}, take_turns(settings.d_model))
-    found = {name.ours: ordered[name.theirs] for name in names}
-    if not settings.holds("scale_embedding", False):
-        _scale(found, settings)
-    found["output_bias"] = _bias(settings, tensors)
-    return found
 
 
-def _embeddings(settings: MarianSettings, tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+def _check_taken(tensors: dict[str, Stored], path: Path) -> None:
+    """A small file may tell of large tensors, all of whose values are one, or whose values are one another's."""
+    needed, size = sum(tensor.taken for tensor in tensors.values()), path.stat().st_size
+    if needed > size:
+        raise RunError(
+            f"{path}: its tensors would have {needed:,} bytes, and the file has {size:,}: they share their values."
+            " Expected values for every tensor; copy the model again, or ask whoever made it for a model.safetensors"
+        )
+
+
+def _check_shapes(
+    settings: MarianSettings, config: Config, tensors: dict[str, Stored], bias: Stored | None, path: Path
+) -> None:
+    with torch.device("meta"):
+        model = config.model.build(settings.source_size, settings.target_size, settings.shared)
+    size = math.prod(bias.shape) if bias else settings.target_size
+    found: dict[str, Shaped] = {**tensors, "output_bias": Described((size,))}
+    check_shapes(found, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, path)
+
+
+def _read_finite(tensor: Stored, path: Path) -> Tensor:
+    values = tensor.read()
+    if bad := int(values.isfinite().logical_not().sum()):
+        raise RunError(
+            f"{path}: {tensor.name}: {bad:,} of {values.numel():,} values are NaN or infinite; expected finite numbers:"
+            " the file is damaged, or the training diverged that it comes from. Get the model again, or an earlier one"
+        )
+    return values
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(name[:60] for name in names[:3])
+
+
+def _embeddings(settings: MarianSettings, tensors: dict[str, Stored], path: Path) -> dict[str, Stored]:
     """Our embeddings; those that are tied stand in the file under any of their names."""
     every: dict[Tying, dict[str, tuple[str, ...]]] = {
         "all": {"source_embedding": (SHARED, SOURCE, TARGET, LM_HEAD)},
@@ -191,10 +242,10 @@ def _embeddings(settings: MarianSettings, tensors: dict[str, Tensor], path: Path
     return found
 
 
-def _check_sizes(settings: MarianSettings, tensors: dict[str, Tensor], path: Path) -> None:
+def _check_sizes(settings: MarianSettings, tensors: dict[str, Stored], path: Path) -> None:
     """Nothing is made as large as config.json says before the weights are known to be so large."""
     layers = sum(settings.whole(f"{side}_layers", 12, 1) for side in ("encoder", "decoder"))
-    rows = {len(tensor) for tensor in _embeddings(settings, tensors, path).values() if tensor.dim() == 2}
+    rows = {tensor.shape[0] for tensor in _embeddings(settings, tensors, path).values() if len(tensor.shape) == 2}
     sizes = {settings.source_size, settings.target_size}
     if layers > len(tensors) or not sizes <= rows:
         raise RunError(
@@ -218,18 +269,12 @@ def _scale(weights: dict[str, Tensor], settings: MarianSettings) -> None:
         weights[f"{last}.bias"] *= factor
 
 
-def _bias(settings: MarianSettings, tensors: dict[str, Tensor]) -> Tensor:
-    bias = tensors[BIAS].flatten().clone() if BIAS in tensors else torch.zeros(settings.target_size)
+def _bias(settings: MarianSettings, tensors: dict[str, Stored], path: Path) -> Tensor:
+    bias = _read_finite(tensors[BIAS], path).flatten().clone() if BIAS in tensors else torch.zeros(settings.target_size)
     for token in settings.silenced:
         if token < len(bias):
             bias[token] = SILENT
     return bias
-
-
-def _check(config: Config, tokenizers: Tokenizers, weights: dict[str, Tensor], path: Path) -> None:
-    with torch.device("meta"):
-        model = config.model.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
-    check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, path)
 
 
 def _card(name: str, config: Config, tokenizers: Tokenizers) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transduce.errors import RunError
-from transduce.exchange.foreign import read_archive
+from transduce.exchange.foreign import Stored
 from transduce.exchange.marian_binary import is_binary, read_binary
 from transduce.exchange.marian_config import MarianSettings
 from transduce.exchange.marian_files import Vocabulary, decoder_settings, real, vocabularies, whole
 from transduce.exchange.marian_layout import BIAS, FINAL, SHARED, SOURCE, TARGET
+from transduce.exchange.npz_archive import StoredArray, read_archive
 from transduce.exchange.yaml_settings import read_settings, shown
 
 SETTINGS, LOGITS_BIAS = "special:model.yml", "decoder_ff_logit_out_b"
 PADDING = "<pad>"
+LARGEST_SETTINGS = 1 << 20  # bytes of YAML
 # With any other value it is another model; YAML's words are words here.
 _USUAL: dict[str, Any] = {
     "type": "transformer",
@@ -59,7 +62,7 @@ class Archive:
     """What was found: settings as in config.json, tensors by Hugging Face's names, one vocabulary or one a side."""
 
     settings: MarianSettings
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Stored]
     vocabularies: tuple[Vocabulary, ...]
 
 
@@ -70,14 +73,14 @@ def is_marian(path: Path) -> bool:
 
 def read_marian(path: Path, as_trained: bool = False) -> Archive:
     """The model in an .npz or .bin file, and in the files beside it."""
-    arrays = read_archive(path) if path.suffix == ".npz" else read_binary(path)
+    arrays = read_archive(path) if path.suffix == ".npz" else _in_memory(read_binary(path))
     facts = _facts(path, arrays)
     pre_norm = _check_wiring(path, facts)
     shared = _holds(facts, "tied-embeddings-all") or _holds(facts, "tied-embeddings-src")
     tensors = _tensors(path, arrays, shared)
     decoder, searching = decoder_settings(path)
     found = vocabularies(path, decoder, searching.get("vocabs"), shared)
-    size = len(tensors[SHARED if shared else SOURCE])
+    size = tensors[SHARED if shared else SOURCE].shape[0]
     end, unknown = (found[0].numbers.get(piece) for piece in ("</s>", "<unk>"))
     for one in found:
         if end is None or one.numbers.get("</s>") != end:
@@ -93,7 +96,19 @@ def read_marian(path: Path, as_trained: bool = False) -> Archive:
     return Archive(MarianSettings(path, values), tensors, found)
 
 
-def _facts(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+def _in_memory(arrays: dict[str, NDArray[Any]]) -> dict[str, StoredArray]:
+    """Arrays that were read already; int8 takes a byte for each value, and nothing takes less."""
+    return {
+        name: StoredArray(array.dtype, array.shape, array.size, partial(_itself, array))
+        for name, array in arrays.items()
+    }
+
+
+def _itself(array: NDArray[Any]) -> NDArray[Any]:
+    return array
+
+
+def _facts(path: Path, arrays: dict[str, StoredArray]) -> dict[str, Any]:
     """The settings among the arrays, which are taken out."""
     if SETTINGS not in arrays:
         raise RunError(f"{path}: has no '{SETTINGS}', which is in every model that Marian saved; found {_few(arrays)}")
@@ -102,7 +117,12 @@ def _facts(path: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         raise RunError(
             f"{path}: '{SETTINGS}' is an array of {packed.dtype}, expected bytes of YAML; copy the model again"
         )
-    return read_settings(packed.tobytes().decode("utf-8", "replace").rstrip("\0"), path)
+    if packed.size > LARGEST_SETTINGS:
+        raise RunError(
+            f"{path}: '{SETTINGS}' has {packed.size:,} bytes, {LARGEST_SETTINGS:,} at most are read; copy the"
+            " model again"
+        )
+    return read_settings(packed.read().tobytes().decode("utf-8", "replace").rstrip("\0"), path)
 
 
 def _check_wiring(path: Path, facts: dict[str, Any]) -> bool:
@@ -177,37 +197,54 @@ def _padding_names() -> Iterator[str]:
     yield from (f"<pad {number}>" for number in range(1 << 20))
 
 
-def _tensors(path: Path, arrays: dict[str, NDArray[Any]], shared: bool) -> dict[str, Tensor]:
+def _tensors(path: Path, arrays: dict[str, StoredArray], shared: bool) -> dict[str, Stored]:
     """Under Hugging Face's names; what has none is refused, for the model would say something else without it."""
     embeddings = {"Wemb": SHARED} if shared else {"encoder_Wemb": SOURCE, "decoder_Wemb": TARGET}
     missing = sorted(embeddings.keys() - arrays.keys())
     unknown = [name for name in arrays if name not in embeddings and name != LOGITS_BIAS and not _theirs(name)]
-    broken = [name for name, array in arrays.items() if array.dtype.kind != "f" or array.ndim != 2]
+    broken = [name for name, array in arrays.items() if array.dtype.kind != "f" or len(array.shape) != 2]
     if missing or unknown or broken:
         raise RunError(
             f"{path}: the arrays are not those of a Marian Transformer with tied embeddings and computed positions:"
             f" missing {_few(missing)}, unknown {_few(unknown)}, not matrices of floats {_few(broken)}"
         )
-    rows = {len(arrays[name]) for name in embeddings}
-    bias = arrays.get(LOGITS_BIAS, np.zeros((1, max(rows))))
-    if len(rows) > 1 or bias.size not in rows:
+    rows = {arrays[name].shape[0] for name in embeddings}
+    biases = arrays[LOGITS_BIAS].size if LOGITS_BIAS in arrays else max(rows)
+    if len(rows) > 1 or biases not in rows:
         raise RunError(
-            f"{path}: has vocabularies of {' and '.join(map(str, sorted(rows)))} pieces and {bias.size} biases of the"
+            f"{path}: has vocabularies of {' and '.join(map(str, sorted(rows)))} pieces and {biases} biases of the"
             " output; only vocabularies of one size can be imported"
         )
-    found = {BIAS: _tensor(np.append(bias, 0)[None])}
-    for name, theirs in embeddings.items():
-        found[theirs] = _tensor(np.pad(arrays[name], ((0, 1), (0, 0))))
+    found = {theirs: _padded(name, arrays[name]) for name, theirs in embeddings.items()}
+    if LOGITS_BIAS in arrays:
+        found[BIAS] = _padded_bias(LOGITS_BIAS, arrays[LOGITS_BIAS])
     for name, array in arrays.items():
         if theirs := _theirs(name):
-            found[theirs] = _tensor(
-                array.T if theirs.endswith("weight") and "norm" not in theirs else array.reshape(-1)
-            )
+            turned = theirs.endswith("weight") and "norm" not in theirs
+            found[theirs] = _matrix(name, array) if turned else _vector(name, array)
     return found
 
 
+def _padded(name: str, array: StoredArray) -> Stored:
+    rows, width = array.shape
+    return Stored(name, (rows + 1, width), array.taken, lambda: _tensor(np.pad(array.read(), ((0, 1), (0, 0)))))
+
+
+def _padded_bias(name: str, array: StoredArray) -> Stored:
+    return Stored(name, (1, array.size + 1), array.taken, lambda: _tensor(np.append(array.read(), 0)[None]))
+
+
+def _matrix(name: str, array: StoredArray) -> Stored:
+    return Stored(name, array.shape[::-1], array.taken, lambda: _tensor(array.read().T))
+
+
+def _vector(name: str, array: StoredArray) -> Stored:
+    return Stored(name, (array.size,), array.taken, lambda: _tensor(array.read().reshape(-1)))
+
+
 def _tensor(array: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.array(array, dtype=np.float32, order="C"))  # a copy that may be written to
+    with np.errstate(over="ignore"):  # what is infinite then is refused with all that is
+        return torch.from_numpy(np.array(array, dtype=np.float32, order="C"))  # a copy that may be written to
 
 
 def _theirs(name: str) -> str:
