@@ -45,6 +45,7 @@ from transduce.model_folder import CARD, CONFIG, MODEL, TOKENIZER
 from transduce.training.weights import Described, Shaped, check_shapes, save_weights
 
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
+_AT_ONCE = 1 << 20  # values whose finiteness is looked at together: torch makes copies as large
 SILENT = -1000.0  # added to a logit: e^-1000 is nothing, and in 16 bits still a number
 
 
@@ -210,7 +211,10 @@ def _check_shapes(
 
 def _read_finite(tensor: Stored, path: Path) -> Tensor:
     values = tensor.read()
-    if bad := int(values.isfinite().logical_not().sum()):
+    flat = values.flatten()
+    parts = (flat[start : start + _AT_ONCE] for start in range(0, len(flat), _AT_ONCE))
+    bad = sum(int(part.isfinite().logical_not().sum()) for part in parts)
+    if bad:
         raise RunError(
             f"{path}: {tensor.name}: {bad:,} of {values.numel():,} values are NaN or infinite; expected finite numbers:"
             " the file is damaged, or the training diverged that it comes from. Get the model again, or an earlier one"
