@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "objectives": "errors data model search evaluation.sentence",
     "evaluation": "errors progress languages",
     "native": "errors durable config model",
-    "conversion": "errors durable data model_folder native training.run_folder",
+    "conversion": "errors untrusted durable data model_folder native training.run_folder",
     "engines": "errors forking data model native search translation",
     "alignment": "errors data",
     "per_text": "errors",
@@ -50,11 +50,11 @@ MAY_IMPORT = {
     "capitals": "data.tokenizer search.wishes translation",
     "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.wishes"
     " search.limits search.settings",
-    "plot": "errors progress evaluation.measures",
+    "plot": "errors untrusted progress evaluation.measures",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors untrusted progress durable config own_classes data model search objectives evaluation engines"
     " translator experiment languages launch model_folder wording",
-    "loading": "errors extras data model_folder translation translator search.ensemble search.fit engines"
+    "loading": "errors untrusted extras data model_folder translation translator search.ensemble search.fit engines"
     " native.raising training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",

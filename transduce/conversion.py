@@ -16,10 +16,11 @@ from torch import Tensor
 from transduce.data.tokenizer import Tokenizers
 from transduce.durable import disk_errors, write_bytes, write_text
 from transduce.errors import ConfigError, RunError
-from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, TOKENIZER, Converted, seal_of
+from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, TOKENIZER, Converted, read_card, seal_of
 from transduce.native.lowering import lower
 from transduce.native.weight_file import Packed, write
 from transduce.training.run_folder import open_model
+from transduce.untrusted import LARGEST_TOML, read_small
 
 Quantize = Literal["int8", "none"]
 _HEADING = "## Converted"
@@ -67,10 +68,9 @@ def _may_be_filled(folder: Path) -> bool:
 
 
 def _copy_the_rest(run: Path, output: Path, tokenizers: Tokenizers, tensors: dict[str, Packed], quantize: str) -> None:
-    write_bytes(output / CONFIG, (run / CONFIG).read_bytes())
+    write_bytes(output / CONFIG, read_small(run / CONFIG, LARGEST_TOML))
     tokenizers.save(output / TOKENIZER)
-    card = run / CARD
-    text = card.read_bytes().decode("utf-8") if card.is_file() else f"# {run.resolve().name}\n"
+    text = read_card(run) or f"# {run.resolve().name}\n"
     stored = "int8, a scale for each output" if quantize == "int8" else "32-bit floats, as they were trained"
     facts = f"From `{run.resolve().name}` for the native engine. Weights: {stored}; {len(tensors)} tensors."
     write_text(output / CARD, f"{text.partition(_HEADING)[0].rstrip()}\n\n{_HEADING}\n\n{facts}\n")

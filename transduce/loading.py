@@ -31,6 +31,7 @@ from transduce.model_folder import (
 from transduce.search.fit import STEPWISE
 from transduce.translation import Engine
 from transduce.translator import Translator
+from transduce.untrusted import read_small
 
 if TYPE_CHECKING:
     from transduce.data.reader import Reading
@@ -221,7 +222,7 @@ def _open_torch(
 
 def _open_reading(folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]]) -> Reading | None:
     """How the models read files; None where they read text. Of an ensemble all must read alike."""
-    facts = [(one / READER).read_bytes() if (one / READER).is_file() else b"" for one in folders]
+    facts = [_reader_facts(one / READER) for one in folders]
     for other, own in zip(folders, facts, strict=True):
         if own != facts[0]:
             raise ConfigError(
@@ -233,3 +234,13 @@ def _open_reading(folders: Sequence[Path], places: Callable[[int], list[tuple[in
     from transduce.data.sources import read_facts
 
     return Reading(read_facts(folders[0] / READER), places)
+
+
+def _reader_facts(path: Path) -> bytes:
+    """What tells how files are read, not yet understood; nothing where a model reads text."""
+    try:
+        return read_small(path)
+    except FileNotFoundError:
+        return b""
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read ({error}); take it from a copy of the model") from None

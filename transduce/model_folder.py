@@ -20,7 +20,7 @@ from transduce.durable import write_text
 from transduce.errors import RunError, UserError
 from transduce.languages import is_language
 from transduce.search.choice import Chosen
-from transduce.untrusted import read_json
+from transduce.untrusted import read_json, read_small
 
 CONFIG, TOKENIZER, CARD, READER = "config.toml", "tokenizer", "README.md", "reader.json"
 MODEL, NATIVE, NATIVE_FACTS = "model.safetensors", "model.native", "native.json"
@@ -74,6 +74,19 @@ def seal_of(weights: Path) -> str:
         header = file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER))
     found = SEAL.search(header)
     return found[1].decode() if found else ""
+
+
+def read_card(folder: Path) -> str:
+    """What the folder says of itself; nothing where it has no card."""
+    path = folder / CARD
+    try:
+        return read_small(path).decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path}: cannot be read ({error}); expected text in UTF-8; mend the file, or delete it"
+        ) from None
 
 
 def check_is_model(folder: Path) -> None:

@@ -8,9 +8,7 @@ through its `Figure` class alone, so that nothing global (backend, styles, open 
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from transduce.errors import DataError, RunError, UserError
 from transduce.evaluation.measures import MEASURES
+from transduce.untrusted import LARGEST_TOML, parse_json, parse_toml, read_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +26,7 @@ METRICS_FILE, CONFIG_FILE = "metrics.jsonl", "config.toml"
 # Okabe and Ito's colours, which colour-blind readers can tell apart; for more runs a rainbow serves.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 INK, FAINT = "#333333", "#e6e6e6"
+LARGEST_METRICS = 64 << 20  # bytes, of hundreds of thousands of reports
 TRAINING_ALPHA = 0.5  # the noisy line stays behind the validation points
 LEGEND_CHARACTERS = 110  # that fit side by side into the width of the figure
 
@@ -66,7 +66,7 @@ def plot(runs: Sequence[Path], output: Path) -> None:
 def _metric_of(run: Path) -> str:
     """What a run's validations are judged by; BLEU where that is the loss, which is drawn anyway, or is not known."""
     try:
-        metric = tomllib.loads((run / CONFIG_FILE).read_text(encoding="utf-8"))["validation"]["metric"]
+        metric = parse_toml(read_small(run / CONFIG_FILE, LARGEST_TOML).decode())["validation"]["metric"]
     except (OSError, ValueError, KeyError, TypeError):
         return "bleu"
     return metric if metric in MEASURES and metric != "loss" else "bleu"
@@ -85,7 +85,7 @@ def read_history(run: Path, name: str, metric: str = "bleu") -> History:
     """The curves in a run's `metrics.jsonl`. Steps trained twice (after a resume) count as last reported."""
     path = run / METRICS_FILE
     try:
-        content = path.read_bytes()
+        content = read_small(path, LARGEST_METRICS)
     except FileNotFoundError as error:
         what = "has no metrics.jsonl, so it is no run of transduce" if run.is_dir() else "does not exist"
         raise RunError(f"{run}: the run folder {what}. Give the folder that `transduce train` wrote.") from error
@@ -93,6 +93,8 @@ def read_history(run: Path, name: str, metric: str = "bleu") -> History:
         raise RunError(
             f"{path}: cannot be read: {error.strerror}. Give the folder that `transduce train` wrote."
         ) from error
+    except ValueError as error:
+        raise RunError(f"{path}: {error}, more than a run reports. Remove what does not belong there.") from None
     reports = _parse(path, content)
     history = History(
         name,
@@ -115,7 +117,7 @@ def _parse(path: Path, content: bytes) -> dict[int, dict[str, object]]:
         if not line.strip():
             continue
         try:
-            report = json.loads(line)
+            report = parse_json(line)
         except ValueError as error:
             if number == len(lines):
                 break

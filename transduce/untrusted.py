@@ -6,8 +6,12 @@ cannot be printed. Here each of these is a ValueError, as for any other text tha
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,9 +24,26 @@ _LONG_KEY = re.compile(rf"(?:\.[ \t]*+{_PART}[ \t]*+){{{4 * DEEPEST}}}")
 _LEAST, _MOST = -(2**63), 2**63 - 1  # as TOML has them
 
 
+def open_regular(path: Path) -> io.BufferedReader:
+    """A file to read from, opened at once; OSError for a pipe or a device, whose content may never come or never end.
+
+    What is asked of an open file cannot be another one by then, as it can with a name.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Without waiting for somebody who writes to it, where it is a pipe."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def read_small(path: Path, largest: int = LARGEST) -> bytes:
     """The content of a file; OSError where it cannot be read, ValueError where it is larger than it can honestly be."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(largest + 1)
     if len(data) > largest:
         raise ValueError(f"larger than {largest:,} bytes")

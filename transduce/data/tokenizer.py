@@ -23,6 +23,7 @@ from transduce.data.sampling import Sampler, Tokens
 from transduce.data.spelling import spellings
 from transduce.data.symbols import Symbols
 from transduce.errors import DataError
+from transduce.untrusted import read_small
 
 if TYPE_CHECKING:  # numpy is slow to import, and translating can do without
     import numpy as np
@@ -69,12 +70,12 @@ class Tokenizer:
     def load(cls, path: str | Path, table: Table | None = None) -> Tokenizer:
         """The tokenizer in a .model file."""
         try:
-            size = Path(path).stat().st_size
-            if size > LARGEST_MODEL_BYTES:
-                raise DataError(f"{path}: {size:,} bytes; a sentencepiece model has at most {LARGEST_MODEL_BYTES:,}")
-            return cls(Path(path).read_bytes(), str(path), table)
+            model = read_small(Path(path), LARGEST_MODEL_BYTES)
         except OSError as error:
             raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise DataError(f"{path}: {error}, which no sentencepiece model is; copy the tokenizer again") from None
+        return cls(model, str(path), table)
 
     @cached_property
     def symbols(self) -> Symbols:

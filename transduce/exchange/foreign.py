@@ -24,6 +24,7 @@ from torch import Tensor
 
 from transduce.errors import RunError
 from transduce.untrusted import read_json as read_object
+from transduce.untrusted import read_small
 
 LARGEST_JSON_BYTES = 64 << 20
 SAFE, PICKLED, ARCHIVE = "model.safetensors", "pytorch_model.bin", "model.npz"
@@ -52,13 +53,13 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """A file of settings or words."""
     try:
-        if path.stat().st_size > LARGEST_JSON_BYTES:
-            raise RunError(f"{path}: larger than {LARGEST_JSON_BYTES:,} bytes; expected settings or a vocabulary")
-        return path.read_bytes().decode("utf-8")
+        return read_small(path, LARGEST_JSON_BYTES).decode("utf-8")
     except OSError as error:
         raise RunError(f"{path}: cannot be opened: {error.strerror}; expected the model's folder, whole") from None
     except UnicodeDecodeError as error:
         raise RunError(f"{path}: not UTF-8 ({error}); copy the model again") from None
+    except ValueError as error:
+        raise RunError(f"{path}: {error}; expected settings or a vocabulary") from None
 
 
 def find_weights(given: Path) -> Path:

@@ -18,6 +18,7 @@ from transduce.data.tokenizer import LARGEST_MODEL_BYTES
 from transduce.errors import RunError
 from transduce.exchange.foreign import read_text
 from transduce.exchange.yaml_settings import read_settings, shown
+from transduce.untrusted import read_small
 
 DECODER = "decoder.yml"
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
@@ -91,10 +92,14 @@ def _read(path: Path, weights: Path, side: str) -> Vocabulary:
 def _piece_numbers(path: Path) -> dict[str, Any]:
     """The number of each piece of a SentencePiece model."""
     try:
-        if path.stat().st_size > LARGEST_MODEL_BYTES:
-            raise RunError(f"{path}: larger than {LARGEST_MODEL_BYTES:,} bytes; expected a SentencePiece model")
-        processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-    except (OSError, RuntimeError) as error:
+        model = read_small(path, LARGEST_MODEL_BYTES)
+    except ValueError as error:
+        raise RunError(f"{path}: {error}; expected a SentencePiece model") from None
+    except OSError as error:
+        raise RunError(f"{path}: not a SentencePiece model ({error}); copy the model again") from None
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
         raise RunError(f"{path}: not a SentencePiece model ({error}); copy the model again") from None
     return {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}
 

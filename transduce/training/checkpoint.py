@@ -42,6 +42,7 @@ from transduce.training.manifest import (
     read_manifest,
 )
 from transduce.training.weights import deserialize, serialize
+from transduce.untrusted import open_regular
 
 _STATE = "state.json"
 _TENSORS = ".safetensors"
@@ -211,7 +212,8 @@ def step_folders(folder: Path) -> dict[int, Path]:
 def _latest(folder: Path) -> str | None:
     """What `latest` says, never trusted: it may be missing, stale or garbage."""
     try:
-        return (folder / "checkpoints" / "latest").read_bytes()[:80].decode("utf-8", "replace").strip()
+        with open_regular(folder / "checkpoints" / "latest") as file:
+            return file.read(80).decode("utf-8", "replace").strip()
     except OSError:
         return None
 

@@ -18,6 +18,7 @@ import torch
 
 from transduce import __version__
 from transduce.errors import RunError
+from transduce.untrusted import open_regular, read_small
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -66,7 +67,9 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 def read_manifest(folder: Path) -> Manifest:
     """The verified manifest of a checkpoint folder; the `RunError` begins with the file's name, not its path."""
     try:
-        data = (folder / MANIFEST).read_bytes()
+        data = read_small(folder / MANIFEST)
+    except ValueError as error:
+        raise RunError(f"{MANIFEST}: {error}") from None
     except OSError as error:
         raise RunError(f"{MANIFEST}: {_reason(error)}") from error
     try:
@@ -89,7 +92,8 @@ def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
     if name not in manifest.files:
         raise RunError(f"{name}: not part of this checkpoint, which holds {', '.join(sorted(manifest.files))}")
     try:
-        data = (folder / name).read_bytes()
+        with open_regular(folder / name) as file:
+            data = file.read()
     except OSError as error:
         raise RunError(f"{name}: {_reason(error)}") from error
     problem = _difference(describe(data), manifest.files[name])
@@ -108,7 +112,7 @@ def find_fault(folder: Path, step: int) -> str | None:
         return f"{MANIFEST}: belongs to step {manifest.step}"
     for name, expected in manifest.files.items():
         try:
-            with open(folder / name, "rb") as file:
+            with open_regular(folder / name) as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 problem = _difference(FileEntry(file.tell(), sha256), expected)
         except OSError as error:

@@ -24,7 +24,7 @@ from transduce.durable import RESUME, disk_errors, write_text
 from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder, Seq2Seq
-from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, READER, TOKENIZER, check_is_model
+from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, READER, TOKENIZER, check_is_model, read_card
 from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
 from transduce.training.checkpoint import Found, clean_leftovers, newest_good, read_state, read_tensors
@@ -107,8 +107,9 @@ def replace_weights(folder: Path, weights: dict[str, Tensor], name: str, longest
         folder, "writing the model", needed=sum(tensor.nbytes for tensor in weights.values()), advice=RESUME
     ):
         save_weights(folder / MODEL, weights, {"tokenizer": digest, "longest": str(longest), "weights": name})
-        if (folder / CARD).is_file():
-            write_text(folder / CARD, with_other_weights((folder / CARD).read_bytes().decode("utf-8"), name))
+        text = read_card(folder)
+        if text:
+            write_text(folder / CARD, with_other_weights(text, name))
 
 
 def open_model(folder: Path, trust: bool, unfinished: bool = False) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
