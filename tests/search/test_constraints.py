@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from fakes import EOS, SYMBOLS, V, markov, memory
 from transduce.errors import ConfigError
 from transduce.search.constraints import exclude, forbid, force, hold_back, next_log_probs, no_repeat, rules_of
 from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Joint, MaskPredict, Sample
 from transduce.search.wishes import NOTHING, Wishes
 
 CPU = torch.device("cpu")
@@ -204,10 +206,10 @@ def test_every_search_begins_with_the_prefix(search):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"longest_ratio": -1.0}, "longest_ratio: expected a number of at least 0, got -1.0"),
-        ({"longest_ratio": float("nan")}, "longest_ratio: expected a number of at least 0, got nan"),
-        ({"longest_extra": -1}, "longest_extra: expected a whole number of at least 0, got -1"),
-        ({"longest": 0}, "longest: expected a whole number of at least 1, got 0"),
+        ({"longest_ratio": -1.0}, "longest_ratio: expected a number from 0 to 100, got -1.0"),
+        ({"longest_ratio": float("nan")}, "longest_ratio: expected a number from 0 to 100, got nan"),
+        ({"longest_extra": -1}, "longest_extra: expected a whole number from 0 to 4,096, got -1"),
+        ({"longest": 0}, "longest: expected a whole number from 1 to 100,000, got 0"),
         ({"shortest": -1}, "shortest: expected a whole number from 0 up to, not including, longest (512), got -1"),
         (
             {"shortest": 9, "longest": 9},
@@ -244,3 +246,35 @@ def test_what_other_engines_share_needs_no_torch():
     shared = ("hypothesis", "wishes", "limits", "settings", "choice", "automaton", "fit", "minimum_bayes_risk")
     code = f"import sys; sys.modules['torch'] = None; import {', '.join(f'transduce.search.{name}' for name in shared)}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("longest_ratio", 1e9, "a number from 0 to 100"),
+        ("longest_ratio", math.nan, "a number from 0 to 100"),
+        ("longest_extra", 4097, "a whole number from 0 to 4,096"),
+        ("longest", 100_001, "a whole number from 1 to 100,000"),
+        ("shortest", 4097, "a whole number from 0 to 4,096"),
+    ],
+)
+def test_no_search_may_be_asked_for_that_never_ends(name: str, value: float, expected: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}: expected {expected}, got "):
+        Limits(**{"longest": 100_000, name: value})
+
+
+@pytest.mark.parametrize("make", [Beam, lambda size, limits: Sample(samples=size, limits=limits), Joint], ids=str)
+def test_many_paths_may_not_all_be_long(make: Any) -> None:
+    """In a folder of a stranger they ran for hours for one word."""
+    make(4, limits=Limits(longest=5000, longest_extra=4096, shortest=4096))
+    make(4096, limits=Limits())
+    with pytest.raises(ConfigError, match=r"^limits\.shortest: expected at most 512 tokens where a sentence has 4,096"):
+        make(4096, limits=Limits(longest=2000, shortest=1999))
+    with pytest.raises(ConfigError, match=r"^limits\.longest_extra: expected at most 512 tokens where"):
+        make(4096, limits=Limits(longest=2000, longest_extra=4096))
+    make(4096, limits=Limits(longest_extra=4096))  # `longest` bounds it
+
+
+def test_a_translation_is_not_polished_without_end() -> None:
+    with pytest.raises(ConfigError, match=r"^iterations: expected a whole number from 1 to 1,000, got 1001"):
+        MaskPredict(iterations=1001)

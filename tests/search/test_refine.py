@@ -212,7 +212,7 @@ def test_mask_predict_promises_nothing_about_words(wish: Wishes) -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: MaskPredict(iterations=0), "iterations: expected a whole number of at least 1, got 0"),
+        (lambda: MaskPredict(iterations=0), "iterations: expected a whole number from 1 to 1,000, got 0"),
         (lambda: MaskPredict(length_candidates=0), "length_candidates: expected a whole number of at least 1, got 0"),
         (
             lambda: MaskPredict(n_best=6),

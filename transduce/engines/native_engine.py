@@ -100,7 +100,7 @@ class NativeEngine:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], traced: int
     ) -> tuple[list[_Written], bytes]:
         """Read given targets to their end symbol: a search in which every token is the prefix's."""
-        options = self._plain(library.FORCED, Limits(longest=10**9))
+        options = self._plain(library.FORCED, Limits())
         options.traced = traced
         wishes = [Wishes(prefix=(*target, self.target.eos)) for target in targets]
         lengths = [len(wish.prefix) for wish in wishes]

@@ -5,12 +5,15 @@ Imports no torch: an engine without it has the same limits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transduce.errors import ConfigError
 from transduce.search.wishes import Wishes
+
+LARGEST_RATIO = 100  # tokens of a translation for each of its source
+MOST_ADDED = 4096  # tokens whatever the source, by longest_extra or shortest
+MOST_LONGEST = 100_000
 
 
 def require(holds: bool, field: str, value: object, expected: str) -> None:
@@ -44,9 +47,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         ratio = self.longest_ratio
-        require(math.isfinite(ratio) and ratio >= 0, "longest_ratio", ratio, "a number of at least 0")
-        require(self.longest_extra >= 0, "longest_extra", self.longest_extra, "a whole number of at least 0")
-        require(self.longest >= 1, "longest", self.longest, "a whole number of at least 1")
+        require(0 <= ratio <= LARGEST_RATIO, "longest_ratio", ratio, f"a number from 0 to {LARGEST_RATIO}")
+        added, expected = self.longest_extra, f"a whole number from 0 to {MOST_ADDED:,}"
+        require(0 <= added <= MOST_ADDED, "longest_extra", added, expected)
+        expected = f"a whole number from 1 to {MOST_LONGEST:,}"
+        require(1 <= self.longest <= MOST_LONGEST, "longest", self.longest, expected)
+        require(self.shortest <= MOST_ADDED, "shortest", self.shortest, f"a whole number from 0 to {MOST_ADDED:,}")
         require(
             0 <= self.shortest < self.longest,
             "shortest",

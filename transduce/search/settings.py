@@ -13,6 +13,8 @@ from transduce.search.hypothesis import LengthNormalization, LengthPenalty, Sear
 from transduce.search.limits import Limits, require
 
 MOST_PATHS = 4096  # of one sentence, in any search: as in the native core (native/core.cpp)
+MOST_STEPS = 1 << 21  # of all paths of a sentence together, where its source does not bound them
+MOST_ITERATIONS = 1000
 COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave float32
 
 
@@ -20,6 +22,14 @@ def require_few(**counts: int) -> None:
     """Refuse more paths of a sentence than any engine searches."""
     for name, count in counts.items():
         require(count <= MOST_PATHS, name, count, f"at most {MOST_PATHS:,}")
+
+
+def require_bounded(paths: int, limits: Limits) -> None:
+    """Refuse limits that let so many paths of a short sentence grow for hours."""
+    most = MOST_STEPS // paths
+    expected = f"at most {most:,} tokens where a sentence has {paths:,} paths"
+    require(limits.shortest <= most, "limits.shortest", limits.shortest, expected)
+    require(min(limits.longest_extra, limits.longest) <= most, "limits.longest_extra", limits.longest_extra, expected)
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,7 @@ class Beam:
     def __post_init__(self) -> None:
         require(self.size >= 1, "size", self.size, "a whole number of at least 1")
         require_few(size=self.size)
+        require_bounded(self.size, self.limits)
         known = self.length_normalization in get_args(LengthNormalization)
         require(known, "length_normalization", self.length_normalization, "'gnmt' or 'power'")
         require(-5 <= self.length_penalty <= 5, "length_penalty", self.length_penalty, "a number from -5 to 5")
@@ -132,6 +143,7 @@ class Sample:
         require(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
         require(self.samples >= 1, "samples", self.samples, "a whole number of at least 1")
         require_few(samples=self.samples)
+        require_bounded(self.samples, self.limits)
 
     @property
     def hypotheses(self) -> int:
@@ -164,7 +176,8 @@ class MaskPredict:
     n_best: int = 1
 
     def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations", self.iterations, "a whole number of at least 1")
+        expected = f"a whole number from 1 to {MOST_ITERATIONS:,}"
+        require(1 <= self.iterations <= MOST_ITERATIONS, "iterations", self.iterations, expected)
         candidates = self.length_candidates
         require(candidates >= 1, "length_candidates", candidates, "a whole number of at least 1")
         require_few(length_candidates=candidates)
@@ -246,6 +259,7 @@ class Joint:
     def __post_init__(self) -> None:
         require(self.size >= 1, "size", self.size, "a whole number of at least 1")
         require_few(size=self.size)
+        require_bounded(self.size, self.limits)
         require(0 <= self.weight <= 1, "weight", self.weight, "the CTC head's share of the score, from 0 to 1")
         expected = f"a whole number from 1 to the candidates of each kind, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
