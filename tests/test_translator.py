@@ -178,6 +178,12 @@ def test_prefixes_may_differ_in_length_and_hold_for_the_first_part_only(toy: Toy
     assert toy.translator(texts[:2], to="de", prefixes="drei")[1].startswith("drei")
 
 
+def test_a_prefix_longer_than_any_translation_is_refused_before_work(echo: Translator) -> None:
+    tokens = len(echo.tokenizers.target.encode(["zwei " * 20_000])[0])
+    with pytest.raises(DataError, match=f"^prefixes: expected at most 512 tokens, got {tokens:,}; give how"):
+        echo("one", prefixes="zwei " * 20_000)
+
+
 def test_a_prefix_of_a_long_text_is_written_once(echo: Translator) -> None:
     text = "one two three. four five six. " * 5
     assert echo(text, prefixes="zwei ").split() == ["zwei", *text.split()]

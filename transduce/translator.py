@@ -23,7 +23,7 @@ from transduce.errors import ConfigError, DataError
 from transduce.per_text import Words, check_all_used, for_all, groups, one_a_text, part_of, texts_of, words_of
 from transduce.search.fit import check_search
 from transduce.search.hypothesis import Choice, Hypothesis
-from transduce.search.limits import Limits, require
+from transduce.search.limits import Limits, checked_prefix, require
 from transduce.search.settings import Beam, require_few
 from transduce.search.wishes import NOTHING, Stop, Wishes, spell, unwanted
 from transduce.translation import Engine, Scored, Source, Translation
@@ -282,7 +282,7 @@ class Translator:
             wanted, struck = (tuple(own) for own in words)
             if (wanted, struck) not in spelt:
                 spelt[wanted, struck] = spell(target, wanted, struck)
-            prefix = tuple(target.encode([start])[0]) if start else ()
+            prefix = checked_prefix(target.encode([start])[0], self.longest) if start else ()
             found.append(replace(spelt[wanted, struck], prefix=prefix))
         return found
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transduce.errors import ConfigError
+from transduce.errors import ConfigError, DataError
 from transduce.search.wishes import Wishes
 
 LARGEST_RATIO = 100  # tokens of a translation for each of its source
 MOST_ADDED = 4096  # tokens whatever the source, by longest_extra or shortest
 MOST_LONGEST = 100_000
+_LONGEST_PREFIX = 4  # times the longest source, as a server allows too
 
 
 def require(holds: bool, field: str, value: object, expected: str) -> None:
@@ -67,3 +68,14 @@ class Limits:
         wanted = {source: int(self.longest_ratio * source) + self.longest_extra for source in set(sources)}
         written = {source: min(max(length, self.shortest + 1), self.longest) for source, length in wanted.items()}
         return [written[source] + len(wish.prefix) for source, wish in zip(sources, wishes, strict=True)]
+
+
+def checked_prefix(tokens: Sequence[int], longest_source: int) -> tuple[int, ...]:
+    """The beginning of a translation; one that is longer than what a text of the model becomes is refused."""
+    most = max(_LONGEST_PREFIX * longest_source, Limits.longest)
+    if len(tokens) > most:
+        raise DataError(
+            f"prefixes: expected at most {most:,} tokens, got {len(tokens):,}; give how the translation begins, not all"
+            " of a long text"
+        )
+    return tuple(tokens)
