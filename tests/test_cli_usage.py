@@ -204,6 +204,28 @@ def test_a_full_disk_is_told_in_words(unbuffered: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [
+        ("config show tiny >&-", "error: writing the output: it is closed\n"),
+        ("translate MODEL --to de five >&-", "error: writing the output: it is closed\n"),
+        ("translate MODEL --to de <&-", "error: standard input: cannot be read: it is closed\n"),
+    ],
+)
+def test_a_closed_stream_is_told_in_words(closed: str, told: str, toy: Toy) -> None:
+    ran = shell(f"transduce {closed.replace('MODEL', str(toy.model))}")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", told)
+
+
+@pytest.mark.slow
+def test_closed_streams_that_are_not_needed_are_not_missed(toy: Toy, tmp_path: Path) -> None:
+    ran = shell(f"transduce translate {toy.model} --to de five <&- 2>&-")
+    assert (ran.returncode, ran.stdout) == (0, toy.translator("five", to="de") + "\n")
+    assert shell(f"transduce translate {toy.model} --to de five -o {tmp_path / 'out'} >&-").returncode == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8") == ran.stdout
+
+
+@pytest.mark.slow
 def test_a_place_that_may_not_be_written_is_told_in_words() -> None:
     fail = (
         "import sys, transduce.config, transduce.__main__\n"

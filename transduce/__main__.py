@@ -8,8 +8,9 @@ import sys
 
 def main() -> None:
     """Run the command line and end."""
-    from transduce.launch import leave
+    from transduce.launch import leave, open_closed_streams
 
+    open_closed_streams()
     try:
         _run()
     except SystemExit as end:

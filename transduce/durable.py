@@ -21,11 +21,12 @@ _TEMPORARY = re.compile(r".+\.tmp-\d+")
 ROOM = "What was there before is untouched. Make room there, then run the same command again."
 RESUME = "Earlier checkpoints are untouched. Make room there, then run the same command again to resume."
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+_IN_WORDS = {**_FULL, errno.EBADF: "it is closed"}
 
 
 def reason_of(error: OSError) -> str:
-    """Why the operating system refused, in words: a full disk is called one."""
-    return _FULL.get(error.errno or 0) or error.strerror or str(error)
+    """Why the operating system refused, in words: a full disk and a closed stream are called so."""
+    return _IN_WORDS.get(error.errno or 0) or error.strerror or str(error)
 
 
 def temporary_sibling(path: Path) -> Path:

@@ -32,6 +32,19 @@ class Launch:
         return cls(*(int(environment[name]) for name in names[:4]))
 
 
+def open_closed_streams() -> None:
+    """Put something in the place of standard streams that were closed, which the next file to be opened would take.
+
+    Errors written there are lost. What is read or written otherwise is refused by the system, as if still closed.
+    """
+    modes = {"stdin": ("r", os.O_WRONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
+    for name, (mode, flags) in modes.items():
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def leave(code: int) -> None:
     """End this process now if it is one of several.
 

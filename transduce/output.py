@@ -48,7 +48,7 @@ def read_lines(path: Path | None) -> Iterator[str]:
     except DAMAGES as error:
         raise damaged(name, number + 1, error) from None
     except OSError as error:
-        raise DataError(f"{name}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{name}: cannot be read: {reason_of(error)}") from None
 
 
 def read_files(paths: Sequence[Path]) -> Iterator[str]:
