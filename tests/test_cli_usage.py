@@ -249,3 +249,21 @@ def test_output_is_utf8_in_any_locale(toy: Toy) -> None:
     )
     assert ran.stdout.decode().split("\n")[:-1] == toy.translator(["five", "six"], to="zh")
     assert not ran.stdout.isascii()
+
+
+# -- what is no text -------------------------------------------------------------------------------------------------
+
+
+def test_a_key_of_a_stranger_moves_no_cursor(tmp_path: Path, run: Run) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[search]\n"\\u001b[31m\\nred" = 1\n')
+    text = refused(run("config", "show", config))
+    assert text.startswith(f"{config}: search.'\\x1b[31m\\nred': no such setting; settings of kind 'beam': ")
+    config.write_text('extends = "\\u001b[31mred.toml"\n')
+    assert "\\x1b[31mred.toml: no such file" in refused(run("config", "show", config))
+
+
+def test_settings_that_are_not_utf8_are_refused(run: Run) -> None:
+    assert refused(run("config", "show", "license=\udcff")) == (
+        "'license=\\udcff': is not UTF-8; give settings as text in UTF-8"
+    )

@@ -356,10 +356,10 @@ def test_files_that_cannot_be_found_or_read(tmp_path: Path) -> None:
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "a.toml", "seed = 1\n")
 
-    def refuse(path: Path, mode: str) -> None:
+    def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("transduce.untrusted.open_regular", refuse)
     assert message(Config, file) == f"{file}: cannot be read: Permission denied"
 
 

@@ -76,7 +76,7 @@ MAY_IMPORT = {
     "cli": "errors extras config conversion data directions evaluation exchange experiment languages loading"
     " model_folder output plot comparison demo distillation inspection tour training translator pipelines progress"
     " search.choice server lab",
-    "__main__": "errors durable extras launch cli",
+    "__main__": "errors durable extras launch wording cli",
 }
 NO_TORCH = (
     "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"

@@ -25,6 +25,7 @@ def _run() -> None:
     from transduce.errors import UserError
     from transduce.extras import needed_by
     from transduce.launch import first_to_tell
+    from transduce.wording import printable
 
     try:
         try:
@@ -34,7 +35,7 @@ def _run() -> None:
             sys.stdout.flush()  # here, where an error can still be told in words
     except UserError as error:
         if first_to_tell():
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # whoever read our output has gone, as with `| head`
         _discard_output()

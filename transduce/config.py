@@ -24,7 +24,7 @@ from transduce.errors import ConfigError, Unfit
 from transduce.overrides import lay_over, read_overrides
 from transduce.own_classes import error_in_words, name_of, own_class
 from transduce.untrusted import LARGEST_TOML, parse_toml, read_small
-from transduce.wording import nearest, type_in_words, value_in_words
+from transduce.wording import DOTTED, dotted_key, nearest, type_in_words, value_in_words
 
 T = TypeVar("T")
 PRESETS = Path(__file__).parent / "presets"
@@ -62,7 +62,7 @@ def resolve(cls: type[T], merged: Layers, trust: bool = True) -> T:
     try:
         return parse(cls, merged.tree, trust=trust)
     except ConfigError as error:
-        key = re.match(r"[\w.]*", str(error))
+        key = re.match(DOTTED, str(error))
         origin = merged.origins.get(key[0]) if key else None
         words = [name for name, where in merged.origins.items() if where == COMMAND_LINE]
         if origin != COMMAND_LINE and words and isinstance(error, Unfit):
@@ -120,7 +120,7 @@ def _locate(name: str | Path, folder: Path) -> Path:
         if (PRESETS / f"{text}.toml").is_file():
             return PRESETS / f"{text}.toml"
         told = f"presets are {', '.join(presets())}{nearest(text, presets())}"
-        raise ConfigError(f"'{text}' is neither a .toml file nor a preset; {told}")
+        raise ConfigError(f"{text!r} is neither a .toml file nor a preset; {told}")
     path = folder / text
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a .toml file or one of the presets {', '.join(presets())}")
@@ -173,7 +173,7 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
         cls = choices.get(kind) if isinstance(kind, str) else None
     hints = _hints(cls) if cls is not None else {}
     for key, value in new.items():
-        dotted = f"{where}.{key}" if where else key
+        dotted = dotted_key(where, key)
         old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, source, beneath.get(key))
     return old
 
@@ -213,7 +213,7 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
     hints = _hints(cls)
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        dotted = f"{where}.{key}" if where else key
+        dotted = dotted_key(where, key)
         if key not in hints:
             here = f"settings of kind '{kind}'" if kind else "settings here"
             told = f"{here}: {', '.join(hints) or 'none'}{_having(key, union)}"
@@ -364,7 +364,7 @@ def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
 
     def table(tree: Mapping[str, Any], where: str, made: Any) -> Any:
         for key in sorted(tree, key=lambda key: _is_nested(tree[key])):  # plain values first, as TOML wants
-            value, dotted = tree[key], f"{where}.{key}" if where else key
+            value, dotted = tree[key], dotted_key(where, key)
             if isinstance(value, Mapping):
                 made.add(key, table(value, dotted, tomlkit.table()))
             elif _is_nested(value):

@@ -61,6 +61,10 @@ def _combined(old: Any, new: Any, where: str) -> Any:
 
 def _read(word: str) -> dict[str, Any]:
     """`a.b=1` as the table {a: {b: 1}}; the value is read as TOML, else as a word."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{word!r}: is not UTF-8; give settings as text in UTF-8") from None
     key, sign, value = word.partition("=")
     if not sign or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key.strip()):
         raise ConfigError(f"'{word}': expected key=value, such as training.steps=500")

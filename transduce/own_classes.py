@@ -28,26 +28,26 @@ def own_class(kind: str, where: str, others: Iterable[type[Any]], trust: bool) -
     """
     if not trust:
         raise ConfigError(
-            f"{where}.kind: '{kind}' would import code; if you trust where this folder came from,"
+            f"{where}.kind: {kind!r} would import code; if you trust where this folder came from,"
             " say trust=True (--trust)"
         )
     methods = _shared_methods(others)
     cls = _imported(kind, where)
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise ConfigError(
-            f"{where}.kind: '{kind}' is not a dataclass; one with {_named(methods)} is needed here;"
+            f"{where}.kind: {kind!r} is not a dataclass; one with {_named(methods)} is needed here;"
             " docs/training.md shows one (Optimizers)"
         )
     missing = [name for name in methods if not callable(getattr(cls, name, None))]
     if missing:
         raise ConfigError(
-            f"{where}.kind: '{kind}' has no {_named(missing, 'or')}; a dataclass with {_named(methods)} is needed here"
+            f"{where}.kind: {kind!r} has no {_named(missing, 'or')}; a dataclass with {_named(methods)} is needed here"
         )
     try:
         typing.get_type_hints(cls)
     except Exception as error:  # an annotation is any expression
         raise ConfigError(
-            f"{where}.kind: the types of the settings of '{kind}' cannot be read: {error_in_words(error)}; write"
+            f"{where}.kind: the types of the settings of {kind!r} cannot be read: {error_in_words(error)}; write"
             " types that its module defines or imports"
         ) from None
     return cls
@@ -74,7 +74,7 @@ def _imported(kind: str, where: str) -> Any:
         return operator.attrgetter(class_name)(importlib.import_module(module_name))
     except (Exception, SystemExit) as error:  # whatever the module does
         raise ConfigError(
-            f"{where}.kind: cannot import '{kind}': {error_in_words(error)}; expected package.module:Class, of a module"
+            f"{where}.kind: cannot import {kind!r}: {error_in_words(error)}; expected package.module:Class, of a module"
             " that Python imports without an error"
         ) from None
 

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 TYPES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+DOTTED = r"""(?:[\w.-]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")*"""  # what `dotted_key` gives
+
+
+def dotted_key(where: str, key: str) -> str:
+    """The name of a setting in a table; one that is no plain name is quoted, safe for a terminal."""
+    plain = key if re.fullmatch(r"[\w-]+", key) else repr(key)
+    return f"{where}.{plain}" if where else plain
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: what would move its cursor or colour it is written out, but for the ends of lines."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", _escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return repr(match[0])[1:-1]
 
 
 def counted(count: int, one: str, many: str = "") -> str:
