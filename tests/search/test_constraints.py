@@ -263,7 +263,11 @@ def test_no_search_may_be_asked_for_that_never_ends(name: str, value: float, exp
         Limits(**{"longest": 100_000, name: value})
 
 
-@pytest.mark.parametrize("make", [Beam, lambda size, limits: Sample(samples=size, limits=limits), Joint], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [Beam, lambda size, limits: Sample(samples=size, limits=limits), Joint],
+    ids=["beam", "sample", "joint"],
+)
 def test_many_paths_may_not_all_be_long(make: Any) -> None:
     """In a folder of a stranger they ran for hours for one word."""
     make(4, limits=Limits(longest=5000, longest_extra=4096, shortest=4096))
