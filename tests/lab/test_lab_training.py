@@ -150,7 +150,7 @@ def results(plan: Plan, loss: dict[str, float]) -> Results:
         values = {"validation_loss": loss.get(name, 1.0), "chrf": 50.0, "bleu": 20.0, "parameters": 1000.0}
         figures = {} if name in loss and loss[name] < 0 else {key: Figure(value, None) for key, value in values.items()}
         rows.append(Row(name, 1, 0, figures, {}, None, None, ()))
-    return Results("table3", "base", "valid", 24, "", "cpu", False, tuple(rows), ())
+    return Results("table3", "base", "valid", 24, "", "13a", "cpu", False, tuple(rows), ())
 
 
 def test_table3_says_what_the_rows_show(strings_to_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
