@@ -146,7 +146,7 @@ def test_code_is_imported_only_from_folders_that_are_trusted(
     assert 'kind = "greedy"' in text
     config.write_text(text.replace('kind = "greedy"', 'kind = "evil_search:Search"'))
     assert "would import code; if you trust where this folder came from" in refused(folder, ConfigError)
-    with pytest.raises(SystemExit, match="imported"):
+    with pytest.raises(ConfigError, match="SystemExit: imported"):  # only code that was run says so
         transduce.load(folder, trust=True)
 
 
