@@ -7,13 +7,22 @@ import re
 from collections.abc import Sequence
 
 from transduce.errors import ConfigError
-from transduce.language_codes import CODES, TWO_LETTERS
 
 CODE = r"[a-z]{2,3}(?:-[A-Z][a-z]{3}|-[A-Z]{2}|-[0-9]{3})*"
 _PAIR = re.compile(rf"({CODE})-({CODE})")
 _TAG = re.compile(r"<2([A-Za-z-]+)>|>>([A-Za-z-]+)<<")
 # Languages that part neither words nor sentences by spaces.
 WITHOUT_SPACES = ("zh", "ja", "th", "lo", "km", "my", "yue")
+
+TWO_LETTERS = frozenset(  # ISO 639-1
+    """
+    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo
+    es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg
+    ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn
+    no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw
+    ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+    """.split()
+)
 
 _NAMES = """
 ar Arabic 阿拉伯语|bg Bulgarian 保加利亚语|bn Bengali 孟加拉语|ca Catalan 加泰罗尼亚语|cs Czech 捷克语|da Danish 丹麦语
@@ -42,17 +51,18 @@ def name_of(code: str, interface: str = "en") -> str:
 
 
 def is_language(code: str) -> bool:
-    """Whether a code, or what stands before its first hyphen, is one of ISO 639."""
-    return base_of(code.replace("_", "-")) in CODES
+    """Whether a code, or what stands before its first hyphen, may be one: of ISO 639-1, or any of three letters."""
+    base = base_of(code.replace("_", "-"))
+    return base in TWO_LETTERS or re.fullmatch("[a-z]{3}", base) is not None
 
 
 def check_language(code: str) -> None:
     """Refuse what is no code of a language; "" stands for one that is not known."""
-    if not code or (is_language(code) and code.isascii()):
+    if not code or is_language(code):
         return
     base = base_of(code.replace("_", "-"))
     named = [known for known, (english, chinese) in _KNOWN.items() if base in (english.lower(), chinese)]
-    near = named or difflib.get_close_matches(base, TWO_LETTERS, n=3, cutoff=0.5)
+    near = named or difflib.get_close_matches(base, sorted(TWO_LETTERS), n=3, cutoff=0.5)
     meant = f" (near it: {', '.join(sorted(near))})" if near else ""
     raise ConfigError(
         f"language: expected a code such as 'de' or 'zh-CN', got {code!r}, which is none of ISO 639{meant};"
