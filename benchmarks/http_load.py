@@ -41,10 +41,15 @@ class Server:
 
     @property
     def memory(self) -> float:
-        """MB of it that are in memory."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) / 1024 if found else math.nan
+        """MB of it that are in memory, without its child processes."""
+        return _resident(self.process.pid)
+
+    @property
+    def memory_of_children(self) -> float:
+        """MB of its child processes that are in memory: one that inspects models, while there is one."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        children = {int(pid) for task in tasks for pid in _text_of(task / "children").split()}
+        return sum(_resident(pid) for pid in children)
 
     @property
     def processor(self) -> float:
@@ -63,6 +68,19 @@ class Server:
         self.process.wait(60)
         self._reading.join()
         return "".join(self._said)
+
+
+def _resident(pid: int) -> float:
+    """MB of a process that are in memory; of one that has ended none."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", _text_of(Path(f"/proc/{pid}/status")))
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process or the thread has just ended
+        return ""
 
 
 @contextlib.contextmanager

@@ -240,6 +240,7 @@ def try_shapes(words: list[str], options: argparse.Namespace) -> None:
     draw = random.Random(options.seed)
     slow: list[tuple[float, str]] = []
     large: list[tuple[float, str]] = []
+    child = 0.0  # MB of the process that inspects models, at most
     statuses: Counter[int] = Counter()
     longest = 0.0
     with serving(words) as server, polling(server.host, server.port) as polled:
@@ -256,6 +257,7 @@ def try_shapes(words: list[str], options: argparse.Namespace) -> None:
             while polled.poll():
                 polled.recv()
             status, most = asyncio.run(one_shape(server, shape, options.seconds))
+            child = max(child, server.memory_of_children)
             statuses[status] += 1
             taken = [polled.recv()[1] for _ in iter(polled.poll, False)]
             longest = max([longest, *taken])
@@ -265,7 +267,10 @@ def try_shapes(words: list[str], options: argparse.Namespace) -> None:
                 print(f"{number}: {status} /livez {1000 * slow[-1][0]:.0f} ms, {large[-1][0]:+.0f} MB: {shape.name}")
         after = server.memory
     print(f"{options.requests} shapes: {dict(statuses)}; longest /livez {1000 * longest:.0f} ms")
-    print(f"memory {before:.0f} MB before, {after:.0f} MB after, at most {max(large)[0]:+.0f} MB during one request")
+    print(
+        f"memory {before:.0f} MB before, {after:.0f} MB after, at most {max(large)[0]:+.0f} MB during one request;"
+        f" the process that inspects models had {child:.0f} MB at most"
+    )
     for title, worst in (("slowest", [f"{1000 * t:.0f} ms {name}" for t, name in sorted(slow)[-5:]]),
                          ("largest", [f"{m:+.0f} MB {name}" for m, name in sorted(large)[-5:]])):  # fmt: skip
         print(f"{title}:", *worst, sep="\n  ")

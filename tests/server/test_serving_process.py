@@ -108,6 +108,14 @@ def test_it_translates_without_torch(server: Server, served_translator: transduc
     assert server.ask("/livez")[0] == server.ask("/readyz")[0] == 200
 
 
+def test_models_are_inspected_in_another_process_which_has_torch(server: Server) -> None:
+    """The server cannot import torch, so whatever needs it was not done there."""
+    for path in ("/page/inspect", "/page/learn"):
+        status, text = server.ask(path, {"text": "five", "model": "", "to": "de"})
+        assert status == 200, text
+    assert json.loads(text)["blocks"]
+
+
 def test_many_at_once_get_their_own(server: Server, served_translator: transduce.Translator) -> None:
     texts = [f"{word}, {other}" for word in ("five", "sixty", "eleven") for other in ("two", "nine", "forty", "one")]
     expected = dict(zip(texts, served_translator(texts, to="zh"), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from transduce.directions import Pairs, directions_of, has_tag
@@ -17,11 +17,16 @@ from transduce.translator import Translator
 
 @dataclass(frozen=True)
 class Served:
-    """One model: its name, what runs it, and the (source, target) languages it translates between."""
+    """One model: its name, what runs it, and the (source, target) languages it translates between.
+
+    `reopen` gives the translator again in another process; it can be pickled. Inspections run there (see
+    inspection_process.py), and without it here.
+    """
 
     name: str
     translator: Translator
     pairs: Pairs
+    reopen: Callable[[], Translator] | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name):
@@ -133,7 +138,10 @@ class Models:
 
 
 def open_models(words: Iterable[str], load: Callable[[Path], Translator]) -> list[Served]:
-    """The models that a command line names: folders, each with its languages before it where they are not in it."""
+    """The models that a command line names: folders, each with its languages before it where they are not in it.
+
+    `load` can be pickled, as `transduce.load` can: a process of its own opens a model again to look inside.
+    """
     found = []
     for word in words:
         pairs, folder = _split(word)
@@ -143,7 +151,8 @@ def open_models(words: Iterable[str], load: Callable[[Path], Translator]) -> lis
                 f"serve: {folder} reads {translator.reading.reader.kind}, and only models of text are served; use"
                 " `transduce transcribe`"
             )
-        found.append(Served(folder.resolve().name, translator, pairs or pairs_of(folder, translator)))
+        pairs = pairs or pairs_of(folder, translator)
+        found.append(Served(folder.resolve().name, translator, pairs, partial(load, folder.resolve())))
     return found
 
 

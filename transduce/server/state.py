@@ -18,6 +18,7 @@ from transduce.search.wishes import Stop
 from transduce.server.addresses import Proxies
 from transduce.server.batcher import Batcher
 from transduce.server.gate import Gate
+from transduce.server.inspection_process import InspectionProcess
 from transduce.server.keys import Keys
 from transduce.server.meter import Meter
 from transduce.server.models import Models, Served
@@ -43,6 +44,7 @@ class State:
         self.characters: Counter[bytes] = Counter()  # translated since the start, by who asked
         self.layers: dict[str, int] = {}  # of each model's decoder, once somebody asked
         self._made: dict[str, Any] = {}
+        self.inspections = InspectionProcess()
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
     async def run(self, work: Callable[[Stop], T], tokens: int = 64) -> T:
@@ -86,6 +88,7 @@ class State:
         for batcher in self.batchers.values():
             batcher.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
+        self.inspections.close()
 
     def _told(self, sentences: int, tokens: int, seconds: float) -> None:
         self.gate.done(tokens)

@@ -11,14 +11,13 @@ from starlette.responses import Response
 
 from transduce.data.tokenizer import Tokenizer
 from transduce.inspection.alternatives import alternatives as find_alternatives
-from transduce.inspection.inspecting import Looking
-from transduce.inspection.inspecting import inspect as look
 from transduce.search.wishes import Stop
 from transduce.server.answering import asker_of, state_of, unless_gone
 from transduce.server.failures import Refused
+from transduce.server.inspection_process import Inspect, Job, Learn
 from transduce.server.models import Hop, Served
 from transduce.server.reading import read_json
-from transduce.server.rendering import LARGE, Json, rendered
+from transduce.server.rendering import Json
 from transduce.server.shapes import Code, Name, Strict
 from transduce.server.state import State
 
@@ -97,39 +96,27 @@ async def inspect(request: Request) -> Response:
     """All that can be seen of one sentence."""
     state, given = await _read(request, LookAsked)
     served = _model(state, given.model, given.text, given.to)
-
-    def work(stop: Stop) -> dict[str, Any]:
-        translator = served.translator
-        beam = given.beam if _writes_stepwise(served) else 0
-        seen = look(
-            translator, given.text, to=given.to, beam=beam, prefix=given.prefix, looking=Looking(branches=0),
-            model=served.name, stop=stop,
-        )  # fmt: skip
-        return seen.as_json()
-
-    seen = await unless_gone(request, state.run(work, TOKENS_A_LOOK))
-    return await rendered(lambda: seen, LARGE)
+    job = Inspect(given.text, given.to, given.beam, tuple(given.prefix), served.name)
+    return await _inspected(request, state, served, job)
 
 
 async def learn(request: Request) -> Response:
     """Code and tensors of every block of the paper's figure 1, for one sentence."""
     state, given = await _read(request, LearnAsked)
     served = _model(state, given.model, given.text, given.to)
+    return await _inspected(request, state, served, Learn(given.text, given.to, given.layer))
 
-    def work(stop: Stop) -> dict[str, Any]:
-        from transduce.inspection.figure_one import alive  # with torch, which a server of converted models may lack
 
-        return alive(served.translator, given.text, given.to, given.layer, stop)
+async def _inspected(request: Request, state: State, served: Served, job: Job) -> Response:
+    """The answer of an inspection: large JSON, written where the inspection runs."""
+
+    def work(stop: Stop) -> bytes:
+        return state.inspections.run(served, job, stop)
 
     try:
-        seen = await unless_gone(request, state.run(work, TOKENS_A_LOOK))
-    except ModuleNotFoundError as error:
+        return Json(await unless_gone(request, state.run(work, TOKENS_A_LOOK)))
+    except ModuleNotFoundError as error:  # torch, which a server of converted models may lack
         raise Refused(501, f"this needs {error.name}: pip install 'transduce[train]'", "extra") from None
-    return await rendered(lambda: seen, LARGE)
-
-
-def _writes_stepwise(served: Served) -> bool:
-    return getattr(served.translator.decoder, "offers", "stepwise") == "stepwise"
 
 
 def _model(state: State, name: str, text: str, to: str) -> Served:

@@ -1,0 +1,201 @@
+"""Inspections of a model in a child process: torch takes neither the server's memory nor its interpreter.
+
+The child starts with the first inspection, opens the models it is asked about, and ends after a minute without one.
+It is killed when nobody waits for its answer. A server that runs torch itself inspects in a thread of its own instead.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from transduce.errors import RunError, UserError
+from transduce.search.fit import STEPWISE
+from transduce.search.wishes import Stop
+from transduce.server.models import Served
+from transduce.server.rendering import pieces
+from transduce.translator import Translator
+
+IDLE_SECONDS = 60.0  # without an inspection, after which the child ends and its memory is free
+LOOK_SECONDS = 0.02  # between two looks at whether somebody still waits
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # one sentence needs no more; translations have the others
+ANSWERED, REFUSED, LACKING = "answered", "refused", "lacking"  # how the child's answer begins
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """All that can be seen of one sentence; see `transduce.inspection.inspecting.inspect`."""
+
+    text: str
+    to: str
+    beam: int
+    prefix: tuple[int, ...]
+    model: str
+
+    def run(self, translator: Translator, stop: Stop | None) -> dict[str, Any]:
+        from transduce.inspection.inspecting import Looking, inspect
+
+        beam = self.beam if getattr(translator.decoder, "offers", STEPWISE) == STEPWISE else 0
+        seen = inspect(
+            translator, self.text, to=self.to, beam=beam, prefix=self.prefix, looking=Looking(branches=0),
+            model=self.model, stop=stop,
+        )  # fmt: skip
+        return seen.as_json()
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Code and tensors of every block of the paper's figure 1; needs torch."""
+
+    text: str
+    to: str
+    layer: int
+
+    def run(self, translator: Translator, stop: Stop | None) -> dict[str, Any]:
+        from transduce.inspection.figure_one import alive
+
+        return alive(translator, self.text, self.to, self.layer, stop)
+
+
+Job = Inspect | Learn
+
+
+def as_json(tree: Any) -> bytes:
+    """A tree as JSON, written in small steps: the event loop has its turn in between."""
+    return b"".join(piece.encode() for piece in pieces(tree))
+
+
+class InspectionProcess:
+    """Runs inspections one at a time, in the child where that spares this process torch."""
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._timer: threading.Timer | None = None
+
+    def run(self, served: Served, job: Job, stop: Stop) -> bytes:
+        """The inspection as JSON; a refusal is a UserError, a missing library a ModuleNotFoundError."""
+        if served.reopen is None or _runs_torch():
+            return as_json(job.run(served.translator, stop))
+        with self._lock:
+            self._stop_timer()
+            try:
+                self._child = self._child or _Child()
+                return self._child.ask(served.name, served.reopen, job, stop)
+            except (EOFError, OSError):  # killed, perhaps for lack of memory
+                self._end_child()
+                raise RunError("inspect: the process that looks into models ended early; ask again") from None
+            finally:
+                if stop.asked:
+                    self._end_child()
+                self._start_timer()
+
+    def close(self) -> None:
+        """End the child, and with it an inspection under way."""
+        child = self._child
+        if child is not None:
+            child.process.kill()
+        self._end_idle_child()
+
+    def _end_idle_child(self) -> None:
+        with self._lock:
+            self._stop_timer()
+            self._end_child()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        child = self._child
+        return None if child is None else child.process.pid
+
+    def _start_timer(self) -> None:
+        if self._child is not None:
+            self._timer = threading.Timer(self._idle_seconds, self._end_idle_child)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_child(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+
+def _runs_torch() -> bool:
+    """Whether torch is in this process already: then a child would spare nothing."""
+    return sys.modules.get("torch") is not None
+
+
+class _Child:
+    """The parent's end: a process and the pipe to it."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = Pipe()
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **THREADS},
+                start_new_session=True,  # Ctrl-C in a terminal is for the server, which ends the child
+            )
+        finally:
+            theirs.close()
+
+    def ask(self, model: str, reopen: Callable[[], Translator], job: Job, stop: Stop) -> bytes:
+        """The JSON of an answer, unless somebody asks to stop first."""
+        self._pipe.send_bytes(pickle.dumps((model, reopen, job)))
+        while not self._pipe.poll(LOOK_SECONDS):
+            if stop.asked:
+                raise RunError("inspect: nobody waits for the answer any more; ask again")
+        how, words = self._pipe.recv()
+        if how == REFUSED:
+            raise UserError(words)
+        if how == LACKING:
+            raise ModuleNotFoundError(f"No module named {words!r}", name=words)
+        return self._pipe.recv_bytes()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._pipe.close()
+
+
+def main(descriptor: int) -> None:
+    """The child: answer until the parent closes its end of the pipe."""
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the server: it answers first and then ends us
+        signal.signal(one, signal.SIG_IGN)
+    translators: dict[str, Translator] = {}
+    with Connection(descriptor) as pipe, suppress(EOFError, BrokenPipeError):
+        while True:
+            name, reopen, job = pickle.loads(pipe.recv_bytes())
+            try:
+                translator = translators[name] = translators.get(name) or reopen()
+                answer = as_json(job.run(translator, None))
+            except UserError as error:
+                pipe.send((REFUSED, str(error)))
+            except ModuleNotFoundError as error:
+                pipe.send((LACKING, error.name))
+            else:
+                pipe.send((ANSWERED, ""))
+                pipe.send_bytes(answer)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
