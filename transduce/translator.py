@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -249,11 +250,12 @@ class Translator:
         if not beam and hasattr(self.search, "with_n_best"):
             return self.search.with_n_best(n_best)
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
-        return replace(own, size=beam or own.size, n_best=1).with_n_best(n_best)
+        single = replace(own, size=beam or own.size, n_best=1)
+        return single if n_best == 1 else single.with_n_best(n_best)
 
     def find(self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes] = ()) -> list[list[Hypothesis]]:
         """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
-        choice = search if isinstance(search, Choice) else None
+        choice: Choice | None = search if hasattr(search, "choose") else None
         # Candidates are rows of the batch: no more of them than a usual beam makes of it.
         budget = (
             self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.search_tokens or self.batch_tokens
@@ -340,15 +342,16 @@ class Translator:
                 f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
                 f" its {len(cut)} parts the words belong to; give the parts as texts of their own"
             )
-        later = replace(wishes, prefix=())
+        later = replace(wishes, prefix=()) if wishes.prefix else wishes
         return [_Job(number, part, source, later if i else wishes) for i, (part, source) in enumerate(cut)]
 
     def _cut_text(self, text: str, tag: tuple[int, ...]) -> list[tuple[Part, Source]]:
         """The parts of a text that the model reads one by one, with their tokens."""
         if not text.strip():
             return []
-        parts = split_long(text, lambda part: len(self._source(part, tag)) < self.longest)
-        return [(part, self._source(part.text, tag)) for part in parts if part.text.strip()]
+        tokens = lru_cache(1)(lambda part: self._source(part, tag))  # once for a text that fits as it is
+        parts = split_long(text, lambda part: len(tokens(part)) < self.longest)
+        return [(part, tokens(part.text)) for part in parts if part.text.strip()]
 
     def _cut_file(self, source: str) -> list[tuple[Part, Source]]:
         """The same of a file, or of its content, with their frames."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from transduce.data.symbols import Symbols
 from transduce.search.wishes import Wishes
@@ -100,7 +100,6 @@ def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
     return not hypothesis.finished, -hypothesis.score
 
 
-@runtime_checkable
 class Choice(Protocol):
     """A search config that finds candidates and leaves the choice among them to whoever sees their texts."""
 
