@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transduce"
 FILES = sorted(PACKAGE.rglob("*.py"))
-LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+LONGEST_FILE, LONGEST_FUNCTION = 600, 60
 
 # Each part and what it may import of the others: `search` may import all of `data`, but of `model` only its contract.
 MAY_IMPORT = {
@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "own_classes": "errors",
     "config": "errors overrides own_classes untrusted wording",
     "durable": "errors",
-    "data": "errors untrusted progress durable",
+    "data": "errors extras untrusted progress durable",
     "model": "errors",
     "search": "errors config data model.contract evaluation.sentence",
     "objectives": "errors data model search evaluation.sentence",
@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "alignment": "errors data",
     "per_text": "errors",
     "extras": "errors",
-    "model_folder": "errors untrusted durable config languages search.choice",
+    "model_folder": "errors untrusted durable config data.tokenizer languages search.choice",
     "directions": "errors untrusted extras languages detection data.tokenizer model_folder",
     "translation": "alignment search.hypothesis search.wishes",
     "capitals": "data.tokenizer search.wishes translation",
@@ -52,9 +52,9 @@ MAY_IMPORT = {
     "plot": "errors untrusted progress evaluation.measures",
     "experiment": "errors data model search objectives training.settings",
     "training": "errors untrusted progress durable config own_classes data model search objectives evaluation engines"
-    " translator experiment languages launch model_folder wording",
+    " translator experiment languages launch model_folder native.raising wording",
     "loading": "errors untrusted extras data model_folder translation translator search.ensemble search.fit engines"
-    " native.raising training.run_folder experiment model.whole",
+    " training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors durable config data.lines progress translation translator search.choice",
@@ -66,8 +66,8 @@ MAY_IMPORT = {
     "inspection": "errors config data model alignment engines.fallback search translation translator",
     "pipelines": "errors untrusted progress durable config overrides conversion data distillation evaluation experiment"
     " gathering loading model_folder training translation translator",
-    "server": "errors data alignment detection directions inspection languages search.wishes translation translator"
-    " wording",
+    "server": "errors data alignment detection directions inspection languages search.fit search.wishes translation"
+    " translator wording",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.distributed training.loop training.passes translator",
     "tour": "alignment directions inspection languages translator",

@@ -7,7 +7,6 @@ It is killed when nobody waits for its answer. A server that runs torch itself i
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -160,7 +159,7 @@ class _Child:
 
     def ask(self, model: str, reopen: Callable[[], Translator], job: Job, stop: Stop) -> bytes:
         """The JSON of an answer, unless somebody asks to stop first."""
-        self._pipe.send_bytes(pickle.dumps((model, reopen, job)))
+        self._pipe.send((model, reopen, job))
         while not self._pipe.poll(LOOK_SECONDS):
             if stop.asked:
                 raise RunError("inspect: nobody waits for the answer any more; ask again")
@@ -184,7 +183,7 @@ def main(descriptor: int) -> None:
     translators: dict[str, Translator] = {}
     with Connection(descriptor) as pipe, suppress(EOFError, BrokenPipeError):
         while True:
-            name, reopen, job = pickle.loads(pipe.recv_bytes())
+            name, reopen, job = pipe.recv()
             try:
                 translator = translators[name] = translators.get(name) or reopen()
                 answer = as_json(job.run(translator, None))
