@@ -328,8 +328,12 @@ def test_damaged_manifests(config: Prepare, change: dict[str, object], message: 
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match=message):
         Corpus.open(config.output)
-    path.write_text("{")
-    with pytest.raises(DataError, match=r"manifest\.json: damaged"):
+    for text in ("{", "[" * 100_000, '{"version": ' + "9" * 5000 + "}"):
+        path.write_text(text)
+        with pytest.raises(DataError, match=r"manifest\.json: damaged"):
+            Corpus.open(config.output)
+    os.truncate(path, 1 << 40)  # sparse: it is not read
+    with pytest.raises(DataError, match=r"manifest\.json: damaged .*larger than"):
         Corpus.open(config.output)
 
 

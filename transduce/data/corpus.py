@@ -10,7 +10,6 @@ comes before each source) and `train.source.offsets` where each sentence starts.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +22,7 @@ from transduce.data.reader import FileReader, Prepared
 from transduce.data.sources import from_facts
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
+from transduce.untrusted import parse_json, read_small
 
 FORMAT, VERSION = "transduce corpus", 1
 MANIFEST, TOKENIZER, REPORT = "manifest.json", "tokenizer", "report.txt"
@@ -150,14 +150,14 @@ class Corpus:
         if not path.is_file():
             what = "no such folder" if not Path(folder).exists() else f"no {MANIFEST} in it"
             raise DataError(f"{folder}: not a prepared corpus ({what}); make one with `transduce prepare`")
-        content = path.read_bytes()
         try:
-            manifest = json.loads(content)
+            content = read_small(path)
+            manifest = parse_json(content)
             if manifest["format"] != FORMAT:
                 raise ValueError(f"format is {manifest['format']!r}, expected {FORMAT!r}")
             if manifest["version"] == VERSION:
                 _check_manifest(manifest)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}: damaged ({error!r}); {_AGAIN}") from None
         if manifest["version"] != VERSION:
             raise DataError(f"{path}: version {manifest['version']}; this program reads version {VERSION}; {_AGAIN}")
