@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from transduce.errors import UserError
 
-# The extra `train` has the first three, `evaluate` the third of them.
+# The extra `train` has the first three and protobuf (`google`), `evaluate` the third of them.
 _EXPORTING = ("ctranslate2", "onnx", "onnxscript")
 _SERVING = ("starlette", "uvicorn", "httptools", "pydantic", "prometheus_client", "python_multipart", "py3langid")
-OPTIONAL = ("torch", "safetensors", "sacrebleu", "yaml", *_EXPORTING, *_SERVING)
+OPTIONAL = ("torch", "safetensors", "sacrebleu", "google", "yaml", *_EXPORTING, *_SERVING)
 
 
 @contextmanager
@@ -22,4 +22,5 @@ def needed_by(what: str, extra: str = "train") -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in OPTIONAL:
             raise
+        package = {"google": "protobuf"}.get(package, package)
         raise UserError(f"{what} needs {package}: pip install 'transduce[{extra}]'") from None

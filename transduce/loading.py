@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transduce.data.tokenizer import Tokenizers
 from transduce.engines.fallback import Fallback, tell
 from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.extras import needed_by
@@ -20,10 +19,10 @@ from transduce.model_folder import (
     MODEL,
     NATIVE,
     READER,
-    TOKENIZER,
     Converted,
     ConvertedDecoder,
     check_is_model,
+    open_converted,
     read_search,
     seal_of,
     shipped,
@@ -35,8 +34,6 @@ from transduce.untrusted import read_small
 
 if TYPE_CHECKING:
     from transduce.data.reader import Reading
-    from transduce.experiment import Config
-    from transduce.model.whole import EncoderDecoder
 
 BATCH_TOKENS, BATCH_FRAMES = 4096, 32768  # of a batch; an encoder has fewer places than there are frames
 ENGINES = ("auto", "torch", "native")
@@ -142,7 +139,7 @@ def _open_either(folder: Path, trust: bool, with_torch: Callable[[], Translator]
 def _open_native(folder: Path, trust: bool) -> Translator:
     from transduce.engines.native_engine import NativeEngine
 
-    tokenizers, facts = _facts_of(folder)
+    tokenizers, facts = open_converted(folder)
     if (folder / MODEL).is_file() and seal_of(folder / MODEL) != facts.weights:
         raise EngineRefusal(
             f"{folder}: {NATIVE} was converted from other weights than {MODEL} holds now; convert it again"
@@ -153,29 +150,6 @@ def _open_native(folder: Path, trust: bool) -> Translator:
     return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder())
 
 
-def _facts_of(folder: Path) -> tuple[Tokenizers, Converted]:
-    """The tokenizers that converted weights belong to, and what is known of them."""
-    tokenizers, facts = Tokenizers.load(folder / TOKENIZER), Converted.read(folder)
-    if facts.tokenizer != tokenizers.digest():
-        raise RunError(
-            f"{folder}: {NATIVE} was converted with another tokenizer than {TOKENIZER}/ holds; convert it again"
-        )
-    return tokenizers, facts
-
-
-def _open_member(folder: Path, trust: bool) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
-    """As `open_model`; of a folder that holds converted weights alone, those."""
-    from transduce.training.run_folder import open_model, read_config
-
-    if (folder / MODEL).is_file() or not (folder / NATIVE).is_file():
-        return open_model(folder, trust, unfinished=True)
-    from transduce.native.raising import raised
-
-    config, (tokenizers, facts) = read_config(folder, trust), _facts_of(folder)
-    sizes = tokenizers.source.size, tokenizers.target.size
-    return config, tokenizers, raised(config.model, folder / NATIVE, *sizes, tokenizers.shared), facts.longest
-
-
 def _open_torch(
     folders: Sequence[Path], device: str, trust: bool, weights: Sequence[float], precision: str, graphs: str
 ) -> Translator:
@@ -183,12 +157,13 @@ def _open_torch(
     with needed_by(f"{folders[0]}: {'engine=torch' if converted else 'a model that is not converted'}"):
         from transduce.engines.torch_engine import TorchEngine, pick_device, with_precision
         from transduce.search.ensemble import Ensemble
+        from transduce.training.run_folder import open_weights
 
     place = pick_device(device)
-    config, tokenizers, first, longest = _open_member(folders[0], trust)
+    config, tokenizers, first, longest = open_weights(folders[0], trust, unfinished=True)
     members = [first.to(place)]
     for other in folders[1:]:
-        its_config, its_tokenizers, model, its_longest = _open_member(other, trust)
+        its_config, its_tokenizers, model, its_longest = open_weights(other, trust, unfinished=True)
         if its_tokenizers.digest() != tokenizers.digest():
             raise ConfigError(
                 f"{other}: has another tokenizer than {folders[0]}, and models of an ensemble must read and write the"

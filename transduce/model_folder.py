@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from transduce import config as configs
+from transduce.data.tokenizer import Tokenizers
 from transduce.durable import write_text
 from transduce.errors import RunError, UserError
 from transduce.languages import is_language
@@ -59,6 +60,16 @@ class Converted:
         if [type(value) for value in vars(found).values()] != [str, str, int, str] or found.longest < 1:
             raise RunError(f"{path}: these are no facts about a model ({found}); convert the model again")
         return found
+
+
+def open_converted(folder: Path) -> tuple[Tokenizers, Converted]:
+    """The tokenizers that converted weights belong to, and what is known of them."""
+    tokenizers, facts = Tokenizers.load(folder / TOKENIZER), Converted.read(folder)
+    if facts.tokenizer != tokenizers.digest():
+        raise RunError(
+            f"{folder}: {NATIVE} was converted with another tokenizer than {TOKENIZER}/ holds; convert it again"
+        )
+    return tokenizers, facts
 
 
 @dataclass(frozen=True)

@@ -314,3 +314,46 @@ def test_any_string_can_be_encoded(texts: list[str], model: str) -> None:
         assert tokenizer.decode(tokens) == expected
         assert [tokenizer.token(piece) for piece in tokenizer.pieces(tokens)] == tokens
         assert tokenizer.unknown(text) == [c for c in text if tokenizer.unknown_of({c})]
+
+
+def test_symbols_take_the_places_of_pieces(tmp_path: Path) -> None:
+    old = train(symbols=("<2de>",)).source
+    old_pieces = old.pieces(range(old.size))
+    longest = sorted(old_pieces, key=len)[-2:]
+    places = {"⟦0⟧": longest[0], "⟦1⟧": longest[1]}
+    (tmp_path / "old.model").write_bytes(old.model)
+    given = GivenTokenizer(
+        shared=str(tmp_path / "old.model"), symbols=tuple(places), instead_of=tuple(places.values())
+    ).load()
+    assert given.shared
+    new = given.source
+    back = {piece: symbol for symbol, piece in places.items()}
+    assert new.pieces(range(new.size)) == [back.get(piece, piece) for piece in old_pieces]
+    text = "abc ⟦1⟧⟦0⟧ ⟦0⟧."
+    assert [piece for piece in new.pieces(new.encode([text])[0]) if piece in places] == ["⟦1⟧", "⟦0⟧", "⟦0⟧"]
+    assert new.decode(new.encode([text])[0]) == text
+    drawn = new.sample(new.encode([text]), 0.1, 1)[0]
+    assert new.decode(drawn) == text
+    assert new.tag("de") == old.tag("de")
+    assert given.continues(Tokenizers(old, old))
+    assert not Tokenizers(old, old).continues(given)
+    assert not given.continues(train())
+
+
+def test_symbols_that_cannot_take_a_place(tmp_path: Path) -> None:
+    tokenizer = train(symbols=("<2de>",)).source
+    path = tmp_path / "old.model"
+    path.write_bytes(tokenizer.model)
+    with pytest.raises(DataError, match=r"old.model: 'nowhere' is no piece whose place '<x>' could take; name another"):
+        GivenTokenizer(shared=str(path), symbols=("<x>",), instead_of=("nowhere",)).load()
+    with pytest.raises(DataError, match="'▁' is no piece whose place"):  # without it spaces become bytes
+        GivenTokenizer(shared=str(path), symbols=("<x>",), instead_of=("▁",)).load()
+    with pytest.raises(DataError, match="'<2de>' is no piece whose place"):
+        GivenTokenizer(shared=str(path), symbols=("<x>",), instead_of=("<2de>",)).load()
+    last = tokenizer.pieces([tokenizer.size - 2])[0]
+    with pytest.raises(DataError, match="'<2de>' is a piece already; leave it out"):
+        GivenTokenizer(shared=str(path), symbols=("<2de>",), instead_of=(last,)).load()
+    with pytest.raises(ConfigError, match=r"instead_of: expected 2 different pieces, .* symbols, got \['a'\]"):
+        GivenTokenizer(shared=str(path), symbols=("<x>", "<y>"), instead_of=("a",))
+    with pytest.raises(ConfigError, match="symbols: expected none where each side has a model of its own"):
+        GivenTokenizer(source=str(path), target=str(path), symbols=("<x>",), instead_of=("a",)).load()

@@ -11,7 +11,9 @@ import torch
 import toys
 from snapshots import same, same_tensors
 
+from transduce.conversion import convert
 from transduce.errors import RunError
+from transduce.native.library import built
 
 OBJECTIVES = {
     "scheduled sampling": (
@@ -56,6 +58,18 @@ def test_a_run_may_start_from_the_weights_of_another(corpus: Path, tmp_path: Pat
     (tmp_path / "first" / "model.safetensors").unlink()  # a checkpoint needs it no more
     toys.run(corpus, tmp_path / "second", *settings, *still, "training.steps=3")
     assert toys.final(tmp_path / "second").step == 3
+
+
+@pytest.mark.skipif(built() is None, reason="the core is not built: make native")
+def test_a_run_may_start_from_converted_weights(corpus: Path, tmp_path: Path) -> None:
+    toys.run(corpus, tmp_path / "first", "training.steps=3")
+    convert(tmp_path / "first", tmp_path / "converted", quantize="none")
+    still = ("training.learning_rate.rate=1e-30", "training.steps=1")
+    toys.run(corpus, tmp_path / "second", f"training.start_from={tmp_path / 'converted'}", *still)
+    first, second = (toys.final(tmp_path / folder).tensors["model"] for folder in ("first", "second"))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        torch.testing.assert_close(second[name], tensor, rtol=1e-5, atol=1e-7)
 
 
 def test_what_a_run_cannot_start_from(corpus: Path, tmp_path: Path) -> None:

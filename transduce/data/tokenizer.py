@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from transduce.data.sampling import Sampler, Tokens
 from transduce.data.spelling import spellings
 from transduce.data.symbols import Symbols
 from transduce.errors import DataError
+from transduce.extras import needed_by
 from transduce.untrusted import read_small
 
 if TYPE_CHECKING:  # numpy is slow to import, and translating can do without
@@ -180,6 +181,34 @@ class Tokenizer:
         tag = self.table.tag_of(text) if self.table is not None else ""
         return ((self.token(tag),) if tag else (), text[len(tag) :])
 
+    def with_symbols(self, places: Mapping[str, str]) -> Tokenizer:
+        """This tokenizer with symbols that are never split, each in the place of a piece: {symbol: piece}."""
+        with needed_by("putting symbols into a tokenizer"):
+            from sentencepiece import sentencepiece_model_pb2
+
+        proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+        proto.ParseFromString(self.model)
+        numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
+        for symbol, piece in places.items():
+            number = numbers.get(piece, -1)
+            normal = number >= 0 and piece != "▁" and proto.pieces[number].type == proto.SentencePiece.NORMAL
+            if not normal or self.table is not None:
+                raise DataError(f"{self.origin}: {piece!r} is no piece whose place {symbol!r} could take; name another")
+            if symbol in numbers:
+                raise DataError(f"{self.origin}: {symbol!r} is a piece already; leave it out")
+            proto.pieces[number].piece = symbol
+            proto.pieces[number].type = proto.SentencePiece.USER_DEFINED
+            proto.pieces[number].score = 0.0  # as those have that are there from the start
+        return Tokenizer(proto.SerializeToString(), self.origin)
+
+    def continues(self, other: Tokenizer) -> bool:
+        """Whether every number means the same as in another, but for symbols in the place of its pieces."""
+        if self.size != other.size or self.table is not None or other.table is not None:
+            return False
+        tokens = range(self.size)
+        pairs = zip(tokens, self.pieces(tokens), other.pieces(tokens), strict=True)
+        return all(own == its or self._processor.get_score(token) == 0.0 for token, own, its in pairs)
+
     def unknown(self, text: str) -> list[str]:
         """The characters of the text, in order, that no piece spells (they become bytes, or the unknown token)."""
         return [character for character in text if self._is_unknown(character)]
@@ -274,6 +303,13 @@ class Tokenizers:
         if source.is_file() and target.is_file():
             return cls(*(Tokenizer.load(path, table or _table_of(path)) for path in (source, target)))
         raise DataError(f"{folder}: no tokenizer here; expected {SHARED}, or {SOURCE} and {TARGET}")
+
+    def continues(self, other: Tokenizers) -> bool:
+        """Whether every number means the same here as there, but for symbols that took the place of pieces."""
+        if self.digest() == other.digest():
+            return True
+        pairs = (self.source, other.source), (self.target, other.target)
+        return self.shared == other.shared and all(own.continues(its) for own, its in pairs)
 
     def digest(self) -> str:
         """SHA-256 over the bytes of models and tables, in hexadecimal."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -21,6 +21,14 @@ Normalization = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 _BYTES = 256
 _LONGEST_LINE = 16384  # bytes; sentencepiece leaves longer lines out of training
+
+
+def _check_symbols(symbols: Sequence[str]) -> None:
+    for symbol in symbols:
+        if not symbol or any(character.isspace() for character in symbol) or symbol in SPECIALS:
+            raise ConfigError(f"symbols: {symbol!r}: expected text without spaces, other than {', '.join(SPECIALS)}")
+    if len(set(symbols)) < len(symbols):
+        raise ConfigError(f"symbols={list(symbols)}: one of them is there twice")
 
 
 @dataclass(frozen=True)
@@ -52,13 +60,7 @@ class SentencePiece:
             raise ConfigError(f"character_coverage={self.character_coverage}: expected from 0 (automatic) to 1")
         if self.vocabulary < 1 or self.sentences < 1:
             raise ConfigError(f"vocabulary={self.vocabulary}, sentences={self.sentences}: expected at least 1")
-        for symbol in self.symbols:
-            if not symbol or any(character.isspace() for character in symbol) or symbol in SPECIALS:
-                raise ConfigError(
-                    f"symbols: {symbol!r}: expected text without spaces, other than {', '.join(SPECIALS)}"
-                )
-        if len(set(self.symbols)) < len(self.symbols):
-            raise ConfigError(f"symbols={list(self.symbols)}: one of them is there twice")
+        _check_symbols(self.symbols)
 
     def train(self, source: Iterable[str], target: Iterable[str]) -> TrainedTokenizers:
         """Tokenizers for the two sides of the text; for both together if `shared`."""
@@ -153,12 +155,16 @@ class GivenTokenizer:
     """Take existing sentencepiece models: one file `shared` by both sides, or `source` and `target`.
 
     `folder` in place of these takes all of a trained or imported model's, tables of numbers too: `runs/demo/tokenizer`.
+    `symbols`, never split, take the places of as many pieces of a shared model, `instead_of`. All other numbers keep
+    their meaning, so that a model can start from weights of before.
     """
 
     shared: str = ""
     source: str = ""
     target: str = ""
     folder: str = ""
+    symbols: tuple[str, ...] = ()
+    instead_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ways = (bool(self.shared), bool(self.source or self.target), bool(self.folder))
@@ -167,9 +173,24 @@ class GivenTokenizer:
                 f"shared={self.shared!r}, source={self.source!r}, target={self.target!r}, folder={self.folder!r}: "
                 "expected the path of one model as shared, or of two as source and target, or a tokenizer folder"
             )
+        _check_symbols(self.symbols)
+        if len(self.symbols) != len(self.instead_of) or len(set(self.instead_of)) < len(self.instead_of):
+            raise ConfigError(
+                f"instead_of: expected {len(self.symbols)} different pieces, one for each of symbols, got"
+                f" {list(self.instead_of)}"
+            )
 
     def load(self) -> Tokenizers:
-        """Read the files."""
+        """Read the files, and put the symbols in."""
+        found = self._read()
+        if not self.symbols:
+            return found
+        if found.source is not found.target:
+            raise ConfigError("symbols: expected none where each side has a model of its own")
+        changed = found.source.with_symbols(dict(zip(self.symbols, self.instead_of, strict=True)))
+        return Tokenizers(changed, changed)
+
+    def _read(self) -> Tokenizers:
         if self.folder:
             return Tokenizers.load(self.folder)
         if self.shared:

@@ -24,7 +24,17 @@ from transduce.durable import RESUME, disk_errors, write_text
 from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder, Seq2Seq
-from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, READER, TOKENIZER, check_is_model, read_card
+from transduce.model_folder import (
+    CARD,
+    CONFIG,
+    MODEL,
+    NATIVE,
+    READER,
+    TOKENIZER,
+    check_is_model,
+    open_converted,
+    read_card,
+)
 from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
 from transduce.training.checkpoint import Found, clean_leftovers, newest_good, read_state, read_tensors
@@ -138,6 +148,17 @@ def open_model(folder: Path, trust: bool, unfinished: bool = False) -> tuple[Con
     return config, tokenizers, model, longest
 
 
+def open_weights(folder: Path, trust: bool, unfinished: bool = False) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
+    """As `open_model`; of a folder that holds converted weights alone, those, rounded as they are."""
+    if (folder / MODEL).is_file() or not (folder / NATIVE).is_file():
+        return open_model(folder, trust, unfinished)
+    from transduce.native.raising import raised
+
+    config, (tokenizers, facts) = read_config(folder, trust), open_converted(folder)
+    sizes = tokenizers.source.size, tokenizers.target.size
+    return config, tokenizers, raised(config.model, folder / NATIVE, *sizes, tokenizers.shared), facts.longest
+
+
 def _longest(found: object, where: Path) -> int:
     """The longest source in training, of the metadata of weights or of a checkpoint."""
     text = str(found)[:60]
@@ -204,9 +225,9 @@ def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, en
 
 
 def _open_kin(folder: Path, tokenizers: Tokenizers, role: str) -> tuple[Config, EncoderDecoder]:
-    """Config and model of another run with the same tokenizers."""
-    config, own, model, _ = open_model(folder, trust=False)
-    if own.digest() != tokenizers.digest():
+    """Config and model of another run with the same tokenizers, converted or not."""
+    config, own, model, _ = open_weights(folder, trust=False)
+    if not tokenizers.continues(own):
         raise RunError(
             f"{folder}: the {role} has another tokenizer than the corpus of this run, and to it the same numbers are"
             f" other words; train it on this corpus, or choose another {role}"

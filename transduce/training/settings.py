@@ -23,7 +23,7 @@ class Training:
     """
 
     steps: int = 100_000
-    start_from: str = ""  # run folder whose weights a new run begins with; "" = random ones
+    start_from: str = ""  # run or converted model whose weights a new run begins with; "" = random ones
     start_with: Literal["all", "what_fits"] = "all"  # of these weights; what fits has name and shape of the new model's
     minutes: float = 0.0  # stop after so much training time; 0 = no limit
     accumulate: int = 1  # micro-batches a step
