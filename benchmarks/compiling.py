@@ -100,8 +100,8 @@ class Ours:
         from transduce.data.batching import Batches
         from transduce.data.corpus import Corpus
         from transduce.experiment import Config
-        from transduce.objectives.base import Step
-        from transduce.training.passes import Eager, Graphed
+        from transduce.objectives.base import ObjectiveStep
+        from transduce.training.passes import EagerRunner, GraphedRunner
 
         self.device = torch.device(job.device)
         self.config = configs.load(Config, "base", job.settings)
@@ -109,12 +109,12 @@ class Ours:
         torch.manual_seed(1)
         model = self.config.model.build(job.sizes.vocabulary, job.sizes.vocabulary, shared=True).to(self.device)
         self.optimizer = self.config.training.optimizer.build(model.parameters(), model.tables())
-        module = made(variant, Step(model, self.config.objective.build())).train()
+        module = made(variant, ObjectiveStep(model, self.config.objective.build())).train()
         graphs = variant.graphs and self.device.type == "cuda"
-        self.passes: Eager = (
-            Graphed(module, self.device, True, lambda text: print(text, file=sys.stderr))
+        self.passes: EagerRunner = (
+            GraphedRunner(module, self.device, True, lambda text: print(text, file=sys.stderr))
             if graphs
-            else Eager(module, self.device, True)
+            else EagerRunner(module, self.device, True)
         )
         stream = Batches(opened.split("train"), opened.tokenizers, tokens, 8, 1, shapes=shapes, packed=variant.packed)
         plan = stream.plan(0)
@@ -142,11 +142,11 @@ class Ours:
         """Of a few steps as they are, and of the same without graphs."""
         import kernels
 
-        from transduce.training.passes import Eager
+        from transduce.training.passes import EagerRunner
 
         steps = min(PROFILED, len(self.batches))
         graphed, passes = kernels.traced(lambda: self.make_pass(steps)), self.passes
-        self.passes = Eager(passes.module, self.device, True)
+        self.passes = EagerRunner(passes.module, self.device, True)
         plain = kernels.traced(lambda: self.make_pass(steps), shapes=True)
         self.passes = passes
         path.write_text(kernels.report(steps, graphed, plain), encoding="utf-8")

@@ -78,9 +78,9 @@ class Outcome:
 def translate_native(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
     from transduce.data.symbols import Symbols
     from transduce.engines.native_engine import NativeEngine
+    from transduce.search.constraints import UNCONSTRAINED
     from transduce.search.limits import Limits
     from transduce.search.settings import Beam, Greedy
-    from transduce.search.wishes import NOTHING
 
     symbols = Symbols(PAD, BOS, EOS, UNK, (PAD, UNK, BOS))
     engine = NativeEngine(Path(job.model), symbols, symbols, job.threads[0] * job.threads[1])
@@ -90,7 +90,7 @@ def translate_native(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
     search = Greedy(limits) if job.setting.beam == 1 else Beam(job.setting.beam, limits=limits)
 
     def run(batch: Sequence[Tokens]) -> list[Tokens]:
-        found = engine.search(batch, search, [NOTHING] * len(batch), [0] * len(batch))
+        found = engine.search(batch, search, [UNCONSTRAINED] * len(batch), [0] * len(batch))
         return [list(own[0].tokens) for own in found]
 
     return run

@@ -34,9 +34,9 @@ from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search import fixed
+from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
-from transduce.search.wishes import NOTHING
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 OUT = 30  # tokens
@@ -140,7 +140,7 @@ def engines(model: Any, device: torch.device) -> tuple[TorchEngine, Any]:
 
 
 def find(engine: TorchEngine, search: Any, sources: list[list[int]]) -> Any:
-    return engine.search(sources, search, [NOTHING] * len(sources), [0] * len(sources))
+    return engine.search(sources, search, [UNCONSTRAINED] * len(sources), [0] * len(sources))
 
 
 def time_ours(book: Book, who: str, size: Size, device: torch.device, graphs: str, times: int) -> None:

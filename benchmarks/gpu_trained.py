@@ -19,9 +19,9 @@ from gpu_peer import Peer
 from huggingface_model import write_huggingface
 
 from transduce.engines.torch_engine import TorchEngine, with_precision
+from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
-from transduce.search.wishes import NOTHING
 
 ALONE = 100  # sentences that are translated one by one
 LIMITS = Limits(longest=256, longest_extra=256)  # as the peer has them
@@ -61,7 +61,7 @@ def time_trained(
     engine = TorchEngine(with_precision(model.to(device), "bf16"), *symbols, device, "on")
 
     def ours(sources: list[Tokens], search: str) -> list[Tokens]:
-        found = engine.search(sources, SEARCHES[search], [NOTHING] * len(sources), [0] * len(sources))
+        found = engine.search(sources, SEARCHES[search], [UNCONSTRAINED] * len(sources), [0] * len(sources))
         return [list(own[0].tokens) for own in found]
 
     lines = Lines.read(tokenizers, longest, text, references)

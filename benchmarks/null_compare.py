@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.comparison.compare import compare, told
-from transduce.comparison.plan import Plan, read_plan
+from transduce.comparison.compare import compare, language_settings
+from transduce.comparison.plan import ComparisonPlan, read_plan
 from transduce.comparison.results import CLAIM, score_variants, summarise
 from transduce.data.corpus import Corpus
 from transduce.data.prepare import Prepare, prepare
@@ -34,7 +34,7 @@ from transduce.evaluation.seeds import SeedScores, against_baseline
 from transduce.numbers import english, german
 
 BAR = 0.07
-PAIR = Plan("null", ("first", "second"), "first", "", ())
+PAIR = ComparisonPlan("null", ("first", "second"), "first", "", ())
 COMPARISON = """
 base = "tiny"
 seeds = {seeds}
@@ -165,7 +165,7 @@ def train(folder: Path, seeds: int, steps: int) -> SeedScores:
         sys.exit("the runs are not complete; the same command goes on")
     plan, split = read_plan(folder / "null.toml"), Corpus.open(folder / "corpus").split("test")
     _, references = split.texts()
-    targets = target_languages(references, split.tags(), *told(plan))
+    targets = target_languages(references, split.tags(), *language_settings(plan))
     return score_variants(plan, folder / "out", {}, references, targets)["same"]
 
 

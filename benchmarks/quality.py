@@ -22,9 +22,9 @@ import transduce
 from transduce.conversion import convert
 from transduce.data.lines import read_lines
 from transduce.evaluation.metrics import bleu
+from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Greedy
-from transduce.search.wishes import NOTHING
 
 BAR = 0.2  # BLEU that int8 may be away from fp32
 Tokens = list[int]
@@ -71,7 +71,7 @@ def invariance(native: Path, texts: Sequence[str], beam: int, seed: int = 1) -> 
     sources = translator.tokenizers.source.encode(list(texts))
 
     def found(numbers: Sequence[int]) -> list[list[Hypothesis]]:
-        return engine.search([sources[i] for i in numbers], search, [NOTHING] * len(numbers), [0] * len(numbers))
+        return engine.search([sources[i] for i in numbers], search, [UNCONSTRAINED] * len(numbers), [0] * len(numbers))
 
     plain = list(range(len(sources)))
     shuffled = random.Random(seed).sample(plain, len(plain))

@@ -21,11 +21,11 @@ from transduce.model import norms
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Step
+from transduce.objectives.base import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.training.compiled import CompiledStep
 from transduce.training.optimizer import Adam, update
-from transduce.training.passes import Eager, Graphed
+from transduce.training.passes import EagerRunner, GraphedRunner
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 VOCABULARY, STEPS, ROOM = 101, 20, 120
@@ -43,12 +43,16 @@ def batches(packed: bool) -> list[Batch]:
     return made
 
 
-def curve(make: Callable[[Step], Eager], device: torch.device, packed: bool) -> list[float]:
+def curve(make: Callable[[ObjectiveStep], EagerRunner], device: torch.device, packed: bool) -> list[float]:
     torch.manual_seed(3)
     stacks = {"attention": Attention(4), "d_ff": 128}
     encoder, decoder = TransformerEncoder(1, **stacks), TransformerDecoder(1, **stacks)  # type: ignore[arg-type]
     model = Model(64, 0.0, "all", encoder, decoder).build(VOCABULARY, VOCABULARY, shared=True).to(device).train()
-    passes, optimizer, losses = make(Step(model, CrossEntropy(0.1).build())), Adam().build(model.parameters()), []
+    passes, optimizer, losses = (
+        make(ObjectiveStep(model, CrossEntropy(0.1).build())),
+        Adam().build(model.parameters()),
+        [],
+    )
     for number, batch in enumerate(batches(packed)):
         optimizer.zero_grad(set_to_none=passes.drops_gradients)
         loss = passes(batch, number)
@@ -64,20 +68,20 @@ def apart(found: Sequence[float], expected: Sequence[float]) -> float:
 def main() -> None:
     device = torch.device(sys.argv[1])
     said: list[str] = []
-    ways: dict[str, tuple[Callable[[Step], Eager], bool]] = {
-        "as written": (lambda step: Eager(step, device, False), False),
-        "packed": (lambda step: Eager(step, device, False), True),
-        "compiled": (lambda step: Eager(CompiledStep(step), device, False), True),
-        "bf16, packed and compiled": (lambda step: Eager(CompiledStep(step), device, True), True),
+    ways: dict[str, tuple[Callable[[ObjectiveStep], EagerRunner], bool]] = {
+        "as written": (lambda step: EagerRunner(step, device, False), False),
+        "packed": (lambda step: EagerRunner(step, device, False), True),
+        "compiled": (lambda step: EagerRunner(CompiledStep(step), device, False), True),
+        "bf16, packed and compiled": (lambda step: EagerRunner(CompiledStep(step), device, True), True),
     }
     if device.type == "cuda":
-        ways["graphs"] = (lambda step: Graphed(step, device, False, said.append), False)
+        ways["graphs"] = (lambda step: GraphedRunner(step, device, False, said.append), False)
         ways["graphs, packed and compiled"] = (
-            lambda step: Graphed(CompiledStep(step), device, False, said.append),
+            lambda step: GraphedRunner(CompiledStep(step), device, False, said.append),
             True,
         )
     ours, norms.residual_on_gpu = norms.residual_on_gpu, None  # type: ignore[assignment]
-    written = curve(lambda step: Eager(step, device, False), device, packed=False)  # by torch alone
+    written = curve(lambda step: EagerRunner(step, device, False), device, packed=False)  # by torch alone
     norms.residual_on_gpu = ours
     found: dict[str, float | str] = {"first": written[0], "last": written[-1]}
     for name, (make, packed) in ways.items():

@@ -71,11 +71,11 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     from transduce import config as configs
     from transduce.data.batch import Batch
     from transduce.experiment import Config
-    from transduce.objectives.base import Step
+    from transduce.objectives.base import ObjectiveStep
     from transduce.training.compiled import compiled_step
     from transduce.training.cpu import keep_freed_memory
     from transduce.training.optimizer import update as step_optimizer
-    from transduce.training.passes import Eager, Graphed
+    from transduce.training.passes import EagerRunner, GraphedRunner
 
     keep_freed_memory()
     config = configs.load(Config, "base", job.settings)
@@ -83,12 +83,13 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     torch.manual_seed(1)
     model = config.model.build(job.sizes.vocabulary, job.sizes.vocabulary, shared=True).to(device)
     optimizer = config.training.optimizer.build(model.parameters(), model.tables())
-    module = Step(model, config.objective.build()).train()
+    module = ObjectiveStep(model, config.objective.build()).train()
     if config.training.compile is True:
         module = compiled_step(module).train()
     graphs = device.type == "cuda" and config.training.graphs
     passes = {
-        bf16: Graphed(module, device, bf16, print) if graphs else Eager(module, device, bf16) for bf16 in (True, False)
+        bf16: GraphedRunner(module, device, bf16, print) if graphs else EagerRunner(module, device, bf16)
+        for bf16 in (True, False)
     }
 
     def update(batch: Batch, bf16: bool) -> None:

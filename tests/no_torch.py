@@ -16,9 +16,9 @@ from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import EngineRefusal
 from transduce.model_folder import Converted, seal_of
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam
-from transduce.search.wishes import Wishes
 
 HERE = Path(__file__).parent
 MISSING = ("torch", "safetensors", "sacrebleu")
@@ -35,7 +35,7 @@ class NativeEngine:
         """Backwards has any size."""
 
     def search(
-        self, sources: list[tuple[int, ...]], search: object, wishes: list[Wishes], keys: list[int]
+        self, sources: list[tuple[int, ...]], search: object, constraints: list[DecodingConstraints], keys: list[int]
     ) -> list[list[Hypothesis]]:
         if isinstance(search, Beam) and search.size > 8:
             raise EngineRefusal(f"native engine: it has no beam of {search.size}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from transduce.alignment import Alignment, Block, Grouped, group_text, group_tokens, join, merge
+from transduce.alignment import AlignedPart, Alignment, Grouped, group_text, group_tokens, join, merge
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.vocabulary import SentencePiece
 from transduce.engines.torch_engine import cross_attention
@@ -82,31 +82,31 @@ def test_source_pieces_are_added_and_target_pieces_averaged() -> None:
 
 def test_a_word_without_pieces_has_no_link() -> None:
     nothing = Grouped((1,), ("\u200b", "a"), (1,))
-    found = join([Block(nothing, nothing, merge(np.ones((1, 1), dtype=np.float32), nothing, nothing))])
+    found = join([AlignedPart(nothing, nothing, merge(np.ones((1, 1), dtype=np.float32), nothing, nothing))])
     assert found.links == ((1, 1),)
     assert found.weights == ((0.0, 0.0), (0.0, 1.0))
     empty = Grouped((), (), ())
-    assert join([Block(empty, nothing, merge(np.ones((1, 0), dtype=np.float32), empty, nothing))]).pharaoh() == ""
-    assert join([Block(nothing, empty, merge(np.ones((0, 1), dtype=np.float32), nothing, empty))]).pharaoh() == ""
+    assert join([AlignedPart(empty, nothing, merge(np.ones((1, 0), dtype=np.float32), empty, nothing))]).pharaoh() == ""
+    assert join([AlignedPart(nothing, empty, merge(np.ones((0, 1), dtype=np.float32), nothing, empty))]).pharaoh() == ""
 
 
 def test_tokens_without_any_text_are_linked_to_nothing() -> None:
     """A hypothesis may consist of a space alone."""
     word, space = Grouped((4,), ("seven",), (0,)), Grouped((5,), (), (0,))
     for source, target in ((word, space), (space, word), (space, space)):
-        block = Block(source, target, merge(np.ones((1, 1), dtype=np.float32), source, target))
+        block = AlignedPart(source, target, merge(np.ones((1, 1), dtype=np.float32), source, target))
         assert block.weights.shape == (len(target.units), len(source.units))
         assert join([block]) == Alignment(source.units, target.units, join([block]).weights)
 
 
 def test_parts_stand_one_after_the_other_and_cut_words_are_mended() -> None:
-    def block(source: str, target: str) -> Block:
+    def block(source: str, target: str) -> AlignedPart:
         sides = [
             Grouped(tuple(range(len(t.split()))), tuple(t.split()), tuple(range(len(t.split()))))
             for t in (source, target)
         ]
         shape = len(sides[1].units), len(sides[0].units)
-        return Block(*sides, np.eye(*shape, dtype=np.float32))
+        return AlignedPart(*sides, np.eye(*shape, dtype=np.float32))
 
     found = join([block("a b", "x y"), block("c d", "z w")], [False, False])
     assert found.pharaoh() == "0-0 1-1 2-2 3-3"

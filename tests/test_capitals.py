@@ -6,7 +6,7 @@ import pytest
 
 import transduce
 from transduce.capitals import is_loud, small
-from transduce.data.numbering import Table
+from transduce.data.numbering import VocabularyMap
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import SentencePiece
 from transduce.model_folder import SHIPPED
@@ -44,7 +44,7 @@ def test_a_vocabulary_of_capitals_is_taken_at_its_word() -> None:
 
 def test_models_of_others_read_what_they_are_given(translator: transduce.Translator) -> None:
     tokenizer = translator.tokenizers.source
-    table = Table(tuple(tokenizer.pieces(range(tokenizer.size))), tokenizer.symbols)
+    table = VocabularyMap(tuple(tokenizer.pieces(range(tokenizer.size))), tokenizer.symbols)
     assert not is_loud("WHERE ARE YOU?", Tokenizer(tokenizer.model, table=table))
 
 

@@ -206,6 +206,8 @@ def test_a_setting_that_the_chosen_kind_does_not_have_is_refused_by_name() -> No
     [
         (["scale=1", "scale=2"], "scale: given twice, as 1 and as 2; give it once"),
         (["scale=1", "scale=1.0"], "scale: given twice, as 1 and as 1.0; give it once"),
+        (["scale=[1]", "scale=[true]"], "scale: given twice, as [1] and as [True]; give it once"),
+        (["scale=0.0", "scale=-0.0"], "scale: given twice, as -0.0 and as 0.0; give it once"),
         (["shape=circle", "shape.kind=long_square"], "shape.kind: given twice, as 'long_square' and as 'circle'"),
         (["squares=[{side=1}]", "squares.side=2"], "squares: given twice, as {'side': 2} and as [{'side': 1}]"),
         (["size=1", "size.x=2"], "size: given twice, as {'x': 2} and as 1; give it once"),

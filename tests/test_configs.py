@@ -15,8 +15,8 @@ from transduce.data.prepare import Prepare
 from transduce.data.symbols import Symbols
 from transduce.evaluation.sentence import SentenceMetric
 from transduce.experiment import Config, ObjectiveChoice
-from transduce.model.contract import Stepwise
-from transduce.objectives.base import Step, Tools
+from transduce.model.contract import Autoregressive
+from transduce.objectives.base import ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.objectives.guided import GuidedAlignment
 from transduce.objectives.inputs import InputsChoice
@@ -94,9 +94,9 @@ def take_a_step(chosen: Config) -> None:
     width, generator = chosen.model.source.width, np.random.default_rng(1)
     read = [generator.normal(size=(n, width)) for n in (20, 12)] if width else [[5, 6, 7], [8]]
     batch = collate(read, [[9, 10], [11, 12, 13]], SYMBOLS, SYMBOLS)
-    teacher = cast("Stepwise", TEACHER.build(50, 50, shared=True).requires_grad_(False))
-    tools = Tools(SYMBOLS, teacher=lambda folder: teacher, vocabulary=50)
-    loss = Step(model, chosen.objective.build(tools))(batch, 0)
+    teacher = cast("Autoregressive", TEACHER.build(50, 50, shared=True).requires_grad_(False))
+    tools = ObjectiveContext(SYMBOLS, teacher=lambda folder: teacher, vocabulary=50)
+    loss = ObjectiveStep(model, chosen.objective.build(tools))(batch, 0)
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -6,7 +6,7 @@ import pytest
 
 from transduce import detection
 from transduce.detection import LIKELY, TOLD, Detector, plain_language
-from transduce.directions import Asked, Way
+from transduce.directions import Direction, DirectionQuery
 from transduce.errors import UserError
 from transduce.frequent_words import FREQUENT
 
@@ -71,12 +71,12 @@ def test_no_table_is_read_for_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("tables were read")
 
     monkeypatch.setattr(detection, "_identifier", fail)
-    assert Asked(PAIRS, target="zh").way("Cats like to sleep.") == Way("en", "zh", True)
-    assert Asked(PAIRS, target="en").way("猫喜欢睡觉。") == Way("zh", "en", True)
+    assert DirectionQuery(PAIRS, target="zh").way("Cats like to sleep.") == Direction("en", "zh", True)
+    assert DirectionQuery(PAIRS, target="en").way("猫喜欢睡觉。") == Direction("zh", "en", True)
     with pytest.raises(AssertionError, match="tables were read"):
-        Asked(PAIRS, target="en").way("The cat is here.")  # nothing is refused by words alone
+        DirectionQuery(PAIRS, target="en").way("The cat is here.")  # nothing is refused by words alone
 
 
 def test_what_is_plain_and_wrong_is_still_refused() -> None:
     with pytest.raises(UserError, match=r"this seems to be English \(en\), which is what --to asks for too"):
-        Asked(PAIRS, target="en").way("The cat is sleeping in the garden.")
+        DirectionQuery(PAIRS, target="en").way("The cat is sleeping in the garden.")

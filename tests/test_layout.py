@@ -45,9 +45,9 @@ MAY_IMPORT = {
     "extras": "errors",
     "model_folder": "errors untrusted durable config data.tokenizer languages search.choice",
     "directions": "errors untrusted extras languages detection data.tokenizer model_folder",
-    "translation": "alignment search.hypothesis search.wishes",
-    "capitals": "data.tokenizer search.wishes translation",
-    "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.wishes"
+    "translation": "alignment search.hypothesis search.constraints",
+    "capitals": "data.tokenizer search.constraints translation",
+    "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.constraints"
     " search.limits search.settings",
     "plot": "errors untrusted progress evaluation.measures",
     "experiment": "errors data model search objectives training.settings",
@@ -59,15 +59,15 @@ MAY_IMPORT = {
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors durable config data.lines progress translation translator search.choice",
     "comparison": "errors progress durable config overrides data evaluation engines experiment languages loading"
-    " model_folder plot search.wishes training translator wording",
+    " model_folder plot search.constraints training translator wording",
     "exchange": "errors untrusted extras config data model model_folder search experiment training.run_folder"
     " training.weights",
     "gathering": "errors progress durable data",
     "inspection": "errors config data model alignment engines.fallback search translation translator",
     "pipelines": "errors untrusted progress durable config overrides conversion data distillation evaluation experiment"
     " gathering loading model_folder training translation translator",
-    "server": "errors data alignment detection directions inspection languages search.fit search.wishes translation"
-    " translator wording",
+    "server": "errors data alignment detection directions inspection languages search.fit search.constraints"
+    " translation translator wording",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.distributed training.loop training.passes translator",
     "tour": "alignment directions inspection languages translator",
@@ -78,8 +78,8 @@ MAY_IMPORT = {
     "__main__": "errors durable extras launch wording cli",
 }
 NO_TORCH = (
-    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.wishes search.fit search.choice"
-    " search.automaton alignment translation translator model_folder extras engines.fallback"
+    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.constraints"
+    " search.fit search.choice search.automaton alignment translation translator model_folder extras engines.fallback"
     " engines.native_engine native.library native.weight_file output loading"
     " distillation teaching cli data.sentences inspection.inspecting inspection.alternatives inspection.page"
     " languages detection directions tour"

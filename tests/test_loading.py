@@ -175,7 +175,7 @@ def test_on_a_gpu_searches_are_done_in_rooms(toy: Toy, monkeypatch: pytest.Monke
     """With the meaning of "cuda" changed, for want of one."""
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, place: module)
     monkeypatch.setattr("transduce.engines.torch_engine.pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr("transduce.engines.torch_engine.Rooms", lambda *parts, compiled: ("rooms", compiled))
+    monkeypatch.setattr("transduce.engines.torch_engine.CachePool", lambda *parts, compiled: ("rooms", compiled))
     settings: dict[str, Any] = {
         "auto": ("rooms", False),
         "on": ("rooms", False),

@@ -18,7 +18,7 @@ from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
 from transduce.model.parallel import Length
-from transduce.objectives.base import Step
+from transduce.objectives.base import ObjectiveStep
 from transduce.training.run_folder import open_teacher
 
 SETTINGS = (
@@ -96,7 +96,7 @@ def test_a_documented_example_loads_takes_a_step_and_translates(text: str, tmp_p
     symbols = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
     model = config.model.build(15, 15, shared=True)
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]], symbols, symbols)
-    loss = Step(model, config.objective.build())(batch, 0)
+    loss = ObjectiveStep(model, config.objective.build())(batch, 0)
     loss.total.backward()  # type: ignore[no-untyped-call]
     assert loss.total.isfinite()
     for search in (config.search, config.validation.search):

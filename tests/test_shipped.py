@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 
 import transduce
 from transduce import conversion, detection, model_folder
-from transduce.directions import Asked, directions_of
+from transduce.directions import DirectionQuery, directions_of
 from transduce.errors import ConfigError, UserError
 from transduce.native.library import built
 from transduce.tour import EVERYDAY, tour
@@ -188,9 +188,9 @@ def test_scores_that_are_none(tmp_path: Path, translator: transduce.Translator) 
 
 
 def test_a_model_of_one_target_need_not_be_asked() -> None:
-    assert Asked((("de", "en"), ("fr", "en"))).way("Guten Morgen").target == "en"
+    assert DirectionQuery((("de", "en"), ("fr", "en"))).way("Guten Morgen").target == "en"
     with pytest.raises(UserError, match="which the model does not translate from"):
-        Asked((("de", "en"), ("en", "de"), ("en", "fr")), "fr").way()
+        DirectionQuery((("de", "en"), ("en", "de"), ("en", "fr")), "fr").way()
 
 
 # -- inspect, serve, demo ----------------------------------------------------------------------------------------------

@@ -16,18 +16,18 @@ sys.path.append(str(Path(__file__).parent / "native"))
 from both_engines import SMALL, needs_core, opened, sources
 
 from transduce.errors import DataError
+from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import Stop, Wishes
 
 LONG = Limits(longest=200, shortest=199)
 SEARCHES = [Greedy(LONG), Beam(3, limits=LONG), Sample(samples=2, limits=LONG)]
 
 
-def find(engine: Any, texts: list[list[int]], search: Any, stops: list[Stop]) -> list[list[Hypothesis]]:
+def find(engine: Any, texts: list[list[int]], search: Any, stops: list[CancelToken]) -> list[list[Hypothesis]]:
     found: list[list[Hypothesis]] = engine.search(
-        texts, search, [Wishes(stop=stop) for stop in stops], range(len(texts))
+        texts, search, [DecodingConstraints(stop=stop) for stop in stops], range(len(texts))
     )
     return found
 
@@ -39,9 +39,9 @@ def test_what_is_not_wanted_is_left_and_the_rest_is_as_ever(name: str, search: A
     torch.manual_seed(0)
     engine = getattr(opened(SMALL, tmp_path), name)
     texts = sources(5, 12)
-    expected = find(engine, texts, search, [Stop() for _ in texts])
-    stops = [Stop() for _ in texts]
-    stops[1].ask()
+    expected = find(engine, texts, search, [CancelToken() for _ in texts])
+    stops = [CancelToken() for _ in texts]
+    stops[1].cancel()
     found = find(engine, texts, search, stops)
     assert all(len(hypothesis.tokens) <= 1 and not hypothesis.finished for hypothesis in found[1])
     for i in (0, 2, 3, 4):
@@ -53,7 +53,7 @@ def test_another_thread_stops_a_search_under_way(tmp_path: Path) -> None:
     torch.manual_seed(0)
     engine = opened(SMALL, tmp_path).native
     forever = Beam(64, limits=Limits(longest=2048, shortest=2047))
-    stop, seen = Stop(), []
+    stop, seen = CancelToken(), []
     worker = threading.Thread(target=lambda: seen.append(find(engine, [[5, 6, 7]] * 9, forever, [stop] * 9)))
     worker.start()
     clock = time.pthread_getcpuclockid(worker.ident or 0)
@@ -61,15 +61,15 @@ def test_another_thread_stops_a_search_under_way(tmp_path: Path) -> None:
         assert worker.is_alive(), "the search ended by itself"
         time.sleep(0.001)
     assert not seen
-    stop.ask()
+    stop.cancel()
     worker.join()
     assert seen == [[[]] * 9]
 
 
 def test_a_translation_that_was_stopped_is_not_finished(toy: Any) -> None:
-    stop = Stop()
-    stop.ask()
-    first, second = toy.translator.translate(["five", "six"], to="de", stops=[stop, Stop()])
+    stop = CancelToken()
+    stop.cancel()
+    first, second = toy.translator.translate(["five", "six"], to="de", stops=[stop, CancelToken()])
     assert not first.finished
     assert second.text == toy.translator("six", to="de")
     with pytest.raises(DataError, match="stops: 1 were given for at least 2 texts"):

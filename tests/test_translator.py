@@ -17,10 +17,10 @@ from transduce.data.tokenizer import Tokenizers
 from transduce.data.vocabulary import SentencePiece
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError, UserError
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
-from transduce.search.wishes import Wishes
 from transduce.translator import Translation, Translator
 
 if TYPE_CHECKING:
@@ -39,14 +39,18 @@ class Echo:
         self.searches: list[Any] = []
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self,
+        sources: Sequence[Sequence[int]],
+        search: Any,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         self.batches.append([tuple(source) for source in sources])
         self.searches.append(search)
-        self.wishes = list(wishes)
+        self.constraints = list(constraints)
         return [
-            [Hypothesis((*wish.prefix, *source), -1.0, -2.0, self.finished, ())]
-            for source, wish in zip(sources, wishes, strict=True)
+            [Hypothesis((*constraint.prefix, *source), -1.0, -2.0, self.finished, ())]
+            for source, constraint in zip(sources, constraints, strict=True)
         ]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -139,7 +143,7 @@ def test_one_line_in_is_one_line_out(echo: Translator) -> None:
     newline = echo.tokenizers.target.token("<0x0A>")
 
     class Breaks(Echo):
-        def search(self, sources: Any, search: Any, wishes: Any, keys: Any) -> list[list[Hypothesis]]:
+        def search(self, sources: Any, search: Any, constraints: Any, keys: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis((*source, newline, *source), 0.0, 0.0, True, ())] for source in sources]
 
     broken = Translator(Breaks(), echo.tokenizers, Greedy())
@@ -310,13 +314,13 @@ def test_nor_may_pairs_hold_such(echo: Translator) -> None:
 def test_words_reach_the_engine_as_tokens(echo: Translator, tokenizers: Tokenizers) -> None:
     target = tokenizers.target
     echo.translate(["one", "two"], include=["zwei", "drei vier"], exclude=["five"], prefixes=["", "eins"])
-    both = echo.engine.wishes  # type: ignore[attr-defined]
-    assert [wish.prefix for wish in both] == [(), tuple(target.encode(["eins"])[0])]
-    for wish in both:
-        assert [[target.decode(way) for way in ways] for ways in wish.include] == [["zwei"], ["drei vier"]]
-        assert all(target.decode(phrase).strip() == "five" for phrase in wish.exclude)
+    both = echo.engine.constraints  # type: ignore[attr-defined]
+    assert [constraint.prefix for constraint in both] == [(), tuple(target.encode(["eins"])[0])]
+    for constraint in both:
+        assert [[target.decode(way) for way in ways] for ways in constraint.include] == [["zwei"], ["drei vier"]]
+        assert all(target.decode(phrase).strip() == "five" for phrase in constraint.exclude)
     echo.translate(["one", "two"], include=[["zwei"], []], exclude=[[], ["zwei"]])
-    first, second = echo.engine.wishes  # type: ignore[attr-defined]
+    first, second = echo.engine.constraints  # type: ignore[attr-defined]
     assert (len(first.include), first.exclude, second.include) == (1, (), ())
     assert second.exclude
 
@@ -334,7 +338,7 @@ def test_excluded_words_hold_for_every_part_and_included_ones_for_no_part(tokeni
     text = "one two three. four five, six. " * 4
     translator.translate([text], exclude=["drei"])
     assert len(translator.engine.batches[-1]) > 1 or len(translator.engine.batches) > 1  # type: ignore[attr-defined]
-    assert all(wish.exclude for wish in translator.engine.wishes)  # type: ignore[attr-defined]
+    assert all(constraint.exclude for constraint in translator.engine.constraints)  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=r"nobody knows which of its \d+ parts the words belong to; give the parts as"):
         translator.translate([text], include=["drei"])
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from transduce.experiment import Config as Config
     from transduce.inspection.inspecting import inspect as inspect
     from transduce.loading import load as load
+    from transduce.model.contract import DecoderState as DecoderState
     from transduce.model.contract import Memory as Memory
-    from transduce.model.contract import State as State
     from transduce.objectives.base import Loss as Loss
     from transduce.pipelines.run import pipeline as pipeline
     from transduce.search.hypothesis import Hypothesis as Hypothesis
@@ -41,10 +41,10 @@ _HOMES = {
     "Batch": "transduce.data.batch",
     "Config": "transduce.experiment",
     "ConfigError": "transduce.errors",
+    "DecoderState": "transduce.model.contract",
     "Hypothesis": "transduce.search.hypothesis",
     "Loss": "transduce.objectives.base",
     "Memory": "transduce.model.contract",
-    "State": "transduce.model.contract",
     "Translation": "transduce.translation",
     "Translator": "transduce.translator",
     "UserError": "transduce.errors",

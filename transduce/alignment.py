@@ -118,7 +118,7 @@ def merge(weights: Floats, source: Grouped, target: Grouped) -> Floats:
 
 
 @dataclass(frozen=True)
-class Block:
+class AlignedPart:
     """The units of one part of a text and of its translation, and the weights (T, S) between them."""
 
     source: Grouped
@@ -126,7 +126,7 @@ class Block:
     weights: Floats
 
 
-def join(blocks: Sequence[Block], joined: Sequence[bool] = (), dense: bool = True) -> Alignment:
+def join(blocks: Sequence[AlignedPart], joined: Sequence[bool] = (), dense: bool = True) -> Alignment:
     """One alignment of a text translated in parts. `joined` says where a part goes on with a word of the one before.
 
     The matrix is kept for a text of one part, where it is asked for as `dense`; no part is linked to another.
@@ -181,13 +181,13 @@ def attend_all(
     tags: Sequence[tuple[int, ...]],
     layer: int | None,
     batch_tokens: int,
-) -> list[Block]:
+) -> list[AlignedPart]:
     """Every pair read by the model with the target given. Tags and end symbols are no part of the weights."""
     lengths = [len(tag) + max(len(s.tokens), len(t.tokens)) + 1 for tag, (s, t) in zip(tags, pairs, strict=True)]
-    found: dict[int, Block] = {}
+    found: dict[int, AlignedPart] = {}
     for batch in group_by_length(lengths, batch_tokens):
         sources = [tags[i] + pairs[i][0].tokens if tags[i] else pairs[i][0].tokens for i in batch]  # frames have none
         targets = [pairs[i][1].tokens for i in batch]
         for i, weights in zip(batch, engine.attend(sources, targets, layer), strict=True):
-            found[i] = Block(*pairs[i], merge(weights[:, len(tags[i]) :], *pairs[i]))
+            found[i] = AlignedPart(*pairs[i], merge(weights[:, len(tags[i]) :], *pairs[i]))
     return [found[i] for i in range(len(pairs))]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from transduce.data.tokenizer import Tokenizer
-from transduce.search.wishes import Wishes
+from transduce.search.constraints import DecodingConstraints
 from transduce.translation import Translation
 
 LETTERS = 4  # fewer are an abbreviation
@@ -20,9 +20,11 @@ _BEGINNINGS = re.compile(r"^\W*\w|[.!?]\s+\w")
 _ALONE = re.compile(r"\bi\b")
 
 
-def quietened(texts: Sequence[str], wishes: Sequence[Wishes], tokenizer: Tokenizer) -> tuple[list[str], list[bool]]:
+def lowercase_shouting(
+    texts: Sequence[str], constraints: Sequence[DecodingConstraints], tokenizer: Tokenizer
+) -> tuple[list[str], list[bool]]:
     """The texts as they are to be read, and which of them are loud; words that are wished for stay as written."""
-    free = [not (wish.prefix or wish.include or wish.exclude) for wish in wishes]
+    free = [not (constraint.prefix or constraint.include or constraint.exclude) for constraint in constraints]
     loud = [own and is_loud(text, tokenizer) for text, own in zip(texts, free, strict=True)]
     return [small(text) if own else text for text, own in zip(texts, loud, strict=True)], loud
 
@@ -40,7 +42,7 @@ def small(text: str) -> str:
     return _ALONE.sub("I", _BEGINNINGS.sub(lambda found: found[0].upper(), text.lower()))
 
 
-def aloud(translation: Translation) -> Translation:
+def restore_case(translation: Translation) -> Translation:
     """In capitals, alternatives too; scores and tokens are those of what the model wrote."""
-    others = tuple(aloud(one) for one in translation.alternatives)
+    others = tuple(restore_case(one) for one in translation.alternatives)
     return replace(translation, text=translation.text.upper(), alternatives=others)

@@ -18,7 +18,7 @@ from transduce.durable import disk_errors, write_bytes, write_text
 from transduce.errors import ConfigError, RunError
 from transduce.model_folder import CARD, CONFIG, MODEL, NATIVE, TOKENIZER, Converted, read_card, seal_of
 from transduce.native.lowering import lower
-from transduce.native.weight_file import Packed, write
+from transduce.native.weight_file import PackedTensor, write
 from transduce.training.run_folder import open_model
 from transduce.untrusted import LARGEST_TOML, read_small
 
@@ -67,7 +67,9 @@ def _may_be_filled(folder: Path) -> bool:
     return folder.is_dir() and (converted or not any(folder.iterdir()))
 
 
-def _copy_the_rest(run: Path, output: Path, tokenizers: Tokenizers, tensors: dict[str, Packed], quantize: str) -> None:
+def _copy_the_rest(
+    run: Path, output: Path, tokenizers: Tokenizers, tensors: dict[str, PackedTensor], quantize: str
+) -> None:
     write_bytes(output / CONFIG, read_small(run / CONFIG, LARGEST_TOML))
     tokenizers.save(output / TOKENIZER)
     text = read_card(run) or f"# {run.resolve().name}\n"

@@ -28,7 +28,7 @@ from transduce.data.workers import ordered_map
 from transduce.durable import disk_errors, remove, write_text
 from transduce.errors import ConfigError, DataError, RunError
 from transduce.progress import Progress
-from transduce.teaching import Pairs, Taught, Teacher, Work, search_of, translate_chunk, weights_digest
+from transduce.teaching import Taught, Teacher, TeachingPairs, Work, search_of, translate_chunk, weights_digest
 from transduce.translator import Translator
 
 Integers = npt.NDArray[np.int64]
@@ -96,7 +96,7 @@ def distill(
         _check_tokenizer(opened, translator, run)
         search = search_of(translator, beam, best_of, run)
         place = output.with_name(f".{output.name}.distilling")
-        pairs = Pairs(str(opened.folder.absolute()), opened.digest, config.data.train)
+        pairs = TeachingPairs(str(opened.folder.absolute()), opened.digest, config.data.train)
         work = Work(teacher, pairs, opened.manifest["dtypes"]["target"], search, best_of, place)
         facts = {**work.facts(), "keep_original": keep_original}
         if _is_complete(output, facts):

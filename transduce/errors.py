@@ -31,7 +31,7 @@ class RunError(UserError):
 
 
 class EngineRefusal(UserError):
-    """What an engine cannot do and another may: a search or a wish it does not have, or that it was not built here.
+    """What an engine cannot do and another may: a search or constraint it does not have, or that it was not built here.
 
     An engine raises it before it does any work, naming itself and what was asked: "native engine: it has no ...".
     With engine="auto" the torch engine then takes over, where the folder holds weights for it.

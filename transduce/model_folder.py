@@ -20,7 +20,7 @@ from transduce.data.tokenizer import Tokenizers
 from transduce.durable import write_text
 from transduce.errors import RunError, UserError
 from transduce.languages import is_language
-from transduce.search.choice import Chosen
+from transduce.search.choice import SearchOption
 from transduce.untrusted import read_json, read_small
 
 CONFIG, TOKENIZER, CARD, READER = "config.toml", "tokenizer", "README.md", "reader.json"
@@ -137,5 +137,5 @@ def read_search(folder: Path, trust: bool) -> Any:
     """The search that the model translates with when nothing is said: of its config only this section is read."""
     path, merged = folder / CONFIG, configs.Layers()
     tree = {key: value for key, value in configs.read_toml(path).items() if key == "search"}
-    configs.merge(Chosen, merged, tree, origin=str(path))
-    return configs.resolve(Chosen, merged, trust).search
+    configs.merge(SearchOption, merged, tree, origin=str(path))
+    return configs.resolve(SearchOption, merged, trust).search

@@ -21,7 +21,7 @@ from transduce.data.lines import DAMAGES, damaged, open_unpacked
 from transduce.durable import reason_of
 from transduce.errors import ConfigError, DataError
 from transduce.progress import Progress
-from transduce.search.choice import Chosen
+from transduce.search.choice import SearchOption
 from transduce.translation import Translation
 from transduce.translator import Translator
 
@@ -58,7 +58,7 @@ def read_files(paths: Sequence[Path]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TextPairs:
     """Texts and their translations, line by line."""
 
     sources: list[str]
@@ -70,21 +70,21 @@ class Pairs:
             yield self.sources[begin : begin + size], self.targets[begin : begin + size]
 
 
-def read_pairs(source: Path, target: Path) -> Pairs:
+def read_pairs(source: Path, target: Path) -> TextPairs:
     """Two files with as many lines."""
     sources, targets = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(targets):
         raise DataError(f"{source} has {len(sources):,} lines and {target} {len(targets):,}; expected as many in each")
-    return Pairs(sources, targets)
+    return TextPairs(sources, targets)
 
 
-def read_manifest(path: Path) -> Pairs:
+def read_manifest(path: Path) -> TextPairs:
     """Files and their texts: a TSV of path (seen from the manifest's folder) and text."""
     pairs = [(number, *line.partition("\t")) for number, line in enumerate(read_lines(path), start=1)]
     for number, file, tab, _ in pairs:
         if not tab or not file:
             raise DataError(f"{path}:{number}: expected the path of a file, a tab and its text")
-    return Pairs([str(path.parent / file) for _, file, _, _ in pairs], [text for *_, text in pairs])
+    return TextPairs([str(path.parent / file) for _, file, _, _ in pairs], [text for *_, text in pairs])
 
 
 def read_list(path: Path) -> list[str]:
@@ -181,10 +181,10 @@ def as_json(translation: Translation) -> str:
 
 def chosen_search(translator: Translator, text: str) -> Any:
     """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
-    own = configs.tree_of(Chosen(translator.search))
+    own = configs.tree_of(SearchOption(translator.search))
     _named(text)  # which says what is wrong with it in words of its own
     settings = _as_toml(text) if "=" in text else text.strip()
-    return configs.resolve(Chosen, configs.layers(Chosen, None, [f"search={settings}"], base=own)).search
+    return configs.resolve(SearchOption, configs.layers(SearchOption, None, [f"search={settings}"], base=own)).search
 
 
 def translations_of(text: str) -> int:

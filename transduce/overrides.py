@@ -54,7 +54,7 @@ def _combined(old: Any, new: Any, where: str) -> Any:
             dotted = f"{where}.{key}" if where else key
             made[key] = _combined(old[key], value, dotted) if key in old else value
         return made
-    if type(old) is type(new) and old == new:
+    if repr(old) == repr(new):  # 1, 1.0 and true are equal to Python, and nan is not
         return old
     raise ConfigError(f"{where}: given twice, as {old!r} and as {new!r}; give it once")
 

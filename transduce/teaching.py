@@ -24,7 +24,7 @@ from transduce.errors import ConfigError, RunError
 from transduce.evaluation.metrics import chrf_metric
 from transduce.loading import load
 from transduce.model_folder import MODEL
-from transduce.search.choice import Chosen
+from transduce.search.choice import SearchOption
 from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam
@@ -113,7 +113,7 @@ def search_of(translator: Translator, beam: int | None, best_of: int, run: str |
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TeachingPairs:
     """The pairs to translate by their place: a corpus and the name of its split."""
 
     corpus: str
@@ -125,7 +125,7 @@ class Pairs:
 
 
 @lru_cache(maxsize=1)
-def _open(pairs: Pairs) -> Split:
+def _open(pairs: TeachingPairs) -> Split:
     return Corpus.open(pairs.corpus).split(pairs.split)
 
 
@@ -134,7 +134,7 @@ class Work:
     """What every process is told: by whom, what and how to translate, and the folder for finished chunks."""
 
     teacher: Teacher
-    pairs: Pairs
+    pairs: TeachingPairs
     dtype: str  # of the target's tokens
     search: Any
     best_of: int
@@ -144,7 +144,7 @@ class Work:
         """What decides the translations: a stopped run goes on only with the same."""
         models, pairs = list(self.teacher.digests), self.pairs
         own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
-        return {**own, "precision": self.teacher.precision, **configs.flatten(Chosen(self.search))}
+        return {**own, "precision": self.teacher.precision, **configs.flatten(SearchOption(self.search))}
 
     def path(self, number: int) -> Path:
         return self.folder / f"{number:07d}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from transduce.alignment import Alignment
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.wishes import Wishes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ class Engine(Protocol):
     """Runs a model over token sequences (without bos and eos), or over frames."""
 
     def search(
-        self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         """Hypotheses of each source, best first, by the given search config."""
         ...

@@ -15,18 +15,24 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
-from transduce.alignment import Alignment, Block, Grouped, Unit, attend_all, group_text, group_tokens, join
-from transduce.capitals import aloud, quietened
+from transduce.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
+from transduce.capitals import lowercase_shouting, restore_case
 from transduce.data.grouping import group_by_length
-from transduce.data.segment import Part, split_long
+from transduce.data.segment import TextPiece, split_long
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import ConfigError, DataError
 from transduce.per_text import Words, check_all_used, for_all, groups, one_a_text, part_of, texts_of, words_of
+from transduce.search.constraints import (
+    UNCONSTRAINED,
+    CancelToken,
+    DecodingConstraints,
+    cancelled_rows,
+    constraints_of_words,
+)
 from transduce.search.fit import check_search
-from transduce.search.hypothesis import Choice, Hypothesis
+from transduce.search.hypothesis import Hypothesis, Reranker
 from transduce.search.limits import Limits, checked_prefix, require
 from transduce.search.settings import Beam, require_few
-from transduce.search.wishes import NOTHING, Stop, Wishes, spell, unwanted
 from transduce.translation import Engine, Scored, Source, Translation
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
@@ -38,18 +44,18 @@ class _Job:
     """One part of one text on its way through the engine."""
 
     text: int
-    part: Part
+    part: TextPiece
     tokens: Source
-    wishes: Wishes
+    constraints: DecodingConstraints
 
 
 @dataclass(frozen=True)
 class _Found:
     """What came of a job: hypotheses, best first, and their alignments if they were asked for."""
 
-    part: Part
+    part: TextPiece
     hypotheses: Sequence[Hypothesis]
-    blocks: Sequence[Block] = ()
+    blocks: Sequence[AlignedPart] = ()
 
 
 class Translator:
@@ -106,7 +112,7 @@ class Translator:
         exclude: Words = (),
         align: Unit | None = None,
         dense: bool = True,
-        stops: Sequence[Stop] = (),
+        stops: Sequence[CancelToken] = (),
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
@@ -138,7 +144,7 @@ class Translator:
         exclude: Words = (),
         align: Unit | None = None,
         dense: bool = True,
-        stops: Sequence[Stop] = (),
+        stops: Sequence[CancelToken] = (),
         window: int = 0,
     ) -> Iterator[Translation]:
         """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
@@ -150,11 +156,13 @@ class Translator:
             languages = part_of("to", to, begun, len(group))
             wanted = words_of("include", include, begun, len(group))
             struck = words_of("exclude", exclude, begun, len(group))
-            wishes = self._wishes(starts, wanted, struck)
+            constraints = self._wishes(starts, wanted, struck)
             if stops:
                 own = one_a_text("stops", stops, begun, len(group))
-                wishes = [replace(wish, stop=stop) for wish, stop in zip(wishes, own, strict=True)]
-            yield from self._translate(group, chosen, [*map(self._tag, languages)], wishes, align, dense)
+                constraints = [
+                    replace(constraint, stop=stop) for constraint, stop in zip(constraints, own, strict=True)
+                ]
+            yield from self._translate(group, chosen, [*map(self._tag, languages)], constraints, align, dense)
             begun += len(group)
         for name, given in (("prefixes", prefixes), ("to", to), ("stops", stops)):
             check_all_used(name, given, begun)
@@ -253,37 +261,42 @@ class Translator:
         single = replace(own, size=beam or own.size, n_best=1)
         return single if n_best == 1 else single.with_n_best(n_best)
 
-    def find(self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes] = ()) -> list[list[Hypothesis]]:
+    def find(
+        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints] = ()
+    ) -> list[list[Hypothesis]]:
         """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
-        choice: Choice | None = search if hasattr(search, "choose") else None
+        choice: Reranker | None = search if hasattr(search, "choose") else None
         # Candidates are rows of the batch: no more of them than a usual beam makes of it.
         budget = (
             self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.search_tokens or self.batch_tokens
         )
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
-            members, asked = [sources[i] for i in batch], [wishes[i] if wishes else NOTHING for i in batch]
+            members, asked = (
+                [sources[i] for i in batch],
+                [constraints[i] if constraints else UNCONSTRAINED for i in batch],
+            )
             found = self.engine.search(members, search, asked, [draw_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
                 done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
         return done
 
-    def _chosen(self, hypotheses: Sequence[Hypothesis], search: Choice) -> list[Hypothesis]:
+    def _chosen(self, hypotheses: Sequence[Hypothesis], search: Reranker) -> list[Hypothesis]:
         """Those that a search picks by their texts, with the score that it picks them by."""
         picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses]) if hypotheses else []
         return [replace(hypotheses[place], score=score) for place, score in picked]
 
     def _wishes(
         self, starts: Sequence[str], include: Sequence[Sequence[str]], exclude: Sequence[Sequence[str]]
-    ) -> list[Wishes]:
+    ) -> list[DecodingConstraints]:
         """What is asked of each text, in tokens; words that many texts share are spelt once."""
         target = self.tokenizers.target
-        spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], Wishes] = {((), ()): NOTHING}
+        spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], DecodingConstraints] = {((), ()): UNCONSTRAINED}
         found = []
         for start, *words in zip(starts, include, exclude, strict=True):
             wanted, struck = (tuple(own) for own in words)
             if (wanted, struck) not in spelt:
-                spelt[wanted, struck] = spell(target, wanted, struck)
+                spelt[wanted, struck] = constraints_of_words(target, wanted, struck)
             prefix = checked_prefix(target.encode([start])[0], self.longest) if start else ()
             found.append(replace(spelt[wanted, struck], prefix=prefix))
         return found
@@ -293,7 +306,7 @@ class Translator:
         texts: Sequence[str],
         search: Any,
         tags: Sequence[tuple[int, ...]],
-        wishes: Sequence[Wishes],
+        constraints: Sequence[DecodingConstraints],
         align: Unit | None,
         dense: bool,
     ) -> list[Translation]:
@@ -301,27 +314,29 @@ class Translator:
         if self.reading is None:
             cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
             tags = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)]
-            texts, loud = quietened([text for _, text in cut], wishes, self.tokenizers.source)
+            texts, loud = lowercase_shouting([text for _, text in cut], constraints, self.tokenizers.source)
         jobs = [
-            job for number, text in enumerate(texts) for job in self._jobs(number, text, tags[number], wishes[number])
+            job
+            for number, text in enumerate(texts)
+            for job in self._jobs(number, text, tags[number], constraints[number])
         ]
-        done = self.find([job.tokens for job in jobs], search, [job.wishes for job in jobs])
+        done = self.find([job.tokens for job in jobs], search, [job.constraints for job in jobs])
         blocks = self._blocks(jobs, done, tags, align) if align else [[] for _ in jobs]
         results: list[list[_Found]] = [[] for _ in texts]
         for job, hypotheses, aligned in zip(jobs, done, blocks, strict=True):
             results[job.text].append(_Found(job.part, hypotheses, aligned))
-        left = unwanted(wishes)
+        left = cancelled_rows(constraints)
         made = [
             self._joined(parts, align == "words", dense)
             if parts
             else Translation("", finished=number not in left, alignment=Alignment() if align else None)
             for number, parts in enumerate(results)
         ]
-        return [aloud(one) if own else one for one, own in zip(made, loud, strict=True)]
+        return [restore_case(one) if own else one for one, own in zip(made, loud, strict=True)]
 
     def _blocks(
         self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
-    ) -> list[list[Block]]:
+    ) -> list[list[AlignedPart]]:
         """The alignment of every hypothesis of every job; of the best alone where a text has several jobs."""
         target = self.tokenizers.target
         parts, pairs, own_tags = Counter(job.text for job in jobs), [], []
@@ -333,19 +348,19 @@ class Translator:
         blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
         return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
 
-    def _jobs(self, number: int, text: str, tag: tuple[int, ...], wishes: Wishes) -> list[_Job]:
-        if wishes.stop is not None and wishes.stop.asked:
+    def _jobs(self, number: int, text: str, tag: tuple[int, ...], constraints: DecodingConstraints) -> list[_Job]:
+        if constraints.stop is not None and constraints.stop.cancelled:
             return []
         cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
-        if wishes.include and len(cut) > 1:
+        if constraints.include and len(cut) > 1:
             raise DataError(
                 f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
                 f" its {len(cut)} parts the words belong to; give the parts as texts of their own"
             )
-        later = replace(wishes, prefix=()) if wishes.prefix else wishes
-        return [_Job(number, part, source, later if i else wishes) for i, (part, source) in enumerate(cut)]
+        later = replace(constraints, prefix=()) if constraints.prefix else constraints
+        return [_Job(number, part, source, later if i else constraints) for i, (part, source) in enumerate(cut)]
 
-    def _cut_text(self, text: str, tag: tuple[int, ...]) -> list[tuple[Part, Source]]:
+    def _cut_text(self, text: str, tag: tuple[int, ...]) -> list[tuple[TextPiece, Source]]:
         """The parts of a text that the model reads one by one, with their tokens."""
         if not text.strip():
             return []
@@ -353,11 +368,11 @@ class Translator:
         parts = split_long(text, lambda part: len(tokens(part)) < self.longest)
         return [(part, tokens(part.text)) for part in parts if part.text.strip()]
 
-    def _cut_file(self, source: str) -> list[tuple[Part, Source]]:
+    def _cut_file(self, source: str) -> list[tuple[TextPiece, Source]]:
         """The same of a file, or of its content, with their frames."""
         if self.reading is None or (isinstance(source, str) and not source.strip()):
             return []
-        return [(Part("", " "), frames) for frames in self.reading.parts(source, self.longest)]
+        return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
 
     def _joined(self, parts: list[_Found], words: bool, dense: bool) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transduce.comparison.children import Ended, Task, run_tasks
+from transduce.comparison.children import ChildTask, Ended, run_tasks
 
 MODULE = """
 import os, signal, sys, time
@@ -44,8 +44,8 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def task(name: str, what: str, after: str = "") -> Task:
-    return Task(name, ("sleeper", name, what), Path("logs") / f"{name}.log", 10, lambda: 0, tuple(after))
+def task(name: str, what: str, after: str = "") -> ChildTask:
+    return ChildTask(name, ("sleeper", name, what), Path("logs") / f"{name}.log", 10, lambda: 0, tuple(after))
 
 
 def order() -> list[str]:
@@ -130,6 +130,6 @@ def test_progress_counts_what_children_report(
 ) -> None:
     """Six of ten steps were done before: four are left, and the end counts as all of them."""
     monkeypatch.setattr("transduce.progress.QUIET_SECONDS", 0.0)
-    begun = Task("a", ("sleeper", "a", "0"), Path("a.log"), 10, lambda: 6)
+    begun = ChildTask("a", ("sleeper", "a", "0"), Path("a.log"), 10, lambda: 6)
     run_tasks("Working", "steps", [begun], jobs=1)
     assert "Working: 4 of 4 (100%) steps" in capsys.readouterr().err

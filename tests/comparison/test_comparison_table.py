@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from transduce.comparison.history import Trained, has_ended, last_reported, read_history
-from transduce.comparison.measure import Measured, Speed
+from transduce.comparison.history import TrainingRecord, has_ended, last_reported, read_history
+from transduce.comparison.measure import DecodingSpeed, Measured
 from transduce.comparison.pictures import draw_pictures
-from transduce.comparison.plan import Plan, PlannedRun
+from transduce.comparison.plan import ComparisonPlan, PlannedRun
 from transduce.comparison.results import (
     Figure,
     Results,
@@ -63,7 +63,7 @@ def test_history(tmp_path: Path) -> None:
 def test_history_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert (last_reported(path, "step"), has_ended(path)) == (0, False)
-    assert read_history(path) == Trained(0, 0.0, None, 0)
+    assert read_history(path) == TrainingRecord(0, 0.0, None, 0)
     write(path, TRAIN[:1], end='{"kind": "train", "st')
     assert (last_reported(path, "step"), has_ended(path)) == (10, False)
     assert read_history(path).tokens_per_second == 10.0
@@ -79,16 +79,16 @@ def test_mean_and_deviation() -> None:
 
 def measured(bleu: float, short: float, long: float) -> Measured:
     lengths = (LengthRow(1, 9, 40, short, 50.0, 1.0), LengthRow(10, 19, 20, long, 50.0, 1.0))
-    speeds = Speed(50.0, 5.0), Speed(1600.0, 160.0)
+    speeds = DecodingSpeed(50.0, 5.0), DecodingSpeed(1600.0, 160.0)
     return Measured("f", 60, bleu, "tok:13a", 55.5, lengths, 1_234_567, *speeds, 1 << 30, "cpu")
 
 
-def trained(bleu: float) -> Trained:
+def trained(bleu: float) -> TrainingRecord:
     (run,) = [read_history_of(TRAIN)]
     return replace(run, best={**run.best, "bleu": bleu})
 
 
-def read_history_of(lines: list[dict[str, object]]) -> Trained:
+def read_history_of(lines: list[dict[str, object]]) -> TrainingRecord:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +107,7 @@ def results() -> Results:
     ]
     runs[4:4] = [RunResult("wide", seed, "", 1, trained(23.0), measured(25.0, 32.0, 12.0)) for seed in (1, 2)]
     runs[4:4] = [RunResult("deep", seed, "", 1, trained(23.0), measured(25.0, 32.0, 12.0)) for seed in (1, 2)]
-    plan = Plan("family", ("rnn", "big|one", "deep", "wide", "bad"), "rnn", "", ())
+    plan = ComparisonPlan("family", ("rnn", "big|one", "deep", "wide", "bad"), "rnn", "", ())
     return summarise(plan, runs, "test", {"deep": 0.02, "wide": 0.03})
 
 
@@ -148,10 +148,10 @@ def test_markdown_and_notes(results: Results) -> None:
     assert "bad, seed 1: failed: killed by SIGKILL" in text
     assert "side by side" not in text
     runs = tuple(replace(run, side_by_side=2) for run in results.runs)
-    assert "side by side" in as_markdown(summarise(Plan("f", ("rnn",), "", "", ()), runs, "test", {}))
+    assert "side by side" in as_markdown(summarise(ComparisonPlan("f", ("rnn",), "", "", ()), runs, "test", {}))
 
 
-def planned(folder: Path, texts: Mapping[tuple[str, int], list[str]]) -> Plan:
+def planned(folder: Path, texts: Mapping[tuple[str, int], list[str]]) -> ComparisonPlan:
     """Runs by variant and seed, the first variant being the baseline, with their translations in the folder."""
     runs = tuple(PlannedRun(variant, seed, Config()) for variant, seed in texts)
     for run in runs:
@@ -159,7 +159,7 @@ def planned(folder: Path, texts: Mapping[tuple[str, int], list[str]]) -> Plan:
         lines = "".join(f"{text}\n" for text in texts[run.variant, run.seed])
         run.beside(folder, "translated.txt").write_text(lines, encoding="utf-8")
     variants = tuple(dict.fromkeys(variant for variant, _ in texts))
-    return Plan("f", variants, variants[0], "", runs)
+    return ComparisonPlan("f", variants, variants[0], "", runs)
 
 
 def test_one_seed_gets_no_test_and_no_star(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_one_seed_gets_no_test_and_no_star(tmp_path: Path) -> None:
 def test_what_is_built_on_other_runs_is_said_once(results: Results) -> None:
     assert "Built on" not in as_markdown(results)
     runs = tuple(PlannedRun(name, 1, Config(), ("rnn",)) for name in ("big|one", "bad"))
-    built = summarise(Plan("f", ("rnn", "big|one", "bad"), "", "", runs), results.runs, "test", {})
+    built = summarise(ComparisonPlan("f", ("rnn", "big|one", "bad"), "", "", runs), results.runs, "test", {})
     assert as_markdown(built).count("Built on") == 1
     said = "Built on the runs of rnn, whose training is not in their time and budget: big|one, bad."
     assert said in as_markdown(built)
@@ -219,7 +219,7 @@ def test_pictures(results: Results, tmp_path: Path) -> None:
     for path in draw_pictures(results, tmp_path / "new"):
         with Image.open(path) as image:
             assert (image.format, image.size) == ("PNG", (1350, 825))
-    nothing = summarise(Plan("f", ("bad",), "", "", ()), results.runs[-1:], "test", {})
+    nothing = summarise(ComparisonPlan("f", ("bad",), "", "", ()), results.runs[-1:], "test", {})
     assert all(path.is_file() for path in draw_pictures(nothing, tmp_path))
 
 
@@ -228,7 +228,7 @@ def test_curves_are_means_over_seeds_where_all_have_a_point(results: Results) ->
     assert one.trained is not None
     later = tuple(replace(point, seconds=point.seconds + 2, bleu=point.bleu + 4) for point in one.trained.curve[:1])
     runs = [one, replace(two, trained=replace(one.trained, curve=later))]
-    (row,) = summarise(Plan("f", ("rnn",), "", "", ()), runs, "test", {}).rows
+    (row,) = summarise(ComparisonPlan("f", ("rnn",), "", "", ()), runs, "test", {}).rows
     assert [(point.step, point.seconds, point.bleu) for point in row.curve] == [(25, 28.0, 14.0)]
 
 

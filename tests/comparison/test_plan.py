@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from transduce import config as configs
-from transduce.comparison.plan import Plan, read_plan
+from transduce.comparison.plan import ComparisonPlan, read_plan
 from transduce.errors import ConfigError
 
 HEAD = 'base = "tiny"\nseeds = [1, 2]\n'
 
 
-def plan(folder: Path, text: str, *overrides: str) -> Plan:
+def plan(folder: Path, text: str, *overrides: str) -> ComparisonPlan:
     (folder / "some.toml").write_text(text, encoding="utf-8")
     return read_plan(folder / "some.toml", overrides)
 
 
-def settings(found: Plan, variant: str, seed: int = 1) -> dict[str, Any]:
+def settings(found: ComparisonPlan, variant: str, seed: int = 1) -> dict[str, Any]:
     (config,) = [run.config for run in found.runs if (run.variant, run.seed) == (variant, seed)]
     return configs.flatten(config)
 

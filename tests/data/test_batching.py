@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transduce.data.batch import Batch
-from transduce.data.batching import Batches, Plan, bucket_edges, draw, plan_epoch
+from transduce.data.batching import Batches, BatchPlan, bucket_edges, draw, plan_epoch
 from transduce.data.corpus import Corpus, Span
 from transduce.data.prepare import Prepare, prepare
 from transduce.data.text import ParallelText
@@ -28,7 +28,7 @@ from transduce.errors import DataError
 
 def make_plan(
     lengths: list[tuple[int, int]], tokens: int, step: int, weights: tuple[float, ...] = (1.0,), epoch: int = 0
-) -> Plan:
+) -> BatchPlan:
     """The pairs are dealt out evenly to corpora of the given weights."""
     cuts = [len(lengths) * number // len(weights) for number in range(len(weights) + 1)]
     parts = zip(itertools.pairwise(cuts), weights, strict=True)

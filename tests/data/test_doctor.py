@@ -15,7 +15,7 @@ from rich.console import Console
 from transduce.data.doctor import Doctor
 from transduce.data.duplicates import HashStore, hash_text, repeats, shared
 from transduce.data.prepare import Prepare, examine
-from transduce.data.report import CorpusReport, Finding, Report
+from transduce.data.report import CorpusReport, DataIssue, DoctorReport
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import GivenTokenizer, SentencePiece
 from transduce.errors import ConfigError, DataError
@@ -32,7 +32,7 @@ def write_pairs(folder: Path, name: str, pairs: list[Pair]) -> ParallelText:
     return ParallelText(*(str(folder / f"{name}.{side}") for side in sides), name=name)
 
 
-def run(folder: Path, train: list[Pair], valid: list[Pair] | None = None, doctor: Doctor | None = None) -> Report:
+def run(folder: Path, train: list[Pair], valid: list[Pair] | None = None, doctor: Doctor | None = None) -> DoctorReport:
     config = Prepare(
         output=str(folder / "out"),
         train=(write_pairs(folder, "train", train),),
@@ -42,7 +42,7 @@ def run(folder: Path, train: list[Pair], valid: list[Pair] | None = None, doctor
     return examine(config)
 
 
-def findings(report: Report, corpus: int = 0) -> dict[str, tuple[str, int]]:
+def findings(report: DoctorReport, corpus: int = 0) -> dict[str, tuple[str, int]]:
     return {finding.check: (finding.outcome, finding.count) for finding in report.corpora[corpus].findings}
 
 
@@ -216,8 +216,8 @@ def test_hash_stores_against_plain_sets(
 
 
 def test_report_renders(tmp_path: Path) -> None:
-    finding = Finding("control", "refused", 2, ("a.en:7: '[/red] [bold]x'",), "a note")
-    report = Report((CorpusReport("train", "news [red]", 10, 8, (finding,)),), ("something was lowered",))
+    finding = DataIssue("control", "refused", 2, ("a.en:7: '[/red] [bold]x'",), "a note")
+    report = DoctorReport((CorpusReport("train", "news [red]", 10, 8, (finding,)),), ("something was lowered",))
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report.render())
     shown = console.export_text()

@@ -10,7 +10,7 @@ import pytest
 from made_senses import draw, write_idx
 
 from transduce.data.images import Images, idx_items
-from transduce.data.reader import Prepared, Unreadable
+from transduce.data.reader import PreparedFrames, Unreadable
 from transduce.errors import ConfigError, DataError, UserError
 
 Image = pytest.importorskip("PIL.Image", reason="pictures are opened by pillow: pip install transduce[senses]")
@@ -29,7 +29,7 @@ def test_every_pixel_goes_to_its_patch() -> None:
             y, x = 3 * row + down, 3 * column + along
             assert value == (picture[y, x] if x < 8 else 9)
     assert images.place(3, 4) == {"left": 3.0, "top": 3.0, "width": 3.0, "height": 3.0}
-    assert images.read(Prepared(frames)) is frames
+    assert images.read(PreparedFrames(frames)) is frames
     assert images.box(3, 4) == (3.0, 3.0, 3.0, 3.0)
     sight = images.sight(frames)
     assert sight.shape == (6, 9)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import re
 import unicodedata
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from transduce.data.marks import _HINT, MARKS, RULES, find_spans, mark_pair
 from transduce.data.vocabulary import SentencePiece
@@ -94,6 +97,29 @@ def test_about_half_the_pairs_are_marked_always_the_same_and_with_every_mark() -
     assert 0.45 < len(marked) / len(pairs) < 0.56
     assert {found for one in marked for found in re.findall("⟦\\d+⟧", one)} == set(MARKS)
     assert [mark_pair(*pair, scale=0) for pair in pairs] == pairs
+
+
+WORDS = ("foo_bar", "13", "7", "61", "Mary", "Mary Smith", "{name}", "{0}", "5.5", "v1.2.3", "take", "and", "⟦2⟧")
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=24), st.randoms(use_true_random=False))
+def test_marks_stay_whole_whatever_else_is_marked(words: list[str], draw: random.Random) -> None:
+    """A mark holds a number, and numbers are marked too."""
+    source, target = " ".join(words), " ".join(draw.sample(words, len(words)))
+    one, two = mark_pair(source, target, scale=100)
+    found = [re.findall("⟦[^⟦⟧]*⟧", side) for side in (one, two)]
+    assert sorted(found[0]) == sorted(found[1])
+    assert all(side.count("⟦") == side.count("⟧") == len(marks) for side, marks in zip((one, two), found, strict=True))
+    assert {*found[0]} <= {*MARKS}
+    if "⟦" not in source:
+        assert len({*found[0]}) == len(found[0])
+
+
+def test_a_number_in_a_mark_is_no_number_of_the_text() -> None:
+    pairs = [(f"Run foo_bar and take 13 of them, item {n}.", f"Nimm 13 davon, foo_bar, {n}.") for n in range(14, 2000)]
+    for pair in pairs:
+        for side in mark_pair(*pair, scale=2):
+            assert re.fullmatch("[^⟦⟧]*(⟦(?:[0-9]|1[0-5])⟧[^⟦⟧]*)*", side), side
 
 
 def test_names_of_prose_are_marked_now_and_then() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transduce.data.numbering import Table
+from transduce.data.numbering import VocabularyMap
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.data.vocabulary import GivenTokenizer, SentencePiece
 from transduce.errors import ConfigError, DataError
-from transduce.search.wishes import spell
+from transduce.search.constraints import constraints_of_words
 
 TAGS = (">>fra<<", ">>deu<<")
 
@@ -34,13 +34,13 @@ def models() -> Tokenizers:
     return SentencePiece(vocabulary=60, shared=False, byte_fallback=False).train(SOURCE, TARGET).tokenizers
 
 
-def table(tokenizers: Tokenizers, left_out: str = "") -> Table:
+def table(tokenizers: Tokenizers, left_out: str = "") -> VocabularyMap:
     """As Marian has it: the end first, then the unknown, the pieces of both sides as they come, padding last."""
     both = [piece for one in (tokenizers.source, tokenizers.target) for piece in one.pieces(range(one.size))]
     plain = [p for p in dict.fromkeys(both) if p not in ("<pad>", "<unk>", "<s>", "</s>", left_out)]
     pieces = ("</s>", "<unk>", *plain, *TAGS, "<pad>")
     pad = len(pieces) - 1
-    return Table(pieces, Symbols(pad=pad, bos=pad, eos=0, unk=1, never=(pad,)))
+    return VocabularyMap(pieces, Symbols(pad=pad, bos=pad, eos=0, unk=1, never=(pad,)))
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,9 @@ def test_sampling_and_words_to_include_use_the_numbers_too(pair: Tokenizers) -> 
     assert {pair.source.decode(one[1:]) for one in drawn} == {"abcdefgh"}
     assert {one[0] for one in drawn} == {tokens[0]}
     assert len({tuple(one) for one in drawn}) > 1
-    wishes = spell(pair.target, ["fgh"], ["klm"])
-    assert pair.target.decode(wishes.include[0][0]) == "fgh"
-    assert {pair.target.decode(phrase) for phrase in wishes.exclude} == {"klm"}
+    constraints = constraints_of_words(pair.target, ["fgh"], ["klm"])
+    assert pair.target.decode(constraints.include[0][0]) == "fgh"
+    assert {pair.target.decode(phrase) for phrase in constraints.exclude} == {"klm"}
 
 
 def test_they_come_back_from_a_folder(pair: Tokenizers, tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_they_come_back_from_a_folder(pair: Tokenizers, tmp_path: Path) -> None:
 
 def test_tables_that_cannot_be(pair: Tokenizers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="expected numbers below that of the pieces, 2"):
-        Table(("a", "b"), Symbols(0, 0, 1, 2))
+        VocabularyMap(("a", "b"), Symbols(0, 0, 1, 2))
     with pytest.raises(DataError, match="1 pieces are there twice; expected each once"):
-        Table(("a", "b", "a"), Symbols(0, 0, 1, 2))
+        VocabularyMap(("a", "b", "a"), Symbols(0, 0, 1, 2))
     pair.save(tmp_path)
     path = tmp_path / "shared.json"
     good = json.loads(path.read_bytes())
@@ -151,4 +151,4 @@ def test_tables_that_cannot_be(pair: Tokenizers, tmp_path: Path, monkeypatch: py
     with pytest.raises(DataError, match=r"shared\.json: too large; a table of pieces has at most 10 bytes"):
         Tokenizers.load(tmp_path)
     with pytest.raises(DataError, match="the table of pieces cannot be read: No such file"):
-        Table.load(tmp_path / "none.json")
+        VocabularyMap.load(tmp_path / "none.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transduce.data.numbering import Table
+from transduce.data.numbering import VocabularyMap
 from transduce.data.punctuation import widened
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import SentencePiece
@@ -53,6 +53,6 @@ def test_where_nothing_is_narrowed_nothing_is_widened() -> None:
 def test_models_of_others_write_as_their_makers_do() -> None:
     """Marian's come with a table; what they write is compared with theirs letter by letter."""
     own = tokenizer("nmt_nfkc")
-    table = Table(tuple(own.pieces(range(own.size))), own.symbols)
+    table = VocabularyMap(tuple(own.pieces(range(own.size))), own.symbols)
     theirs = Tokenizer(own.model, table=table)
     assert theirs.decode(theirs.encode(["你好，世界！"])[0]) == "你好,世界!"

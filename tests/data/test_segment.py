@@ -7,12 +7,12 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.data.segment import Part, split_long
+from transduce.data.segment import TextPiece, split_long
 
 TEXT = st.text("ab .,!?…。！，、;:\"'”)）\t\r\x0c\u0085\u2028\u3000é😀", max_size=60)
 
 
-def joined(parts: list[Part]) -> str:
+def joined(parts: list[TextPiece]) -> str:
     return "".join(part.text + part.space for part in parts)
 
 
@@ -38,7 +38,7 @@ def test_this_holds_for_bytes_too_as_long_as_one_character_fits(text: str, most:
 
 @given(TEXT)
 def test_a_text_that_fits_is_left_alone(text: str) -> None:
-    assert split_long(text, lambda part: True) == [Part(text, "")]
+    assert split_long(text, lambda part: True) == [TextPiece(text, "")]
 
 
 @given(TEXT)
@@ -66,7 +66,10 @@ def test_chinese_is_cut_after_its_own_stops_without_spaces() -> None:
 
 
 def test_the_white_space_between_parts_is_kept() -> None:
-    assert split_long("One.  \t Two.", lambda part: len(part) <= 5) == [Part("One.", "  \t "), Part("Two.", "")]
+    assert split_long("One.  \t Two.", lambda part: len(part) <= 5) == [
+        TextPiece("One.", "  \t "),
+        TextPiece("Two.", ""),
+    ]
 
 
 def test_a_stop_inside_a_number_is_no_sentence_end() -> None:

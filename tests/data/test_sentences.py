@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from transduce.data.segment import Part, split_long
+from transduce.data.segment import TextPiece, split_long
 from transduce.data.sentences import sentences
 from transduce.server.layout import Layout
 
@@ -53,7 +53,7 @@ def test_sentences_give_every_text_back(text: str) -> None:
 def test_a_sentence_is_not_split_again(text: str) -> None:
     for part in sentences(text):
         if part.text:
-            assert sentences(part.text) == [Part(part.text, "")]
+            assert sentences(part.text) == [TextPiece(part.text, "")]
 
 
 @given(ANY_TEXT, st.booleans(), st.sampled_from(["de", "zh"]))

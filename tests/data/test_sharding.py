@@ -23,7 +23,7 @@ from cli_runner import Run, refused
 from transduce.data.corpus import Corpus
 from transduce.data.doctor import Doctor
 from transduce.data.folders import lock_folder
-from transduce.data.inventory import STEP, FileIndex, Lines, Rows, index_file
+from transduce.data.inventory import STEP, FileIndex, LineReader, Rows, index_file
 from transduce.data.prepare import Prepare, ShardReport, merge_shards, prepare, prepare_shard
 from transduce.data.stretches import Shard, cut, index_splits
 from transduce.data.text import ParallelText
@@ -215,11 +215,11 @@ def test_lines_from_anywhere(tmp_path: Path, packed: bool, ended: bool) -> None:
     index = index_file(str(path))
     assert (index.lines, len(index.starts)) == (len(texts), 0 if packed else 3)
     for wanted in ([0, 5, STEP - 1, STEP, STEP + 3], [STEP + 1, 2 * STEP], [2 * STEP]):
-        reader = Lines(index)
+        reader = LineReader(index)
         assert [reader.take(first, 1) for first in wanted] == [[texts[first]] for first in wanted]
     path.write_bytes(gzip.compress(b"x\n") if packed else b"x\n")
     with pytest.raises(DataError, match=r"has fewer lines than when they were counted; it was changed meanwhile"):
-        Lines(index).take(0, 2)
+        LineReader(index).take(0, 2)
 
 
 def test_rows_from_anywhere(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from made_senses import RATE, sentence, tone
 
-from transduce.data.reader import Prepared, Reading, Unreadable
+from transduce.data.reader import PreparedFrames, Reading, Unreadable
 from transduce.data.speech import FLOOR, Speech, log_mel, mel_bands, normalised, resample
 from transduce.errors import ConfigError, DataError, UserError
 
@@ -138,7 +138,7 @@ def test_files_of_any_format_rate_and_channels_say_the_same(tmp_path: Path) -> N
     assert np.corrcoef(first[: len(third)].ravel(), third[: len(first)].ravel())[0, 1] > 0.97
     np.testing.assert_array_equal(speech.read(samples), speech.frames(samples))
     np.testing.assert_array_equal(speech.read(tmp_path / "a.wav"), first)
-    assert speech.read(Prepared(first)) is first
+    assert speech.read(PreparedFrames(first)) is first
     with pytest.raises(DataError, match=r"samples of shape \(4, 2\): expected one channel, numbers from -1 to 1"):
         speech.read(np.zeros((4, 2)))
 
@@ -164,7 +164,7 @@ def test_long_recordings_are_cut_where_they_are_quiet() -> None:
     assert 29 <= cuts[0] <= 41
     assert 69 <= cuts[1] <= 81
     assert len(reading.parts(samples, 500)) == 1
-    assert reading.parts(Prepared(np.zeros((0, 20), np.float16)), 500) == []
+    assert reading.parts(PreparedFrames(np.zeros((0, 20), np.float16)), 500) == []
     assert reading.units(frames[:2]) == ("0,0.01", "0.01,0.02")
 
 

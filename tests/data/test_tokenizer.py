@@ -340,6 +340,18 @@ def test_symbols_take_the_places_of_pieces(tmp_path: Path) -> None:
     assert not given.continues(train())
 
 
+def test_only_symbols_in_the_places_of_pieces_continue_a_tokenizer() -> None:
+    """Tags and the first merge of a BPE model have the score of symbols too, and mean something else."""
+    german, french = train(symbols=("<2de>",)), train(symbols=("<2fr>",))
+    assert not german.continues(french)
+    assert not french.continues(german)
+    first, second = (raw_model(user_defined_symbols=[word]) for word in ("abc", "xyz"))
+    assert not Tokenizer(first).continues(Tokenizer(second))
+    pair = train("bpe").source
+    merge = next(piece for piece in pair.pieces(range(pair.size)) if len(piece) == 2 and piece.isascii())
+    assert not Tokenizer(pair.model.replace(merge.encode(), b"qj")).continues(pair)
+
+
 def test_symbols_that_cannot_take_a_place(tmp_path: Path) -> None:
     tokenizer = train(symbols=("<2de>",)).source
     path = tmp_path / "old.model"

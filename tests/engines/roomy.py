@@ -13,11 +13,11 @@ from transduce.engines.torch_engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 CPU = torch.device("cpu")
@@ -47,9 +47,11 @@ def sentences(count: int, seed: int = 3, longest: int = 9) -> list[list[int]]:
     return [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
 
 
-def plainly(engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes] = ()) -> Any:
+def plainly(
+    engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, constraints: Sequence[DecodingConstraints] = ()
+) -> Any:
     plain = TorchEngine(engine.model, SYMBOLS, SYMBOLS, engine.device)
-    return plain.search(sources, search, wishes or [NOTHING] * len(sources), list(range(len(sources))))
+    return plain.search(sources, search, constraints or [UNCONSTRAINED] * len(sources), list(range(len(sources))))
 
 
 def assert_alike(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]]) -> None:
@@ -68,12 +70,14 @@ def visits(engine: TorchEngine) -> int:
 
 
 def in_room(
-    engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes] = ()
+    engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, constraints: Sequence[DecodingConstraints] = ()
 ) -> list[list[Hypothesis]]:
     """Found in a room, and nowhere else."""
     assert engine.rooms
     with torch.inference_mode():
-        found = engine.rooms.search(sources, search, wishes or [NOTHING] * len(sources), list(range(len(sources))))
+        found = engine.rooms.search(
+            sources, search, constraints or [UNCONSTRAINED] * len(sources), list(range(len(sources)))
+        )
     assert found is not None
     return found
 

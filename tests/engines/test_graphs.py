@@ -6,11 +6,11 @@ import pytest
 import torch
 from roomy import CPU
 
-from transduce.engines.graphs import Recorder
+from transduce.engines.graphs import CudaGraphCache
 
 
 def test_work_on_a_cpu_is_never_recorded() -> None:
-    recorder, done = Recorder(CPU), []
+    recorder, done = CudaGraphCache(CPU), []
     recorder.recording = True
     for number in range(3):
         recorder.run("work", lambda number=number: done.append(number))  # type: ignore[misc]
@@ -34,7 +34,7 @@ class Unrecordable:
 
 
 def test_what_cannot_be_recorded_is_done_as_written_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, done = Recorder(CPU), []
+    recorder, done = CudaGraphCache(CPU), []
     recorder.able = recorder.recording = True
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", Unrecordable(RuntimeError("a wait in it\nand more")))

@@ -10,14 +10,14 @@ import torch
 from roomy import CPU, CUDA, SHORT, SYMBOLS, V, assert_alike, engine_of, in_room, plainly, sentences, visits
 
 from transduce.engines.rooms import ALL, MOST_PLACES, MOST_ROOMS, SPARE, most_places
-from transduce.engines.slots import Slots
+from transduce.engines.slots import ContinuousBatcher
 from transduce.engines.torch_engine import TorchEngine, with_precision
 from transduce.model.positions import Learned
 from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import NOTHING, Wishes
 
 
 def test_a_seed_is_no_reason_for_another_room() -> None:
@@ -46,16 +46,16 @@ def test_another_room_leaves_the_weights_where_recorded_work_reads_them() -> Non
 
 def test_what_no_room_can_do_is_done_without() -> None:
     engine, sources = engine_of(), sentences(5)
-    including = [Wishes(include=(((5,),),))] * 5
+    including = [DecodingConstraints(include=(((5,),),))] * 5
     covering = Beam(4, coverage=0.1, limits=SHORT)
-    for search, wishes in ((covering, ()), (Beam(4, groups=2, limits=SHORT), ()), (Beam(4), including)):
-        found = engine.search(sources, search, wishes or [NOTHING] * 5, list(range(5)))
-        assert found == plainly(engine, sources, search, wishes)
+    for search, constraints in ((covering, ()), (Beam(4, groups=2, limits=SHORT), ()), (Beam(4), including)):
+        found = engine.search(sources, search, constraints or [UNCONSTRAINED] * 5, list(range(5)))
+        assert found == plainly(engine, sources, search, constraints)
     learned = engine_of(positions=Learned(20))
     wide = Greedy(Limits(longest=30, longest_extra=30))
-    assert wide.limits.lengths([1], [NOTHING]) == [30]
+    assert wide.limits.lengths([1], [UNCONSTRAINED]) == [30]
     assert learned.rooms
-    assert learned.rooms.search([[5]], wide, [NOTHING], [0]) is None  # positions are learned for 20 places
+    assert learned.rooms.search([[5]], wide, [UNCONSTRAINED], [0]) is None  # positions are learned for 20 places
     assert visits(engine) == visits(learned) == 0
 
 
@@ -63,7 +63,7 @@ def test_models_of_other_kinds_have_no_rooms() -> None:
     model = Model(d_model=16, decoder=RecurrentDecoder(1)).build(V, V, shared=True)
     engine = TorchEngine(model, SYMBOLS, SYMBOLS, CPU, graphs="on")
     assert engine.rooms is None
-    assert engine.search([[5, 6]], Greedy(SHORT), [NOTHING], [0])
+    assert engine.search([[5, 6]], Greedy(SHORT), [UNCONSTRAINED], [0])
 
 
 def test_no_more_rooms_are_kept_than_there_should_be() -> None:
@@ -113,8 +113,8 @@ def test_a_room_for_other_searches_or_shorter_sentences_will_not_do() -> None:
     for number, search in enumerate((Beam(2, limits=short), Beam(3, limits=short), Beam(2, limits=long)), start=1):
         assert_alike(in_room(engine, sentences(5), search), plainly(engine, sentences(5), search))
         assert len(engine.rooms.rooms) == number
-    for wishes in ([Wishes(prefix=(5,))] * 5, [Wishes(exclude=((5,),))] * 5):
-        in_room(engine, sentences(5), Beam(2, limits=short), wishes)
+    for constraints in ([DecodingConstraints(prefix=(5,))] * 5, [DecodingConstraints(exclude=((5,),))] * 5):
+        in_room(engine, sentences(5), Beam(2, limits=short), constraints)
     in_room(engine, [[7] * 30], Beam(2, limits=short))
     assert len(engine.rooms.rooms) == 6
 
@@ -125,15 +125,15 @@ def test_without_memory_for_a_room_the_search_is_done_without(monkeypatch: pytes
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(Slots, "of", full)
-    found = engine.search(sources, Greedy(SHORT), [NOTHING] * 5, [0] * 5)
+    monkeypatch.setattr(ContinuousBatcher, "of", full)
+    found = engine.search(sources, Greedy(SHORT), [UNCONSTRAINED] * 5, [0] * 5)
     assert_alike(found, plainly(engine, sources, Greedy(SHORT)))
 
 
 def test_what_no_room_can_do_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     engine, sources = engine_of(), sentences(3)
     for _ in range(2):
-        found = engine.search(sources, Beam(4, groups=2, limits=SHORT), [NOTHING] * 3, [0] * 3)
+        found = engine.search(sources, Beam(4, groups=2, limits=SHORT), [UNCONSTRAINED] * 3, [0] * 3)
         assert len(found) == 3
     told = "graphs: there are none for this search, or what is wished of it; searching as it is written\n"
     assert capsys.readouterr().err == told
@@ -147,7 +147,7 @@ def test_many_threads_get_their_own_answers() -> None:
 
     def work(number: int) -> None:
         for _ in range(3):
-            found[number] = engine.search(tasks[number], search, [NOTHING] * 4, [0] * 4)
+            found[number] = engine.search(tasks[number], search, [UNCONSTRAINED] * 4, [0] * 4)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:

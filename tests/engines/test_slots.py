@@ -11,22 +11,33 @@ import torch
 from roomy import CPU, CUDA, SEARCHES, SHORT, SYMBOLS, VARIED, V, assert_alike, engine_of, in_room, plainly, sentences
 
 from transduce.engines import slots as slots_module
-from transduce.engines.slots import UNFINISHED, Job, Report, Run, Shape, Slots, crowd, jobs_of, reached, rounded
+from transduce.engines.slots import (
+    UNFINISHED,
+    BatchRun,
+    ContinuousBatcher,
+    PendingFlags,
+    QueuedSentence,
+    Shape,
+    crowd,
+    jobs_of,
+    reached,
+    rounded,
+)
 from transduce.engines.torch_engine import TorchEngine
 from transduce.model import stepping
 from transduce.model.attention import Attention
-from transduce.model.contract import Room
+from transduce.model.contract import CacheShape
 from transduce.model.positions import Learned, Positions, Rotary, Sinusoidal
 from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search import fixed
+from transduce.search.constraints import UNCONSTRAINED, CancelToken, DecodingConstraints
 from transduce.search.ensemble import Ensemble
-from transduce.search.fixed import Plan
+from transduce.search.fixed import StaticSearchConfig
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import NOTHING, Stop, Wishes
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
@@ -34,9 +45,9 @@ from transduce.search.wishes import NOTHING, Stop, Wishes
 def test_rooms_find_what_is_found_without(search: Any, wished: bool) -> None:
     engine, sources = engine_of(), sentences(30)
     prefixes = [(), (5,), (1, 6, 7), tuple(range(20, 37))]  # 1 is never written unless it is asked for
-    wishes = [Wishes(prefix=prefixes[i % 4]) if wished else NOTHING for i in range(30)]
-    found = in_room(engine, sources, search, wishes)
-    assert_alike(found, plainly(engine, sources, search, wishes))
+    constraints = [DecodingConstraints(prefix=prefixes[i % 4]) if wished else UNCONSTRAINED for i in range(30)]
+    found = in_room(engine, sources, search, constraints)
+    assert_alike(found, plainly(engine, sources, search, constraints))
     (slots,) = engine.rooms.rooms.values()  # type: ignore[union-attr]
     assert slots.shape.room.sentences < 30
 
@@ -50,9 +61,9 @@ def test_phrases_to_exclude(search: Any) -> None:
     triples = tuple(tokens[1:4] for tokens in written if len(tokens) >= 4)
     every = tuple((token,) for token in range(V))
     kinds = [(), pairs[:3], triples, (*pairs[3:], pairs[0][:1]), every]
-    wishes = [Wishes(prefix=pairs[0][:1] if i % 3 else (), exclude=kinds[i % 5]) for i in range(30)]
-    found = in_room(engine, sources, search, wishes)
-    assert_alike(found, plainly(engine, sources, search, wishes))
+    constraints = [DecodingConstraints(prefix=pairs[0][:1] if i % 3 else (), exclude=kinds[i % 5]) for i in range(30)]
+    found = in_room(engine, sources, search, constraints)
+    assert_alike(found, plainly(engine, sources, search, constraints))
     assert [own[0].tokens for own in found] != written
 
 
@@ -64,8 +75,8 @@ def test_members_of_an_ensemble_have_their_places_in_one_room() -> None:
     for search in (Greedy(VARIED), Beam(3, n_best=2, limits=SHORT)):
         assert_alike(in_room(engine, sentences(20), search), plainly(engine, sentences(20), search))
     other = Model(d_model=16, decoder=RecurrentDecoder(1)).build(V, V, shared=True)
-    assert Ensemble([*models, other]).holding() is None
-    assert Ensemble([engine_of(positions=Learned(9)).model, models[0]]).reserve(Room(1, 1, 4, 10)) is None
+    assert Ensemble([*models, other]).static_cache_model() is None
+    assert Ensemble([engine_of(positions=Learned(9)).model, models[0]]).allocate_cache(CacheShape(1, 1, 4, 10)) is None
 
 
 def test_sentences_end_at_many_places_by_themselves_and_at_limits() -> None:
@@ -105,13 +116,13 @@ def test_a_few_at_a_time_come_in_and_are_read_while_the_host_is_ahead_as_of_a_gp
     engine, sources = engine_of(), sentences(30)
     in_room(engine, sources[:9], search)  # makes the room
     (slots,) = engine.rooms.rooms.values()  # type: ignore[union-attr]
-    shapes, read, taking, reading = [], [], slots.take_in, Run.read
+    shapes, read, taking, reading = [], [], slots.take_in, BatchRun.read
     slots.ahead = 1
     monkeypatch.setattr(slots, "take_in", lambda jobs, taken: shapes.append(len(jobs)) or taking(jobs, taken))
-    monkeypatch.setattr(Run, "read", lambda run: read.append(len(run.inside)) or reading(run))
+    monkeypatch.setattr(BatchRun, "read", lambda run: read.append(len(run.inside)) or reading(run))
     with torch.inference_mode():
         found = slots.run(
-            jobs_of(sources, slots.shape.plan, [NOTHING] * 30, slots.shape.plan.streams(search, range(30)))
+            jobs_of(sources, slots.shape.plan, [UNCONSTRAINED] * 30, slots.shape.plan.streams(search, range(30)))
         )
     assert_alike(found, plainly(engine, sources, search))
     assert max(shapes) == 2
@@ -122,8 +133,8 @@ def test_a_few_at_a_time_come_in_and_are_read_while_the_host_is_ahead_as_of_a_gp
 def test_sentences_at_their_limit_leave_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look waits for the device."""
     limits = Limits(longest=9, shortest=8)
-    engine, sources, looks, done = engine_of(), sentences(8, longest=5), [], Report.done
-    monkeypatch.setattr(Report, "done", lambda report: looks.append(report) or done(report))
+    engine, sources, looks, done = engine_of(), sentences(8, longest=5), [], PendingFlags.done
+    monkeypatch.setattr(PendingFlags, "done", lambda report: looks.append(report) or done(report))
     found = in_room(engine, sources, Greedy(limits))
     assert_alike(found, plainly(engine, sources, Greedy(limits)))
     assert {len(own[0].token_log_probs) for own in found} == {9}
@@ -137,7 +148,7 @@ def test_kernels_for_a_gpu_find_what_is_found_without(search: Any, monkeypatch: 
     expected = plainly(engine, sources, search)
     for user in ("norms", "transformer", "linear", "whole", "positions"):
         monkeypatch.setattr(f"transduce.model.{user}.kernels_for", lambda x: stepping.decoding_on_gpu)
-    monkeypatch.setattr(fixed, "kernels_for", lambda logits, plan: fixed.choice_on_gpu)
+    monkeypatch.setattr(fixed, "choice_kernels", lambda logits, plan: fixed.choice_on_gpu)
     assert_alike(in_room(engine, sources, search), expected)
 
 
@@ -145,23 +156,23 @@ def test_kernels_for_a_gpu_find_what_is_found_without(search: Any, monkeypatch: 
 def test_sentences_that_nobody_waits_for_leave_and_the_others_stay(
     search: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, sources, stop = engine_of(), sentences(30), Stop()
-    wishes = [Wishes(stop=stop) if i % 3 == 0 else NOTHING for i in range(30)]
-    expected, steps, advance = plainly(engine, sources, search), 0, Slots.advance
+    engine, sources, stop = engine_of(), sentences(30), CancelToken()
+    constraints = [DecodingConstraints(stop=stop) if i % 3 == 0 else UNCONSTRAINED for i in range(30)]
+    expected, steps, advance = plainly(engine, sources, search), 0, ContinuousBatcher.advance
 
-    def advanced(slots: Slots, written: int) -> None:
+    def advanced(slots: ContinuousBatcher, written: int) -> None:
         nonlocal steps
         steps += 1
         if steps == 2:  # some are inside by now, others wait
-            stop.ask()
+            stop.cancel()
         advance(slots, written)
 
-    monkeypatch.setattr(Slots, "advance", advanced)
-    found = in_room(engine, sources, search, wishes)
+    monkeypatch.setattr(ContinuousBatcher, "advance", advanced)
+    found = in_room(engine, sources, search, constraints)
     assert_alike([found[i] for i in range(30) if i % 3], [expected[i] for i in range(30) if i % 3])
     left = [own for i, own in enumerate(found) if i % 3 == 0 and not own[0].finished]
     assert len(left) > 5  # but for those that ended before
-    everyone = [Wishes(stop=stop)] * 30
+    everyone = [DecodingConstraints(stop=stop)] * 30
     steps = 2
     assert all(own == [UNFINISHED] for own in in_room(engine, sources, search, everyone))
     assert steps == 2
@@ -175,19 +186,19 @@ def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> No
     with torch.device("meta"):
         config = Model(16, 0.1, encoder=TransformerEncoder(**shared), decoder=TransformerDecoder(**shared))
         model = config.build(V, V, shared=True).eval()
-    wishes = [Wishes(prefix=(5,), exclude=((6, 7),))] * 3
-    plan = Plan.of(search, wishes, SYMBOLS, V)
-    holding = model.holding()
+    constraints = [DecodingConstraints(prefix=(5,), exclude=((6, 7),))] * 3
+    plan = StaticSearchConfig.of(search, constraints, SYMBOLS, V)
+    holding = model.static_cache_model()
     assert plan
     assert holding
-    jobs = jobs_of(sentences(3), plan, wishes, plan.streams(search, range(3)))
+    jobs = jobs_of(sentences(3), plan, constraints, plan.streams(search, range(3)))
     with torch.inference_mode():
-        slots = Slots.of(holding, SYMBOLS, Shape.of(jobs, plan, 1000), torch.device("meta"), compiled=False)
+        slots = ContinuousBatcher.of(holding, SYMBOLS, Shape.of(jobs, plan, 1000), torch.device("meta"), compiled=False)
         assert slots
         slots.take_in(jobs, [0, 1, 2])
         slots.advance(0)
     with pytest.raises(RuntimeError):
-        slots.stepper.board.place[0].item()
+        slots.stepper.board.position[0].item()
 
 
 @pytest.mark.slow
@@ -215,32 +226,37 @@ def test_sizes_are_few() -> None:
 
 
 def test_a_room_holds_as_many_sentences_as_fit() -> None:
-    plan = Plan.of(Beam(4, limits=Limits(longest=30)), [NOTHING], SYMBOLS, V)
+    plan = StaticSearchConfig.of(Beam(4, limits=Limits(longest=30)), [UNCONSTRAINED], SYMBOLS, V)
     assert plan
-    jobs = jobs_of(sentences(100), plan, [NOTHING] * 100, [[0] * 4] * 100)
+    jobs = jobs_of(sentences(100), plan, [UNCONSTRAINED] * 100, [[0] * 4] * 100)
     assert [len(job.source) for job in jobs] == sorted((len(job.source) for job in jobs), reverse=True)
-    assert Shape.of(jobs, plan, 4 * 32 * 1000).room == Room(128, 4, 16, 32)
-    assert Shape.of(jobs, plan, 4 * 32 * 70).room == Room(64, 4, 16, 32)
-    assert Shape.of(jobs, plan, 1).room == Room(1, 4, 16, 32)
+    assert Shape.of(jobs, plan, 4 * 32 * 1000).room == CacheShape(128, 4, 16, 32)
+    assert Shape.of(jobs, plan, 4 * 32 * 70).room == CacheShape(64, 4, 16, 32)
+    assert Shape.of(jobs, plan, 1).room == CacheShape(1, 4, 16, 32)
 
 
 def test_lists_too_long_for_a_room_share_one_whatever_their_size() -> None:
-    plan = Plan.of(Beam(4, limits=Limits(longest_ratio=0, longest_extra=30)), [], SYMBOLS, V)
+    plan = StaticSearchConfig.of(Beam(4, limits=Limits(longest_ratio=0, longest_extra=30)), [], SYMBOLS, V)
     assert plan
     shapes = set()
     for count in (300, 437, 901, 5000):
         sources = [[7] * 9] * count
-        shapes.add(Shape.of(jobs_of(sources, plan, [NOTHING] * count, [[0] * 4] * count), plan, 4 * 32 * 290))
-    assert [shape.room for shape in shapes] == [Room(256, 4, 16, 32)]
+        shapes.add(Shape.of(jobs_of(sources, plan, [UNCONSTRAINED] * count, [[0] * 4] * count), plan, 4 * 32 * 290))
+    assert [shape.room for shape in shapes] == [CacheShape(256, 4, 16, 32)]
 
 
 def test_who_waits_is_asked_only_where_somebody_may_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(Job, "wanted", property(lambda job: asked.append(job.number) or True))
+    monkeypatch.setattr(QueuedSentence, "wanted", property(lambda job: asked.append(job.number) or True))
     engine, sources = engine_of(), sentences(40)
     in_room(engine, sources, Greedy(SHORT))
     assert not asked
-    in_room(engine, sources, Greedy(SHORT), [Wishes(stop=Stop() if number == 7 else None) for number in range(40)])
+    in_room(
+        engine,
+        sources,
+        Greedy(SHORT),
+        [DecodingConstraints(stop=CancelToken() if number == 7 else None) for number in range(40)],
+    )
     assert set(asked) == set(range(40))
 
 
@@ -251,7 +267,7 @@ def test_graphs_find_what_is_found_without(search: Any, heads: int) -> None:
     engine = engine_of(CUDA, attention=Attention(heads))
     for seed in range(4):  # as it is written, then recorded, then replayed
         sources = sentences(30, seed)
-        wishes = [Wishes(prefix=(5, 6)) if i % 3 == 0 else NOTHING for i in range(30)]
-        assert_alike(in_room(engine, sources, search, wishes), plainly(engine, sources, search, wishes))
+        constraints = [DecodingConstraints(prefix=(5, 6)) if i % 3 == 0 else UNCONSTRAINED for i in range(30)]
+        assert_alike(in_room(engine, sources, search, constraints), plainly(engine, sources, search, constraints))
     assert engine.rooms
     assert any(slots.recorder.graphs for slots in engine.rooms.rooms.values())

@@ -19,8 +19,8 @@ from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.scores import Additive, Cosine, Relu
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 SOURCES = [(5, 6, 7), (8,), (), (9, 9, 9, 9, 9, 9)]
@@ -39,20 +39,20 @@ SEARCHES = [Greedy(), Beam(size=3, n_best=2), Sample(samples=2), Beam(size=4, n_
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_sentence_is_searched_alike_alone_and_in_a_batch(engine: TorchEngine, search: object) -> None:
-    wishes = [NOTHING, Wishes((4, 5)), NOTHING, Wishes((6,))]
+    constraints = [UNCONSTRAINED, DecodingConstraints((4, 5)), UNCONSTRAINED, DecodingConstraints((6,))]
     keys = [11, 12, 13, 14]
-    together = engine.search(SOURCES, search, wishes, keys)
+    together = engine.search(SOURCES, search, constraints, keys)
     for i, source in enumerate(SOURCES):
-        (alone,) = engine.search([source], search, [wishes[i]], [keys[i]])
+        (alone,) = engine.search([source], search, [constraints[i]], [keys[i]])
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
-        assert alone[0].tokens[: len(wishes[i].prefix)] == wishes[i].prefix
+        assert alone[0].tokens[: len(constraints[i].prefix)] == constraints[i].prefix
         assert alone[0].log_prob == pytest.approx(together[i][0].log_prob, abs=1e-4)
 
 
 def test_out_of_memory_says_what_to_lower(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.model, "encode", lambda *_, **__: torch.empty(1 << 60))
     with pytest.raises(RunError) as caught:
-        engine.search(SOURCES, Beam(size=4096), [NOTHING] * 4, [0] * 4)
+        engine.search(SOURCES, Beam(size=4096), [UNCONSTRAINED] * 4, [0] * 4)
     assert str(caught.value) == (
         "out of memory with 4 texts at once, the longest of 6 tokens, 4,096 hypotheses for each: lower the"
         " beam or the number of samples, or give the translator fewer batch_tokens, or shorter texts"
@@ -77,7 +77,7 @@ def test_so_it_does_where_pairs_are_scored(
 def test_a_real_decoder_is_covered_by_its_last_layer(engine: TorchEngine) -> None:
     covering = Beam(size=3, coverage=0.5)
     for source in SOURCES:
-        ((found,),) = engine.search([source], covering, [NOTHING], [0])
+        ((found,),) = engine.search([source], covering, [UNCONSTRAINED], [0])
         row, written = torch.tensor([[*source, SYMBOLS.eos]]), [SYMBOLS.bos, *found.tokens]
         trace: dict[str, torch.Tensor] = {}
         with evaluating(engine.model), torch.no_grad():
@@ -91,7 +91,7 @@ def test_a_real_decoder_is_covered_by_its_last_layer(engine: TorchEngine) -> Non
 
 
 def test_the_score_of_what_was_found_is_what_the_search_said(engine: TorchEngine) -> None:
-    found = [hypotheses[0] for hypotheses in engine.search(SOURCES, Greedy(), [NOTHING] * 4, [0] * 4)]
+    found = [hypotheses[0] for hypotheses in engine.search(SOURCES, Greedy(), [UNCONSTRAINED] * 4, [0] * 4)]
     scores = engine.score(SOURCES, [hypothesis.tokens for hypothesis in found])
     for hypothesis, log_probs in zip(found, scores, strict=True):
         assert len(log_probs) == len(hypothesis.tokens) + 1
@@ -177,7 +177,7 @@ def test_weights_of_16_bits_find_much_the_same(encoder: Any, decoder: Any, graph
         assert one != other
         assert one == pytest.approx(other, abs=0.15)
     for search in (Greedy(), Beam(2)):
-        found = rounded.search(SOURCES, search, [NOTHING] * 4, [0] * 4)
+        found = rounded.search(SOURCES, search, [UNCONSTRAINED] * 4, [0] * 4)
         scored = rounded.score(SOURCES, [own[0].tokens for own in found])
         for (best,), log_probs in zip(found, scored, strict=True):
             written = len(best.token_log_probs)
@@ -198,13 +198,13 @@ def test_what_rooms_cannot_do_is_done_in_batches_of_usual_size(monkeypatch: pyte
     engine = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu"), "on")
     search = Beam(4, groups=2)
     expected = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu")).search(
-        SOURCES, search, [NOTHING] * 4, [1, 2, 3, 4]
+        SOURCES, search, [UNCONSTRAINED] * 4, [1, 2, 3, 4]
     )
     monkeypatch.setattr("transduce.engines.torch_engine.PLAIN_TOKENS", 7)
     batches: list[int] = []
     plain = engine._search
     monkeypatch.setattr(engine, "_search", lambda *given: batches.append(len(given[0])) or plain(*given))  # type: ignore[func-returns-value]
-    found = engine.search(SOURCES, search, [NOTHING] * 4, [1, 2, 3, 4])
+    found = engine.search(SOURCES, search, [UNCONSTRAINED] * 4, [1, 2, 3, 4])
     assert batches == [1, 1, 2]
     assert [[h.tokens for h in own] for own in found] == [[h.tokens for h in own] for own in expected]
     assert engine.search_tokens > 0

@@ -17,7 +17,7 @@ import ctranslate2
 import sentencepiece
 
 import transduce
-from transduce.data.numbering import Table
+from transduce.data.numbering import VocabularyMap
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.errors import RunError, UserError
 from transduce.model.attention import Attention
@@ -138,7 +138,7 @@ def test_every_reason_is_told(tmp_path: Path, run: Run) -> None:
 def test_symbols_must_have_one_name(tmp_path: Path) -> None:
     plain = random_runs.tokenizers(shared=False)
     names = plain.target.pieces(range(plain.target.size))
-    renamed = Table(tuple("<end>" if name == "</s>" else name for name in names), plain.target.symbols)
+    renamed = VocabularyMap(tuple("<end>" if name == "</s>" else name for name in names), plain.target.symbols)
     mixed = Tokenizers(plain.source, Tokenizer(plain.target.model, table=renamed))
     run = random_runs.run(tmp_path / "run", random_runs.transformer(tie="target"), mixed)
     with pytest.raises(RunError, match="end and unknown have other names in the source's vocabulary"):

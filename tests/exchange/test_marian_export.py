@@ -17,7 +17,7 @@ import marian_models as marian
 import random_runs
 
 import transduce
-from transduce.data.numbering import Table
+from transduce.data.numbering import VocabularyMap
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.errors import ConfigError, RunError
@@ -173,7 +173,7 @@ def test_every_reason_is_told(model: Model, reasons: list[str], tmp_path: Path, 
 
 def test_special_symbols_must_agree(tmp_path: Path) -> None:
     plain = random_runs.tokenizers(shared=False)
-    table = Table(tuple(plain.target.pieces(range(plain.target.size)))[::-1], Symbols(99, 97, 96, 98))
+    table = VocabularyMap(tuple(plain.target.pieces(range(plain.target.size)))[::-1], Symbols(99, 97, 96, 98))
     mixed = Tokenizers(plain.source, Tokenizer(plain.target.model, table=table))
     run = random_runs.run(tmp_path / "run", random_runs.transformer(tie="target"), mixed)
     with pytest.raises(RunError, match="padding, end and unknown have other numbers in the source's vocabulary"):

@@ -8,8 +8,8 @@ import pytest
 
 from transduce.inspection.alternatives import WORST, alternatives
 from transduce.model.parallel import ParallelDecoder
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.settings import Greedy
-from transduce.search.wishes import Wishes
 from transduce.translator import Translator
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_each_is_the_model_s_own_search_from_its_token_on(toy: Toy) -> None:
     tokens = (source.tag("de"), *source.encode([TEXT])[0])
     for one in alternatives(toy.translator, TEXT, "", to="de"):
         begun = target.encode([one.text])[0][:1]
-        (found,) = toy.translator.find([tokens], toy.translator.search, [Wishes(prefix=tuple(begun))])
+        (found,) = toy.translator.find([tokens], toy.translator.search, [DecodingConstraints(prefix=tuple(begun))])
         if target.decode(found[0].tokens) == one.text:
             assert found[0].log_prob == pytest.approx(one.log_prob, abs=1e-4)
 

@@ -22,7 +22,7 @@ from transduce.data.reader import FileReader, Reading
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import ConfigError, DataError
 from transduce.inspection.heads import heads_of
-from transduce.inspection.inspecting import Looking, inspect
+from transduce.inspection.inspecting import InspectOptions, inspect
 from transduce.inspection.record import Inspection, Map
 from transduce.model.attention import Attention
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
@@ -210,7 +210,7 @@ def test_what_if_it_had_said_this_instead(seen: Inspection, toy: Toy) -> None:
         assert branch.log_prob == pytest.approx(
             next(one.log_prob for one in seen.steps[branch.step].candidates if one.token == branch.token)
         )
-    assert inspect(toy.translator, TEXT, to="de", looking=Looking(branches=0)).branches == ()
+    assert inspect(toy.translator, TEXT, to="de", looking=InspectOptions(branches=0)).branches == ()
 
 
 def test_a_given_translation_is_read_and_not_searched(toy: Toy) -> None:
@@ -400,9 +400,9 @@ def test_what_cannot_be_looked_at_is_refused(toy: Toy, monkeypatch: pytest.Monke
     with pytest.raises(DataError, match=r"prefix: expected tokens from 0 to \d+, got \[99999\]"):
         inspect(toy.translator, "seven", prefix=[99999])
     with pytest.raises(ConfigError, match="top: expected at least 1 candidate a step, got 0"):
-        Looking(top=0)
+        InspectOptions(top=0)
     with pytest.raises(ConfigError, match="branches: expected a number of questions, or 0 for none, got -1"):
-        replace(Looking(), branches=-1)
+        replace(InspectOptions(), branches=-1)
     monkeypatch.setattr("transduce.inspection.inspecting.MOST_LINES", 100)
     with pytest.raises(DataError, match="attention weights; give it a shorter sentence"):
         inspect(toy.translator, TEXT)

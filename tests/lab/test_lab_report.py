@@ -16,18 +16,18 @@ import transduce
 from transduce.lab.catalogue import EXPERIMENTS, NAMES, find
 from transduce.lab.complexity import findings
 from transduce.lab.index import index
-from transduce.lab.report import READING, Finding, Report, Table, listed, show, shown, write
+from transduce.lab.report import READING, Claim, LabReport, LabTable, listed, show, shown, write
 from transduce.lab.times import Clock, Took, read_times, record
 
 
-def report() -> Report:
-    table = Table("tried", "Numbers", ("name", "value", "none"), (("a|b", 0.123456, None), ("c", 12345, "x")))
-    found = Finding("It grew.", held=True), Finding("It fell.", held=False), Finding("It is blue.")
+def report() -> LabReport:
+    table = LabTable("tried", "Numbers", ("name", "value", "none"), (("a|b", 0.123456, None), ("c", 12345, "x")))
+    found = Claim("It grew.", held=True), Claim("It fell.", held=False), Claim("It is blue.")
 
     def draw(figure: object) -> None:
         figure.subplots().plot([1, 2], [3, 4])  # type: ignore[attr-defined]
 
-    return Report("length", "A title", "A question?", "On a table.", (table,), found, draw)
+    return LabReport("length", "A title", "A question?", "On a table.", (table,), found, draw)
 
 
 def test_a_report_is_written_in_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

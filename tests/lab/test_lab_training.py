@@ -11,15 +11,15 @@ import pytest
 
 import transduce
 from transduce.comparison.compare import Compared
-from transduce.comparison.plan import Plan
+from transduce.comparison.plan import ComparisonPlan
 from transduce.comparison.results import Figure, Results, Row
 from transduce.errors import ConfigError, RunError
 from transduce.lab import table3
 from transduce.lab.exposure import by_part, hits
-from transduce.lab.learning import TRANSFORMER, Learning
+from transduce.lab.learning import TRANSFORMER, TrainingExperiment
 from transduce.lab.norms import company, worked_example
 from transduce.lab.positions import letters_right, products, shift_error
-from transduce.lab.report import Report, write
+from transduce.lab.report import LabReport, write
 from transduce.lab.tasks import copying, number_words, strings
 from transduce.lab.teacher_forcing import one_by_one, together
 from transduce.model.norms import BatchNorm, LayerNorm
@@ -37,7 +37,7 @@ def strings_to_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copying(150, range(4, 9), 24, 1).prepare(tmp_path_factory.mktemp("strings"))
 
 
-def checked(report: Report, folder: Path, name: str) -> None:
+def checked(report: LabReport, folder: Path, name: str) -> None:
     """All of it can be written, and every cell of a number is one."""
     assert report.name == name
     write(report, folder)
@@ -50,7 +50,7 @@ def checked(report: Report, folder: Path, name: str) -> None:
     assert (folder / f"{name}.png").stat().st_size < 100_000
 
 
-def told(corpus: Path, kind: Callable[..., Learning], **more: object) -> Learning:
+def told(corpus: Path, kind: Callable[..., TrainingExperiment], **more: object) -> TrainingExperiment:
     return kind(corpus=str(corpus), overrides=TINY, device="cpu", **{"steps": 2, **more})
 
 
@@ -144,7 +144,7 @@ def test_decoding(strings_to_copy: Path, tmp_path: Path) -> None:
     checked(result.report(), tmp_path, "decoding")
 
 
-def results(plan: Plan, loss: dict[str, float]) -> Results:
+def results(plan: ComparisonPlan, loss: dict[str, float]) -> Results:
     rows = []
     for name in plan.variants:
         values = {"validation_loss": loss.get(name, 1.0), "chrf": 50.0, "bleu": 20.0, "parameters": 1000.0}
@@ -189,7 +189,7 @@ def test_table3_through_compare(strings_to_copy: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_made_is_found_again(tmp_path: Path) -> None:
-    settings = Learning(steps=2, overrides=TINY, device="cpu", work=str(tmp_path))
+    settings = TrainingExperiment(steps=2, overrides=TINY, device="cpu", work=str(tmp_path))
     for _ in range(2):
         with settings.bench(number_words(150, 20, 1)) as bench:
             run = bench.train("one model", *TRANSFORMER)
@@ -200,7 +200,7 @@ def test_a_run_that_was_made_is_found_again(tmp_path: Path) -> None:
 def test_a_signal_ends_the_experiment_and_not_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = Outcome(tmp_path, 1, "SIGINT", {})
     monkeypatch.setattr("transduce.lab.learning.train", lambda config, folder: stopped)
-    settings = Learning(steps=2, overrides=TINY, device="cpu", work=str(tmp_path))
+    settings = TrainingExperiment(steps=2, overrides=TINY, device="cpu", work=str(tmp_path))
     with (
         settings.bench(number_words(150, 20, 1)) as bench,
         pytest.raises(RunError, match="lab: SIGINT while training one; with work=FOLDER what is trained is kept"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.model.attention import Attention, Sight, Trace, attend
+from transduce.model.attention import Attention, AttentionMask, Trace, attend
 
 B, H, K = 2, 3, 8
 
@@ -110,7 +110,7 @@ def test_multi_head_attention_is_that_of_torch(heads: int) -> None:
     mask = torch.arange(7) < torch.tensor([7, 2, 4])[:, None]  # (B, S)
     expected, weights_expected = theirs(x, memory, memory, key_padding_mask=~mask, average_attn_weights=False)
     trace = Trace()
-    found = ours(x, *ours.remember(memory), Sight(mask[:, None, None], trace=trace, name="any"))
+    found = ours(x, *ours.project_kv(memory), AttentionMask(mask[:, None, None], trace=trace, name="any"))
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(trace["any"], weights_expected, atol=1e-6, rtol=1e-5)
 
@@ -120,24 +120,24 @@ def test_joined_weights_are_the_same_weights() -> None:
     torch.manual_seed(3)
     attention = Attention(4, key_heads=2, key_width=3).build(16).eval()
     x = torch.randn(2, 5, 16)
-    apart = attention.reflect(x)
+    apart = attention.project_qkv(x)
     names = dict(attention.named_parameters())
     attention.join()
     assert dict(attention.named_parameters()).keys() == names.keys()
     assert all(one is names[name] for name, one in attention.named_parameters())
-    for one, other in zip(attention.reflect(x), apart, strict=True):
+    for one, other in zip(attention.project_qkv(x), apart, strict=True):
         torch.testing.assert_close(one, other)
     with torch.no_grad():
         attention.value.weight.mul_(2)
         attention.query.bias.add_(1)
         attention.key.weight.copy_(torch.randn_like(attention.key.weight))
-    joined = attention.reflect(x)
+    joined = attention.project_qkv(x)
     for one, other in zip(joined, apart, strict=True):
         assert not torch.allclose(one, other)
     attention.joined = None
-    for one, other in zip(joined, attention.reflect(x), strict=True):
+    for one, other in zip(joined, attention.project_qkv(x), strict=True):
         torch.testing.assert_close(one, other)
     attention.join()
     attention.double()
     assert attention.joined is None
-    assert attention.reflect(x.double())[0].dtype == torch.float64
+    assert attention.project_qkv(x.double())[0].dtype == torch.float64

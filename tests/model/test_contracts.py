@@ -24,7 +24,15 @@ from transduce.model.contract import rows
 from transduce.model.convolutional import AddedPositions, ConvolutionalDecoder, ConvolutionalEncoder
 from transduce.model.norms import BatchNorm, BatchNormOverTokens
 from transduce.model.positions import Learned, RelativeBias, Rotary, Sinusoidal
-from transduce.model.recurrent import Bahdanau, Cell, FixedVector, Look, RecurrentDecoder, RecurrentEncoder, Summary
+from transduce.model.recurrent import (
+    Bahdanau,
+    Cell,
+    FixedVector,
+    RecurrentAttention,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    Summary,
+)
 from transduce.model.scores import Score, Softmax, Weights
 from transduce.model.seq2seq import Decoder, Encoder, Model, Seq2Seq, Tying
 from transduce.model.sublayers import PreNorm
@@ -38,7 +46,7 @@ from transduce.search.settings import Beam, Greedy
 from transduce.training.optimizer import Adam, update
 
 # Every kind of encoder with every kind of decoder, whatever they are made of; what a decoder has no place for is left.
-CELLS, LOOKS = get_args(Cell), [*choices(Look), FixedVector(every_step=True)]
+CELLS, LOOKS = get_args(Cell), [*choices(RecurrentAttention), FixedVector(every_step=True)]
 MIXTURE: dict[str, list[Any]] = {
     "encoder": [
         TransformerEncoder(2, Attention(2), 24),

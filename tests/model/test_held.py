@@ -14,21 +14,21 @@ from made import PARTS, SYMBOLS, V, close, covering, randomised, transformer
 from torch import Tensor
 
 from transduce.data.batch import pad_sources
-from transduce.model.attention import attend, hidden
-from transduce.model.contract import Held, Room
+from transduce.model.attention import additive_mask, attend
+from transduce.model.contract import CacheShape, StaticDecoderState
 from transduce.model.positions import Learned
 from transduce.model.recurrent import RecurrentDecoder
-from transduce.model.remembered import paths_seen
+from transduce.model.remembered import ancestor_mask
 from transduce.model.seq2seq import Model
 
-ROOM = Room(sentences=3, paths=2, source=8, length=6)
+ROOM = CacheShape(sentences=3, paths=2, source=8, length=6)
 PICKS = list(covering(PARTS, 2))
 
 
-def fill(model: Any, held: Held, slots: list[int], sources: list[list[int]]) -> None:
+def prefill(model: Any, held: StaticDecoderState, slots: list[int], sources: list[list[int]]) -> None:
     tokens, mask = pad_sources(sources, SYMBOLS)
-    device = held.place.device
-    model.fill(held, torch.tensor(slots, device=device), model.encode(tokens.to(device), mask.to(device)))
+    device = held.position.device
+    model.prefill(held, torch.tensor(slots, device=device), model.encode(tokens.to(device), mask.to(device)))
 
 
 class Oracle:
@@ -50,7 +50,7 @@ class Oracle:
 @torch.no_grad()
 def test_paths_in_set_aside_memory_see_their_own_past(pick: dict[str, int]) -> None:
     model = randomised(transformer(pick))
-    held = model.reserve(ROOM)
+    held = model.allocate_cache(ROOM)
     assert held is not None
     oracle, chooser = Oracle(model), torch.Generator().manual_seed(sum(pick.values()))
     place, ancestors = torch.zeros(3, dtype=torch.int64), torch.zeros(3, 2, 6, dtype=torch.int64)
@@ -59,14 +59,14 @@ def test_paths_in_set_aside_memory_see_their_own_past(pick: dict[str, int]) -> N
     for step in range(5):
         come = arrivals.get(step, {})
         if come:
-            fill(model, held, list(come), list(come.values()))
+            prefill(model, held, list(come), list(come.values()))
         for slot, source in come.items():
             oracle.sources[slot], oracle.paths[slot] = source, [[], []]
             place[slot], ancestors[slot] = 0, torch.arange(2)[:, None]
         newest = torch.randint(4, V, (3, 2), generator=chooser)
-        state = replace(held, place=place.clone(), ancestors=ancestors.clone(), length=5 if step < 4 else 6)
+        state = replace(held, position=place.clone(), ancestors=ancestors.clone(), length=5 if step < 4 else 6)
         logits, after = model.advance(newest, state)
-        assert torch.equal(after.place, place + 1)
+        assert torch.equal(after.position, place + 1)
         parents = torch.randint(0, 2, (3, 2), generator=chooser)
         for slot, paths in oracle.paths.items():
             for path in range(2):
@@ -80,12 +80,12 @@ def test_paths_in_set_aside_memory_see_their_own_past(pick: dict[str, int]) -> N
 
 def test_what_a_path_sees() -> None:
     place, ancestors = torch.tensor([2]), torch.tensor([[[1, 1, 0, 0], [0, 1, 1, 1]]])
-    held = Held(None, None, 3, place, ancestors)  # one place further is not looked at
-    seen = paths_seen(held)[0, 0].view(2, 3, 2)
+    held = StaticDecoderState(None, None, 3, place, ancestors)  # one place further is not looked at
+    seen = ancestor_mask(held)[0, 0].view(2, 3, 2)
     assert seen[0].tolist() == [[False, True], [False, True], [True, False]]
     assert seen[1].tolist() == [[True, False], [False, True], [False, True]]
-    greedy = Held(None, None, 4, torch.tensor([0, 2]), torch.zeros(2, 1, 4))
-    assert paths_seen(greedy)[:, 0, 0].tolist() == [[True, False, False, False], [True, True, True, False]]
+    greedy = StaticDecoderState(None, None, 4, torch.tensor([0, 2]), torch.zeros(2, 1, 4))
+    assert ancestor_mask(greedy)[:, 0, 0].tolist() == [[True, False, False, False], [True, True, True, False]]
 
 
 def test_learned_positions_end_where_they_were_learned() -> None:
@@ -93,23 +93,23 @@ def test_learned_positions_end_where_they_were_learned() -> None:
         "positions": next(i for i, p in enumerate(PARTS["positions"]) if p == Learned(40))
     }
     model = randomised(transformer(pick))
-    assert model.reserve(replace(ROOM, length=40)) is not None
-    assert model.reserve(replace(ROOM, length=41)) is None
+    assert model.allocate_cache(replace(ROOM, length=40)) is not None
+    assert model.allocate_cache(replace(ROOM, length=41)) is None
 
 
 def test_other_positions_go_as_far_as_asked() -> None:
     for number, positions in enumerate(PARTS["positions"]):
         if positions != Learned(40):
             model = randomised(transformer(dict.fromkeys(PARTS, 0) | {"positions": number}))
-            held = model.reserve(replace(ROOM, length=1100))  # tables begin with 1024 places
-            fill(model, held, [0, 1, 2], [[5], [6], [7]])
-            state = replace(held, place=torch.tensor([1099] * 3), ancestors=held.ancestors)
+            held = model.allocate_cache(replace(ROOM, length=1100))  # tables begin with 1024 places
+            prefill(model, held, [0, 1, 2], [[5], [6], [7]])
+            state = replace(held, position=torch.tensor([1099] * 3), ancestors=held.ancestors)
             with torch.no_grad():
                 assert model.advance(torch.tensor([[5, 5]] * 3), state)[0].isfinite().all()
 
 
 def test_decoders_without_keys_hold_nothing() -> None:
-    assert Model(d_model=16, decoder=RecurrentDecoder(2)).build(V, V, shared=True).holding() is None
+    assert Model(d_model=16, decoder=RecurrentDecoder(2)).build(V, V, shared=True).static_cache_model() is None
 
 
 def test_a_mask_to_add_hides_as_a_mask_does() -> None:
@@ -117,7 +117,9 @@ def test_a_mask_to_add_hides_as_a_mask_does() -> None:
     query, key, value = torch.randn(3, 2, 2, 5, 8).unbind(0)
     mask = torch.rand(2, 1, 5, 5) > 0.4
     mask[..., 0] = True
-    torch.testing.assert_close(attend(query, key, value, hidden(mask, query.dtype)), attend(query, key, value, mask))
+    torch.testing.assert_close(
+        attend(query, key, value, additive_mask(mask, query.dtype)), attend(query, key, value, mask)
+    )
 
 
 def test_gradients_are_there_after_memory_was_set_aside() -> None:
@@ -132,7 +134,7 @@ def test_gradients_are_there_after_memory_was_set_aside() -> None:
         return {name: parameter.grad for name, parameter in model.named_parameters()}
 
     expected = gradients()
-    assert model.reserve(ROOM) is not None
+    assert model.allocate_cache(ROOM) is not None
     assert not model.training
     found = gradients()
     assert [name for name, gradient in found.items() if gradient is None] == []

@@ -14,13 +14,13 @@ from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm, LayerNorm, Norm
-from transduce.model.packing import Lying, Packed
+from transduce.model.packing import PackedLayout, VarlenLayout
 from transduce.model.positions import Alibi, Learned, Positions, RelativeBias, Rotary, Sinusoidal
 from transduce.model.scores import Additive, Cosine, Relu, ScaledDot, Score
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.model.wiring import Mixed, Top, Wiring
-from transduce.objectives.base import Step
+from transduce.objectives.base import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
@@ -41,7 +41,7 @@ def build(norm: Norm, positions: Positions, wiring: Wiring, attention: Attention
 
 
 def numbers(model: Seq2Seq, batch: Batch) -> list[Tensor]:
-    loss = Step(model, CrossEntropy(0.1).build())(batch, 0)
+    loss = ObjectiveStep(model, CrossEntropy(0.1).build())(batch, 0)
     loss.total.backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return [loss.total.detach(), loss.count.double(), loss.metrics["nll"], *gradients, *model.buffers()]
@@ -67,7 +67,7 @@ def row_by_row(
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were a GPU."""
     monkeypatch.setattr("transduce.model.packing.attention_on_gpu", SimpleNamespace(attend_rows=row_by_row))
-    monkeypatch.setattr("transduce.model.whole.on_gpu", lambda x: True)
+    monkeypatch.setattr("transduce.model.whole.has_varlen_kernel", lambda x: True)
 
 
 @pytest.mark.parametrize("positions", [Sinusoidal(), Rotary(), Alibi()], ids=["sinusoidal", "rotary", "alibi"])
@@ -92,12 +92,12 @@ def test_heads_side_by_side_are_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     expected = numbers(models[0], batch)
     made = []
 
-    def beside(real: Tensor, count: int, longest: int, beside: bool) -> Lying:
+    def beside(real: Tensor, count: int, longest: int, beside: bool) -> VarlenLayout:
         assert not beside  # it is for compiled code
-        made.append(Lying(real, count, longest, beside=True))
+        made.append(VarlenLayout(real, count, longest, beside=True))
         return made[-1]
 
-    monkeypatch.setattr("transduce.model.whole.Lying", beside)
+    monkeypatch.setattr("transduce.model.whole.VarlenLayout", beside)
     found = numbers(models[1], replace(batch, room=(30, 40)))
     assert len(made) == 2
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
@@ -157,7 +157,7 @@ def test_a_batch_of_nothing_gives_nothing() -> None:
 
 def test_what_is_collected_is_spread_to_where_it_was() -> None:
     mask = torch.tensor([[True, True, False], [False, False, False], [True, False, False]])
-    layout = Packed(mask, room=5)
+    layout = PackedLayout(mask, room=5)
     x = torch.arange(9.0).view(3, 3)
     assert layout.collect(x)[0, :3].tolist() == [0, 1, 6]
     assert layout.real(mask).tolist() == [[True, True, True, False, False]]
@@ -166,7 +166,7 @@ def test_what_is_collected_is_spread_to_where_it_was() -> None:
 
 def test_gradients_come_from_real_tokens_only() -> None:
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    layout = Packed(mask, room=4)
+    layout = PackedLayout(mask, room=4)
     x = torch.randn(2, 3, 5, requires_grad=True)
     layout.collect(x)[:, :3].sum().backward()
     assert x.grad is not None

@@ -25,14 +25,14 @@ from transduce.model.recurrent import (
     Bahdanau,
     Cell,
     FixedVector,
-    Look,
     Luong,
+    RecurrentAttention,
     RecurrentDecoder,
     RecurrentEncoder,
     RecurrentStack,
     Summary,
+    reversal,
     summarise,
-    turned,
 )
 from transduce.model.scores import Additive, Bilinear, Dot, Score
 from transduce.model.seq2seq import Model
@@ -85,7 +85,7 @@ def test_the_encoder_is_torchs_over_packed_sequences(cell: Cell, layers: int, di
 
 def test_rows_are_turned_within_their_lengths() -> None:
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]).bool()
-    assert turned(mask).tolist() == [[2, 1, 0, 3], [0, 1, 2, 3], [3, 2, 1, 0], [0, 1, 2, 3]]
+    assert reversal(mask).tolist() == [[2, 1, 0, 3], [0, 1, 2, 3], [3, 2, 1, 0], [0, 1, 2, 3]]
 
 
 @torch.no_grad()
@@ -102,7 +102,7 @@ def test_every_place_sees_what_its_directions_let_it() -> None:
 # ---- the decoder -----------------------------------------------------------------------------------------------------
 
 
-def decoder(look: Look, cell: Cell = "gru", layers: int = 2, summary: Summary = "ends") -> RecurrentStack:
+def decoder(look: RecurrentAttention, cell: Cell = "gru", layers: int = 2, summary: Summary = "ends") -> RecurrentStack:
     torch.manual_seed(1)
     return RecurrentDecoder(layers, cell, look, summary).build(D, 0.0, 1).double()
 
@@ -253,7 +253,7 @@ def test_both_ends_hold_a_two_way_encoders_last_states() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("look", [Luong(), Bahdanau(), FixedVector()], ids=lambda look: type(look).__name__)
-def test_one_word_alone_in_its_batch(look: Look) -> None:
+def test_one_word_alone_in_its_batch(look: RecurrentAttention) -> None:
     model = Model(16, 0.0, encoder=RecurrentEncoder(), decoder=RecurrentDecoder(attention=look)).build(9, 9, True)
     one = torch.tensor([[3]])
     logits, state = model.eval().advance(one, model.start(model.encode(one, torch.ones(1, 1).bool())))
@@ -266,7 +266,7 @@ def test_one_word_alone_in_its_batch(look: Look) -> None:
     "look", [Luong(), Bahdanau(), FixedVector(every_step=True)], ids=lambda look: type(look).__name__
 )
 @pytest.mark.parametrize("cell", CELLS)
-def test_cells_keep_their_precision_where_the_rest_is_bf16(cell: Cell, look: Look) -> None:
+def test_cells_keep_their_precision_where_the_rest_is_bf16(cell: Cell, look: RecurrentAttention) -> None:
     model = Model(
         16, 0.0, encoder=RecurrentEncoder(cell=cell), decoder=RecurrentDecoder(cell=cell, attention=look)
     ).build(9, 9, True)
@@ -275,7 +275,7 @@ def test_cells_keep_their_precision_where_the_rest_is_bf16(cell: Cell, look: Loo
         memory = model.encode(tokens, torch.ones_like(tokens).bool())
         logits, state = model.advance(tokens, model.start(memory))
         again, _ = model.advance(tokens[:, :1], state)
-    assert {tensor.dtype for tensor in (*memory.layers, *state.grown)} == {torch.float32}
+    assert {tensor.dtype for tensor in (*memory.layers, *state.cache)} == {torch.float32}
     assert logits.dtype == torch.bfloat16
     (logits.float().sum() + again.float().sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

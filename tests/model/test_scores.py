@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.model.attention import Attention, Sight, Trace, attend
+from transduce.model.attention import Attention, AttentionMask, Trace, attend
 from transduce.model.scores import Additive, Bilinear, Cosine, Dot, Relu, ScaledDot, Score, Softmax, Weights
 
 B, H, T, S, K = 2, 3, 4, 5, 6
@@ -115,8 +115,8 @@ def test_grouped_heads_are_heads_whose_keys_and_values_are_copies() -> None:
             shared = getattr(getattr(grouped, name), part).data.unflatten(0, (2, 4))  # (G, K, ...)
             getattr(getattr(full, name), part).data.copy_(shared.repeat_interleave(2, dim=0).flatten(0, 1))
     x = torch.randn(2, 5, 16)
-    assert grouped.remember(x)[0].shape == (2, 2, 5, 4)  # half the memory
-    torch.testing.assert_close(grouped(x, *grouped.remember(x)), full(x, *full.remember(x)))
+    assert grouped.project_kv(x)[0].shape == (2, 2, 5, 4)  # half the memory
+    torch.testing.assert_close(grouped(x, *grouped.project_kv(x)), full(x, *full.project_kv(x)))
 
 
 def test_query_key_norm_makes_scores_deaf_to_the_size_of_what_is_compared() -> None:
@@ -126,6 +126,6 @@ def test_query_key_norm_makes_scores_deaf_to_the_size_of_what_is_compared() -> N
         nn.init.zeros_(linear.bias)
     x = torch.randn(1, 4, 8)
     trace, louder = Trace(), Trace()
-    attention(x, *attention.remember(x), Sight(trace=trace, name="self"))
-    attention(7 * x, *attention.remember(3 * x), Sight(trace=louder, name="self"))
+    attention(x, *attention.project_kv(x), AttentionMask(trace=trace, name="self"))
+    attention(7 * x, *attention.project_kv(3 * x), AttentionMask(trace=louder, name="self"))
     torch.testing.assert_close(trace["self"], louder["self"])

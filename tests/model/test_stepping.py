@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_held import ROOM, fill
+from test_held import ROOM, prefill
 from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.model import stepping
-from transduce.model.attention import Attention, hidden
+from transduce.model.attention import Attention, additive_mask
 from transduce.model.norms import LayerNorm, Norm, RMSNorm
 from transduce.model.positions import Alibi, Positions, Rotary, Sinusoidal
 from transduce.model.scores import Additive, Bilinear, Cosine, ScaledDot, Score
@@ -113,7 +113,9 @@ def test_paths_look_at_the_source(paths: int, groups: int, deep: int, length: in
     mask[0] = False  # a slot that nobody is in
     mask[1, ..., :70] = length < 70  # all of a tile
     mask[1, ..., -1] = True
-    ways = [way(query, key, value, hidden(mask, key.dtype), 0.3) for way in (KERNELS.attend_source, attend_source)]
+    ways = [
+        way(query, key, value, additive_mask(mask, key.dtype), 0.3) for way in (KERNELS.attend_source, attend_source)
+    ]
     torch.testing.assert_close(*ways, rtol=1e-4, atol=1e-5)
     assert not ways[0][0].any()
 
@@ -153,8 +155,8 @@ def test_in_bfloat16_they_are_the_same() -> None:
     torch.manual_seed(1)
     query, key, value = torch.randn(3, 8, 4, 4, 64, device=DEVICE, dtype=torch.bfloat16)
     mask = torch.ones(8, 1, 1, 4, device=DEVICE, dtype=torch.bool)
-    found = KERNELS.attend_source(query, key, value, hidden(mask, key.dtype), 0.125)
-    plain = attend_source(query.float(), key.float(), value.float(), hidden(mask, torch.float32), 0.125)
+    found = KERNELS.attend_source(query, key, value, additive_mask(mask, key.dtype), 0.125)
+    plain = attend_source(query.float(), key.float(), value.float(), additive_mask(mask, torch.float32), 0.125)
     torch.testing.assert_close(found.float(), plain, rtol=2e-2, atol=2e-2)
     memory = torch.randn(2, 8, 6, 4, 4, 64, device=DEVICE, dtype=torch.bfloat16)
     place, ancestors = torch.arange(8, device=DEVICE) % 6, torch.randint(0, 4, (8, 4, 6), device=DEVICE)
@@ -212,17 +214,17 @@ def test_steps_go_through_the_kernels_with_the_same_logits(
     for chosen in (None, kernels):
         for user in USERS:
             monkeypatch.setattr(f"transduce.model.{user}.kernels_for", lambda x, chosen=chosen: chosen)
-        held, chooser = model.reserve(ROOM), torch.Generator().manual_seed(1)
-        fill(model, held, [0, 1, 2], [[5, 6, 7], [4], [8, 9, 4, 4, 5]])
+        held, chooser = model.allocate_cache(ROOM), torch.Generator().manual_seed(1)
+        prefill(model, held, [0, 1, 2], [[5, 6, 7], [4], [8, 9, 4, 4, 5]])
         place, steps = torch.tensor([0, 2, 1], device=DEVICE), []
         for _ in range(4):
             ancestors = torch.randint(0, 2, (3, 2, 6), generator=chooser).to(DEVICE)
             newest = torch.randint(4, 20, (3, 2), generator=chooser).to(DEVICE)
             paths = torch.arange(2, device=DEVICE)[:, None]  # at its newest place each path is its own
             ancestors = torch.where(torch.arange(6, device=DEVICE) < place[:, None, None], ancestors, paths)
-            found, after = model.advance(newest, replace(held, place=place, ancestors=ancestors, length=6))
+            found, after = model.advance(newest, replace(held, position=place, ancestors=ancestors, length=6))
             steps.append(found)
-            place = after.place
+            place = after.position
         logits.append(steps)
     assert len(asked) == (8 if known else 0)
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)

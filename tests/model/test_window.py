@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, Sight
+from transduce.model.attention import Attention, AttentionMask
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.window import near
+from transduce.model.window import within_window
 
 
 def by_hand(query: Tensor, key: Tensor, value: Tensor, real: Tensor, window: int, causal: bool) -> Tensor:
@@ -36,7 +36,7 @@ def test_a_window_is_what_it_says(length: int, window: int, causal: bool, learni
     real = torch.arange(length) < torch.tensor([[length], [(length + 1) // 2], [1]])
     attention = Attention(2).build(8).double()
     mask = None if causal else real[:, None, None, :]
-    found = attention.heads(query, key, value, Sight(mask, causal, window=window))
+    found = attention.heads(query, key, value, AttentionMask(mask, causal, window=window))
     expected = by_hand(query, key, value, real, window, causal)
     kept = real[:, None, :, None].expand_as(found)
     close(found[kept], expected[kept])
@@ -47,8 +47,15 @@ def test_a_window_is_what_it_says(length: int, window: int, causal: bool, learni
 
 
 def test_places_in_the_window_of_the_newest() -> None:
-    assert near(2, 5, 2, causal=True, device=torch.device("cpu")).int().tolist() == [[0, 1, 1, 1, 0], [0, 0, 1, 1, 1]]
-    assert near(3, 3, 1, causal=False, device=torch.device("cpu")).int().tolist() == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    assert within_window(2, 5, 2, causal=True, device=torch.device("cpu")).int().tolist() == [
+        [0, 1, 1, 1, 0],
+        [0, 0, 1, 1, 1],
+    ]
+    assert within_window(3, 3, 1, causal=False, device=torch.device("cpu")).int().tolist() == [
+        [1, 1, 0],
+        [1, 1, 1],
+        [0, 1, 1],
+    ]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -57,7 +64,7 @@ def test_the_cost_is_linear_in_the_length(causal: bool) -> None:
         attention = Attention(1).build(16)
         heads = [torch.randn(1, 1, length, 16, requires_grad=True) for _ in range(3)]
         with FlopCounterMode(display=False) as counted:
-            attention.heads(*heads, Sight(causal=causal, window=window))
+            attention.heads(*heads, AttentionMask(causal=causal, window=window))
         return int(counted.get_total_flops())
 
     assert operations(256, 8) == 2 * operations(128, 8) == 4 * operations(64, 8)

@@ -24,8 +24,8 @@ from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native import library, weight_file
 from transduce.native.lowering import lower
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.wishes import NOTHING, Wishes
 
 needs_core = pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
 KERNELS = ["avx512", "avxvnni", "avx2", "portable"]
@@ -67,9 +67,11 @@ def sources(count: int, vocabulary: int, longest: int = 9, seed: int = 1) -> lis
 
 
 def search(
-    engine: Any, texts: Sequence[Sequence[int]], how: Any, wishes: Sequence[Wishes] = ()
+    engine: Any, texts: Sequence[Sequence[int]], how: Any, constraints: Sequence[DecodingConstraints] = ()
 ) -> list[list[Hypothesis]]:
-    found: list[list[Hypothesis]] = engine.search(texts, how, wishes or [NOTHING] * len(texts), range(len(texts)))
+    found: list[list[Hypothesis]] = engine.search(
+        texts, how, constraints or [UNCONSTRAINED] * len(texts), range(len(texts))
+    )
     return found
 
 

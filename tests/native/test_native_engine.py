@@ -18,10 +18,10 @@ from made import SYMBOLS, V
 from transduce.engines.native_engine import NativeEngine
 from transduce.errors import ConfigError, EngineRefusal, RunError
 from transduce.native import library
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
-from transduce.search.wishes import Wishes
 
 pytestmark = needs_core
 SEARCHES = [Greedy(), Beam(size=4, n_best=3), Sample(samples=3, top_p=0.9)]
@@ -44,7 +44,7 @@ def test_the_same_bits_alone_and_in_any_batch(pair: Pair, how: Any) -> None:
     for count in (1, 7, 60):
         for begin in range(0, 150, count * 7):
             part = range(begin, min(begin + count, 150))
-            found = pair.native.search([texts[i] for i in part], how, [Wishes()] * len(part), part)
+            found = pair.native.search([texts[i] for i in part], how, [DecodingConstraints()] * len(part), part)
             assert found == [together[i] for i in part]
 
 
@@ -162,17 +162,19 @@ from pathlib import Path
 from transduce.data.symbols import Symbols
 from transduce.engines.native_engine import NativeEngine
 from transduce.search.settings import Beam
-from transduce.search.wishes import Wishes
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 symbols = Symbols({SYMBOLS.pad}, {SYMBOLS.bos}, {SYMBOLS.eos}, {SYMBOLS.unk}, {SYMBOLS.never})
-NativeEngine(Path({str(pair.path)!r}), symbols, symbols).search([[5, 6]], Beam(), [Wishes()], [0])
+NativeEngine(Path({str(pair.path)!r}), symbols, symbols).search([[5, 6]], Beam(), [DecodingConstraints()], [0])
 sys.exit('torch' in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def refusal(engine: NativeEngine, how: Any, wishes: Wishes = Wishes(), text: tuple[int, ...] = (5,)) -> str:  # noqa: B008
+def refusal(
+    engine: NativeEngine, how: Any, constraints: DecodingConstraints = UNCONSTRAINED, text: tuple[int, ...] = (5,)
+) -> str:
     with pytest.raises((EngineRefusal, ConfigError, ValueError)) as caught:
-        engine.search([text], how, [wishes], [0])
+        engine.search([text], how, [constraints], [0])
     return str(caught.value)
 
 
@@ -180,9 +182,11 @@ def test_what_it_does_not_have_is_refused_by_name(engine: NativeEngine) -> None:
     assert refusal(engine, MaskPredict()) == "native engine: it has no search 'MaskPredict'; use engine=torch"
     assert "its beam search has no 'groups'" in refusal(engine, Beam(size=4, groups=2))
     assert "its beam search has no 'coverage'" in refusal(engine, Beam(coverage=0.2))
-    many = Wishes(include=tuple(((4 + i % 9, 4 + i // 9),) for i in range(65)))
+    many = DecodingConstraints(include=tuple(((4 + i % 9, 4 + i // 9),) for i in range(65)))
     assert "it includes 64 words at most, not 65" in refusal(engine, Beam(), many)
-    assert "include: words that must appear need a beam search" in refusal(engine, Greedy(), Wishes(include=(((4,),),)))
+    assert "include: words that must appear need a beam search" in refusal(
+        engine, Greedy(), DecodingConstraints(include=(((4,),),))
+    )
     assert "a source of up to 2051 tokens came, and this model's positions end at 2048" in refusal(
         engine, Greedy(), text=(4,) * 2050
     )
@@ -195,17 +199,19 @@ def test_tokens_outside_the_vocabulary_are_refused(engine: NativeEngine) -> None
     assert "forbid: expected token numbers below the vocabulary's size (13), got 13" in refusal(
         engine, Greedy(Limits(forbid=(13,)))
     )
-    for name, wishes in (
-        ("prefix", Wishes(prefix=(13,))),
-        ("exclude", Wishes(exclude=((4, 13),))),
-        ("include", Wishes(include=(((13,),),))),
+    for name, constraints in (
+        ("prefix", DecodingConstraints(prefix=(13,))),
+        ("exclude", DecodingConstraints(exclude=((4, 13),))),
+        ("include", DecodingConstraints(include=(((13,),),))),
     ):
-        assert f"{name}: expected tokens below the vocabulary's size (13), got 13" in refusal(engine, Beam(), wishes)
+        assert f"{name}: expected tokens below the vocabulary's size (13), got 13" in refusal(
+            engine, Beam(), constraints
+        )
     assert "source: a token outside the vocabulary" in refusal(engine, Greedy(), text=(99,))
     with pytest.raises(ConfigError, match="layer: expected a decoder layer from 0 to 1 or back from -1, got 2"):
         engine.attend([[4]], [[4]], 2)
     with pytest.raises(ValueError, match="keys: expected one a sentence, 1 in all, got 2"):
-        engine.search([[4]], Greedy(), [Wishes()], [1, 2])
+        engine.search([[4]], Greedy(), [DecodingConstraints()], [1, 2])
 
 
 def test_tokenizers_of_other_sizes_are_refused(engine: NativeEngine) -> None:
@@ -227,15 +233,15 @@ from transduce.engines.native_engine import NativeEngine
 from transduce.errors import RunError
 from transduce.search.limits import Limits
 from transduce.search.settings import Sample
-from transduce.search.wishes import Wishes
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 symbols = Symbols({SYMBOLS.pad}, {SYMBOLS.bos}, {SYMBOLS.eos}, {SYMBOLS.unk}, {SYMBOLS.never})
 engine = NativeEngine(Path({str(pair.path)!r}), symbols, symbols, 1)
 text = [4] * 1000
-engine.search([text], Sample(), [Wishes()], [0])
+engine.search([text], Sample(), [DecodingConstraints()], [0])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
 try:
-    engine.search([text] * 3, Sample(samples=4096, limits=Limits(shortest=500)), [Wishes()] * 3, [0] * 3)
+    engine.search([text] * 3, Sample(samples=4096, limits=Limits(shortest=500)), [DecodingConstraints()] * 3, [0] * 3)
 except RunError as error:
     sys.exit(str(error))
 """

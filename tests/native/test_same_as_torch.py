@@ -20,9 +20,9 @@ from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.lowering import lower, reasons_against
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import Wishes
 
 pytestmark = needs_core
 WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused
@@ -161,11 +161,11 @@ SEARCHES = [
 @pytest.mark.parametrize("wished", [False, True])
 def test_every_search_and_rule(pair: Pair, how: Any, wished: bool) -> None:
     texts = sources(20, V)
-    wishes = [made_wishes(number, isinstance(how, Beam)) for number in range(20)] if wished else ()
-    assert_same(search(pair.native, texts, how, wishes), search(pair.torch, texts, how, wishes))
+    constraints = [made_wishes(number, isinstance(how, Beam)) for number in range(20)] if wished else ()
+    assert_same(search(pair.native, texts, how, constraints), search(pair.torch, texts, how, constraints))
 
 
-def made_wishes(number: int, beam: bool) -> Wishes:
+def made_wishes(number: int, beam: bool) -> DecodingConstraints:
     """Some of each, contradictions among them, drawn by number."""
     draw = random.Random(number)
 
@@ -175,7 +175,7 @@ def made_wishes(number: int, beam: bool) -> Wishes:
     prefix = phrase(4) if draw.random() < 0.5 else ()
     exclude = tuple(phrase(3) for _ in range(draw.randrange(4)))
     include = tuple(tuple(phrase(3) for _ in range(draw.randint(1, 2))) for _ in range(draw.randrange(4) * beam))
-    return Wishes(prefix, include, exclude)
+    return DecodingConstraints(prefix, include, exclude)
 
 
 def test_a_row_to_which_nothing_is_left_ends(pair: Pair) -> None:

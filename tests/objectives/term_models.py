@@ -11,11 +11,11 @@ from torch import Tensor
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
-from transduce.model.contract import Memory, State
+from transduce.model.contract import DecoderState, Memory
 from transduce.model.heads import CTCHead, LengthHead
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Pass, forward
+from transduce.objectives.base import ForwardOutput, forward
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 V = 17
@@ -56,12 +56,12 @@ class Said:
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
         return Memory((), mask)
 
-    def start(self, memory: Memory) -> State:
-        return State(None, None, 0)
+    def start(self, memory: Memory) -> DecoderState:
+        return DecoderState(None, None, 0)
 
     def states(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         if trace is not None:
             trace.update(self.left)
         return self.logits, replace(state, length=tokens.size(1))
@@ -73,6 +73,6 @@ class Said:
         return torch.eye(self.logits.size(-1), dtype=self.logits.dtype)
 
 
-def said(batch: Batch, trace: dict[str, Tensor] | None = None, **heads: Tensor) -> Pass:
+def said(batch: Batch, trace: dict[str, Tensor] | None = None, **heads: Tensor) -> ForwardOutput:
     """A pass over the batch whose logits are all 0."""
     return forward(Said(torch.zeros(*batch.gold.shape, V), trace, **heads), batch, {})

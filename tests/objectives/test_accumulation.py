@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.model.seq2seq import Seq2Seq
-from transduce.objectives.base import Objective, Step, Tools
+from transduce.objectives.base import Objective, ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.distillation import Distillation
 from transduce.objectives.guided import GuidedAlignment, GuidedAttention
@@ -34,7 +34,7 @@ TERMS: tuple[Term, ...] = (
     ZLoss(weight=0.1),
     Distillation(weight=2.0, teacher="another", temperature=2.0),
 )
-TOOLS = Tools(SYMBOLS, teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
+TOOLS = ObjectiveContext(SYMBOLS, teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
 # Where something is drawn, draws are made the same for every cut: by a probability of 1, or as `accumulate` does it.
 OBJECTIVES = {
     "cross-entropy": CrossEntropy(0.1).build(),
@@ -71,7 +71,7 @@ def micro_batches(sizes: Sequence[int]) -> list[Batch]:
 
 def accumulate(model: Seq2Seq, objective: Objective, batches: Sequence[Batch]) -> Tensor:
     """Leave the gradient of the sum on the model; gives the count, as the training loop does."""
-    module, count = Step(model, objective), torch.zeros(())
+    module, count = ObjectiveStep(model, objective), torch.zeros(())
     torch.manual_seed(6)  # each sentence has one key for its samples: the same ones in whatever batches they stand
     for batch in batches:
         loss = module(batch, 0)

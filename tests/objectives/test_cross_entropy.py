@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
-from transduce.model.contract import Memory, State
-from transduce.objectives.base import Step, teacher_force
+from transduce.model.contract import DecoderState, Memory
+from transduce.objectives.base import ObjectiveStep, teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
@@ -34,12 +34,12 @@ class Fixed(torch.nn.Module):
         self.read += [source, mask]
         return Memory((), mask)
 
-    def start(self, memory: Memory) -> State:
-        return State(None, None, 0)
+    def start(self, memory: Memory) -> DecoderState:
+        return DecoderState(None, None, 0)
 
     def states(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         self.read.append(tokens)
         return self.logits, replace(state, length=tokens.size(1))
 
@@ -133,7 +133,7 @@ def test_a_step_is_the_objective_on_the_model() -> None:
         steps.append(step)
         return CrossEntropy().build()(model, pairs, step)
 
-    module = Step(model, objective)  # type: ignore[arg-type]
+    module = ObjectiveStep(model, objective)  # type: ignore[arg-type]
     loss = module(batch(), 17)
     assert steps == [17]
     assert torch.equal(loss.total, CrossEntropy().build()(model, batch(), 0).total)

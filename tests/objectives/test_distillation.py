@@ -10,7 +10,7 @@ from term_models import SYMBOLS, Said, V, aligned, build
 from torch import Tensor
 
 from transduce.data.batch import Batch, collate
-from transduce.objectives.base import BARE, Step, Tools, forward
+from transduce.objectives.base import NO_CONTEXT, ObjectiveContext, ObjectiveStep, forward
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.distillation import Distillation
 from transduce.objectives.weighted import Added
@@ -31,7 +31,7 @@ def term(teacher: Tensor, temperature: float) -> Added:
         asked.append(folder)
         return Said(teacher)
 
-    built = Distillation(teacher="runs/t", temperature=temperature).build(Tools(teacher=open_teacher))
+    built = Distillation(teacher="runs/t", temperature=temperature).build(ObjectiveContext(teacher=open_teacher))
     assert asked == ["runs/t"]
     return built
 
@@ -66,7 +66,7 @@ def test_the_teacher_is_not_trained_and_not_part_of_the_step() -> None:
     teacher, student = build(seed=5).requires_grad_(False).eval(), build()
     before = {name: tensor.clone() for name, tensor in teacher.weights().items()}
     terms = (Distillation(teacher="runs/t"),)
-    module = Step(student, CrossEntropy(terms=terms).build(Tools(teacher=lambda folder: teacher)))
+    module = ObjectiveStep(student, CrossEntropy(terms=terms).build(ObjectiveContext(teacher=lambda folder: teacher)))
     assert len(list(module.parameters())) == len(list(student.parameters()))
     assert not [name for name in module.state_dict() if not name.startswith("model.")]
     module.train()
@@ -80,7 +80,7 @@ def test_the_teacher_is_not_trained_and_not_part_of_the_step() -> None:
 def test_a_student_comes_to_agree_with_its_teacher() -> None:
     """Its answers are the teacher's, though the gold answers are other ones: cross-entropy has no weight."""
     teacher, student, pairs = build(seed=5).eval(), build(), aligned([[4, 5], [6, 7, 8]], [[9, 10], [11]])
-    for_teacher = Tools(teacher=lambda folder: teacher.requires_grad_(False))
+    for_teacher = ObjectiveContext(teacher=lambda folder: teacher.requires_grad_(False))
     objective = CrossEntropy(weight=0.0, terms=(Distillation(teacher="runs/t"),)).build(for_teacher)
     optimizer = torch.optim.Adam(student.parameters(), 3e-3)
     apart = []
@@ -94,5 +94,5 @@ def test_a_student_comes_to_agree_with_its_teacher() -> None:
 
 
 def test_it_is_built_with_tools() -> None:
-    with pytest.raises(ValueError, match="built with Tools"):
-        Distillation(teacher="runs/t").build(BARE)
+    with pytest.raises(ValueError, match="built with ObjectiveContext"):
+        Distillation(teacher="runs/t").build(NO_CONTEXT)

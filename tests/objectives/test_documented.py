@@ -12,7 +12,7 @@ from term_models import V, aligned
 
 from transduce import config as configs
 from transduce.experiment import Config
-from transduce.objectives.base import Step, Tools
+from transduce.objectives.base import ObjectiveContext, ObjectiveStep
 from transduce.objectives.terms import Term
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "objectives.md").read_text(encoding="utf-8")
@@ -33,8 +33,10 @@ def test_an_example_loads_and_takes_a_step(text: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = config.model.build(V, V, shared=True)
     teacher = replace(config.model, heads=())
-    tools = Tools(vocabulary=V, teacher=lambda folder: teacher.build(V, V, True).requires_grad_(False).eval())
-    loss = Step(model, config.objective.build(tools))(aligned([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]]), 0)
+    tools = ObjectiveContext(
+        vocabulary=V, teacher=lambda folder: teacher.build(V, V, True).requires_grad_(False).eval()
+    )
+    loss = ObjectiveStep(model, config.objective.build(tools))(aligned([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]]), 0)
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(p.grad is not None for p in model.parameters())

@@ -19,7 +19,7 @@ from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Tools
+from transduce.objectives.base import ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.inputs import InputNoise, InputsChoice, Linear, ScheduledSampling, TeacherForcing
 from transduce.search.limits import Limits
@@ -59,7 +59,7 @@ def trained(inputs: InputsChoice, seed: int) -> Seq2Seq:
         .build(V, V, True)
         .train()
     )
-    objective = CrossEntropy(0.0, inputs).build(Tools(SYMBOLS, vocabulary=V))
+    objective = CrossEntropy(0.0, inputs).build(ObjectiveContext(SYMBOLS, vocabulary=V))
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     generator = torch.Generator().manual_seed(100 + seed)
     for step in range(STEPS):

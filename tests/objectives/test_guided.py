@@ -11,7 +11,7 @@ from term_models import SYMBOLS, Said, V, aligned, build, said
 
 from transduce.data.batch import Batch, collate
 from transduce.errors import ConfigError, DataError
-from transduce.objectives.base import BARE, forward
+from transduce.objectives.base import NO_CONTEXT, forward
 from transduce.objectives.guided import GuidedAlignment, GuidedAttention, off_diagonal
 
 
@@ -40,7 +40,7 @@ def test_the_diagonal_by_hand() -> None:
     near, half, far = (1 - math.exp(-(distance**2) / 0.08) for distance in (1 / 6, 1 / 2, 2 / 3))
     for heads, expected in (((), (near + far + half) / 2), ((0,), near), ((1,), far + half), ((1, 0), 0.0)):
         passed = said(batch(), {"decoder.0.cross": weights})
-        found = GuidedAttention(heads=heads).build(BARE)(passed).item()
+        found = GuidedAttention(heads=heads).build(NO_CONTEXT)(passed).item()
         assert found == pytest.approx(expected or (near + far + half) / 2, rel=1e-6)
 
 
@@ -55,7 +55,7 @@ def test_links_by_hand() -> None:
     second = -(0.75 * math.log(0.125) + 0.25 * math.log(0.75))
     passed = said(replace(batch(), alignment=links), {"decoder.0.cross": weights, "decoder.1.out": weights})
     for heads, expected in (((0,), first), ((1,), second), ((), (first + second) / 2)):
-        found = GuidedAlignment(heads=heads).build(BARE)(passed).item()
+        found = GuidedAlignment(heads=heads).build(NO_CONTEXT)(passed).item()
         assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -67,7 +67,7 @@ def test_its_gradient_on_the_scores_is_that_of_cross_entropy() -> None:
     scores = torch.randn(1, 1, 4, 5, generator=torch.Generator().manual_seed(1)) * 20
     scores.requires_grad_()
     passed = said(replace(batch(), alignment=links), {"decoder.0.cross": scores.softmax(-1)})
-    GuidedAlignment(layer=0).build(BARE)(passed).backward()  # type: ignore[no-untyped-call]
+    GuidedAlignment(layer=0).build(NO_CONTEXT)(passed).backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     expected = (scores.softmax(-1)[:, 0] - links) * links.any(-1, keepdim=True)
     torch.testing.assert_close(scores.grad[:, 0], expected, rtol=1e-4, atol=1e-6)
@@ -77,7 +77,9 @@ def test_a_word_that_is_not_looked_at_at_all_gives_no_infinity() -> None:
     links = torch.zeros(1, 4, 5)
     links[0, 0, 0] = 1.0
     weights = torch.zeros(1, 1, 4, 5, requires_grad=True)
-    loss = GuidedAlignment(layer=0).build(BARE)(said(replace(batch(), alignment=links), {"decoder.0.cross": weights}))
+    loss = GuidedAlignment(layer=0).build(NO_CONTEXT)(
+        said(replace(batch(), alignment=links), {"decoder.0.cross": weights})
+    )
     assert loss.isfinite()
     assert torch.autograd.grad(loss, weights)[0].isfinite().all()
 
@@ -87,13 +89,13 @@ def test_the_layer_is_the_one_asked_for(layer: int, number: int) -> None:
     model, pairs = build(), aligned([[4, 5, 6]], [[7, 8]])
     passed = forward(model, pairs, {})
     expected = passed.trace[f"decoder.{number}.cross"].mean(1) * off_diagonal(pairs.source_mask, pairs.target_mask, 0.2)
-    found = GuidedAttention(layer=layer).build(BARE)(passed)
+    found = GuidedAttention(layer=layer).build(NO_CONTEXT)(passed)
     assert found.item() == pytest.approx(expected.sum().item(), rel=1e-6)
 
 
 def test_it_reaches_the_decoder_s_queries_and_the_encoder() -> None:
     model, pairs = build(), aligned([[4, 5, 6]], [[7, 8]])
-    GuidedAttention(layer=0).build(BARE)(forward(model, pairs, {})).backward()  # type: ignore[no-untyped-call]
+    GuidedAttention(layer=0).build(NO_CONTEXT)(forward(model, pairs, {})).backward()  # type: ignore[no-untyped-call]
     moved = {
         name for name, parameter in model.named_parameters() if parameter.grad is not None and parameter.grad.any()
     }
@@ -104,7 +106,7 @@ def test_it_reaches_the_decoder_s_queries_and_the_encoder() -> None:
 
 def test_a_corpus_without_alignments_is_refused() -> None:
     with pytest.raises(DataError) as caught:
-        GuidedAlignment().build(BARE)(said(batch(), {"decoder.0.cross": torch.ones(1, 1, 4, 5)}))
+        GuidedAlignment().build(NO_CONTEXT)(said(batch(), {"decoder.0.cross": torch.ones(1, 1, 4, 5)}))
     assert str(caught.value) == (
         "objective.terms: guided_alignment needs word alignments, and the corpus has none;"
         " give `transduce prepare` a file of them in Pharaoh format, train.alignment=FILE"
@@ -113,13 +115,13 @@ def test_a_corpus_without_alignments_is_refused() -> None:
 
 def test_a_decoder_that_does_not_attend_is_refused() -> None:
     with pytest.raises(ConfigError, match="guided attention needs a decoder that attends to the source, and layer -1"):
-        GuidedAttention().build(BARE)(said(batch(), {"decoder.0.out": torch.ones(1, 4, 8)}))
+        GuidedAttention().build(NO_CONTEXT)(said(batch(), {"decoder.0.out": torch.ones(1, 4, 8)}))
     with pytest.raises(ConfigError, match="needs a decoder that attends to the source"):
-        GuidedAttention().build(BARE)(forward(Said(torch.zeros(1, 4, V)), batch(), {}))
+        GuidedAttention().build(NO_CONTEXT)(forward(Said(torch.zeros(1, 4, V)), batch(), {}))
 
 
 def test_a_head_that_is_not_there_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"guided attention on heads \[0, 2\], but the layer has 2 \(counted from 0\)"
     ):
-        GuidedAttention(heads=(0, 2)).build(BARE)(said(batch(), {"decoder.0.cross": torch.ones(1, 2, 4, 5)}))
+        GuidedAttention(heads=(0, 2)).build(NO_CONTEXT)(said(batch(), {"decoder.0.cross": torch.ones(1, 2, 4, 5)}))

@@ -15,10 +15,10 @@ from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.experiment import Config
 from transduce.model.attention import Attention
-from transduce.model.contract import Memory, State
+from transduce.model.contract import DecoderState, Memory
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Tools
+from transduce.objectives.base import ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.inputs import (
     Constant,
@@ -33,7 +33,7 @@ from transduce.objectives.inputs import (
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 11
-TOOLS = Tools(SYMBOLS, vocabulary=V)
+TOOLS = ObjectiveContext(SYMBOLS, vocabulary=V)
 ALWAYS = ScheduledSampling(Constant(1.0))
 
 
@@ -46,12 +46,12 @@ class Says:
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
         return Memory((), mask)
 
-    def start(self, memory: Memory) -> State:
-        return State(None, None, 0)
+    def start(self, memory: Memory) -> DecoderState:
+        return DecoderState(None, None, 0)
 
     def advance(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         self.calls += 1
         return self.logits.expand(len(tokens), -1, -1)[:, : tokens.shape[1]], state
 
@@ -234,7 +234,7 @@ def test_all_can_be_dropped() -> None:
 
 
 def test_replacing_needs_the_vocabulary() -> None:
-    with pytest.raises(ValueError, match=r"Tools\(vocabulary="):
+    with pytest.raises(ValueError, match=r"ObjectiveContext\(vocabulary="):
         InputNoise(replace=0.1).build()
 
 

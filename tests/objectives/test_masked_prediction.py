@@ -66,10 +66,10 @@ def test_as_many_places_are_drawn_as_asked_for_and_each_as_often() -> None:
 def test_uniform_hides_any_number_alike() -> None:
     torch.manual_seed(1)
     places = torch.tensor([[True] * 4 + [False]] * 4000)
-    found = Counter(Uniform().hidden(places, lambda: places, 0).sum(1).tolist())
+    found = Counter(Uniform().masked(places, lambda: places, 0).sum(1).tolist())
     assert found.keys() == {1, 2, 3, 4}
     assert all(count == pytest.approx(1000, abs=120) for count in found.values())
-    assert torch.equal(Everything().hidden(places, lambda: places, 0), places)
+    assert torch.equal(Everything().masked(places, lambda: places, 0), places)
 
 
 def test_glancing_tells_a_falling_share_of_what_is_wrong() -> None:
@@ -77,7 +77,7 @@ def test_glancing_tells_a_falling_share_of_what_is_wrong() -> None:
     wrong = torch.arange(10) < torch.tensor([[8], [0]])
     glancing = Glancing(first=0.5, last=0.25, steps=100)
     for step, told in ((0, 4), (50, 3), (100, 2), (1000, 2)):
-        assert glancing.hidden(places, lambda: wrong, step).sum(1).tolist() == [10 - told, 10]
+        assert glancing.masked(places, lambda: wrong, step).sum(1).tolist() == [10 - told, 10]
 
 
 # ---- sums and counts -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
 from transduce.model.attention import Attention
-from transduce.model.contract import Memory, State
+from transduce.model.contract import DecoderState, Memory
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.cross_entropy import CrossEntropy
@@ -51,12 +51,12 @@ class TwoMinds:
         assert torch.equal(mask[:half], mask[half:])
         return Memory((), mask)
 
-    def start(self, memory: Memory) -> State:
-        return State(None, None, 0)
+    def start(self, memory: Memory) -> DecoderState:
+        return DecoderState(None, None, 0)
 
     def states(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         half = len(tokens) // 2
         assert torch.equal(tokens[:half], tokens[half:])
         return self.logits, replace(state, length=tokens.size(1))

@@ -14,7 +14,7 @@ from transduce.evaluation.metrics import chrf
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Objective, Tools
+from transduce.objectives.base import Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.minimum_risk import MinimumRisk
 from transduce.objectives.reinforce import Reinforce
@@ -27,7 +27,9 @@ pytestmark = pytest.mark.slow
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
 LETTERS = "abcdefghijkl"
 V = 4 + len(LETTERS)
-TOOLS = Tools(SYMBOLS, lambda tokens: "".join(LETTERS[token - 4] for token in tokens if token >= 4), vocabulary=V)
+TOOLS = ObjectiveContext(
+    SYMBOLS, lambda tokens: "".join(LETTERS[token - 4] for token in tokens if token >= 4), vocabulary=V
+)
 
 
 def reversals(count: int, chooser: random.Random) -> Batch:

@@ -24,7 +24,7 @@ from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Objective, Tools
+from transduce.objectives.base import Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.minimum_risk import MinimumRisk
 from transduce.objectives.reinforce import Reinforce
@@ -41,7 +41,7 @@ def spell(tokens: Sequence[int]) -> str:
     return " ".join(WORDS[token] for token in tokens if token in WORDS)
 
 
-TOOLS = Tools(SYMBOLS, spell)
+TOOLS = ObjectiveContext(SYMBOLS, spell)
 # Every translation as it is written: with the end symbol, or cut at the limit.
 ALL = [(*words, 2) for length in range(LONGEST) for words in itertools.product((4, 5), repeat=length)]
 ALL += itertools.product((4, 5), repeat=LONGEST)

@@ -26,7 +26,7 @@ from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
 from transduce.model.upsampled import Upsampled
 from transduce.model.whole import EncoderDecoder
-from transduce.objectives.base import Loss, Objective, Step, Tools
+from transduce.objectives.base import Loss, Objective, ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.guided import GuidedAlignment, GuidedAttention
 from transduce.objectives.masked_prediction import MaskedPrediction
@@ -36,13 +36,13 @@ from transduce.objectives.r_drop import RDrop
 from transduce.objectives.terms import CTC, Term, ZLoss
 from transduce.objectives.terms import Length as LengthTerm
 from transduce.training.halving import halves
-from transduce.training.passes import Eager
+from transduce.training.passes import EagerRunner
 
 TERMS: tuple[Term, ...] = (GuidedAttention(), GuidedAlignment(), CTC(weight=0.5), LengthTerm(), ZLoss(weight=0.1))
 # Each with the model it is for; no length of a parallel decoder's canvas and no hidden place is drawn.
 CASES: dict[str, tuple[Objective, Length | None]] = {
     "cross-entropy": (CrossEntropy(0.1).build(), None),
-    "r-drop with terms": (RDrop(0.1, 2.0, terms=TERMS).build(Tools(SYMBOLS)), None),
+    "r-drop with terms": (RDrop(0.1, 2.0, terms=TERMS).build(ObjectiveContext(SYMBOLS)), None),
     "masked prediction": (MaskedPrediction(masking=Everything()).build(), LengthClassifier(reach=6)),
     "cut at the end": (MaskedPrediction(masking=Everything()).build(), CutAtEnd(1.3, 2)),
     "parallel CTC": (ParallelCTC().build(), Upsampled(2)),
@@ -79,7 +79,7 @@ class Planned:
 
     def make(self, plan: Any, epoch: int, place: int, rows: slice = slice(None)) -> Batch:
         batch = self.micro[place]
-        return batch.holding(*(tensor[rows] for tensor in batch.tensors()))
+        return batch.with_tensors(*(tensor[rows] for tensor in batch.tensors()))
 
 
 def collated(pairs: Sequence[Pair], empty: int = 0) -> Batch:
@@ -89,7 +89,7 @@ def collated(pairs: Sequence[Pair], empty: int = 0) -> Batch:
     if not empty:
         return batch
     padding = (SYMBOLS.pad, False, SYMBOLS.pad, False, 0.0)
-    return batch.holding(
+    return batch.with_tensors(
         *(
             torch.cat((tensor, tensor.new_full((empty, *tensor.shape[1:]), value)))
             for tensor, value in zip(batch.tensors(), padding, strict=True)
@@ -134,7 +134,7 @@ def test_any_split_has_the_sums_and_gradients_of_the_whole(
     """`rows` are pairs with the number of the micro-batch that each goes to."""
     objective, length = CASES[name]
     model = built(length)
-    passes = Eager(Step(model, objective), torch.device("cpu"), bf16=False)
+    passes = EagerRunner(ObjectiveStep(model, objective), torch.device("cpu"), bf16=False)
     whole, parts = Sums(), Sums()
     whole.add(passes(collated([(source, target) for source, target, _ in rows]), 0))
     expected = gradients(model)

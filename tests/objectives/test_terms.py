@@ -21,7 +21,7 @@ from transduce.errors import ConfigError
 from transduce.experiment import Config
 from transduce.model.heads import CTCHead, LengthHead
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import BARE, Objective, Tools, forward
+from transduce.objectives.base import NO_CONTEXT, Objective, ObjectiveContext, forward
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.distillation import Distillation
 from transduce.objectives.guided import GuidedAlignment, GuidedAttention
@@ -36,7 +36,7 @@ TERMS: dict[str, Term] = {
     "z_loss": ZLoss(0.7),
     "distillation": Distillation(0.7, teacher="other", temperature=2.0),
 }
-TOOLS = Tools(teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
+TOOLS = ObjectiveContext(teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
 SOURCES, TARGETS = [[4, 5, 6, 7, 8], [9], [10, 11]], [[5, 5, 6, 7], [], [8, 9, 10, 11, 12]]
 
 
@@ -53,7 +53,7 @@ def test_z_loss_by_hand() -> None:
     logits[0, :2] = torch.tensor([[0.0, math.log(2.0), math.log(3.0)], [1.0, 1.0, 1.0]])
     passed = forward(Said(logits), batch)
     expected = math.log(1 + 2 + 3) ** 2 + (1 + math.log(3)) ** 2
-    assert ZLoss().build(BARE)(passed).item() == pytest.approx(expected, rel=1e-6)
+    assert ZLoss().build(NO_CONTEXT)(passed).item() == pytest.approx(expected, rel=1e-6)
 
 
 def ways(frames: int, classes: int) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
@@ -70,7 +70,7 @@ def test_ctc_is_the_sum_over_all_ways(target: list[int]) -> None:
     """Two source places (a word and the end symbol) of two frames each: 7^4 ways over six tokens and the blank."""
     batch = collate([[4]], [target], SYMBOLS, SYMBOLS, source_length=5, target_length=6)
     logits = 2 * torch.randn(1, 10, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = CTC().build(BARE)(said(batch, ctc=logits))
+    found = CTC().build(NO_CONTEXT)(said(batch, ctc=logits))
     log_probs = logits[0].log_softmax(-1)
     scores = [
         sum(log_probs[frame, token].item() for frame, token in enumerate(path)) for path in ways(4, 7)[(*target,)]
@@ -85,7 +85,7 @@ def test_all_targets_of_ctc_together_have_probability_one() -> None:
     total = 0.0
     for target in ways(4, 7):
         batch = collate([[4]], [target], SYMBOLS, SYMBOLS, source_length=3)
-        total += math.exp(-CTC().build(BARE)(said(batch, ctc=logits)).item())
+        total += math.exp(-CTC().build(NO_CONTEXT)(said(batch, ctc=logits)).item())
     assert total == pytest.approx(1.0, rel=1e-4)
 
 
@@ -101,14 +101,14 @@ def test_ctc_is_torch_s_sentence_by_sentence() -> None:
         expected = expected + F.ctc_loss(
             log_probs, torch.tensor(target, dtype=torch.long), frames, tokens, V, reduction="sum"
         )
-    assert CTC().build(BARE)(passed).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert CTC().build(NO_CONTEXT)(passed).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_target_with_too_few_frames_adds_nothing_to_ctc() -> None:
     batch = collate([[4], [5]], [[4, 5, 4, 5, 4], [4]], SYMBOLS, SYMBOLS)
     logits = torch.randn(2, 4, 7, requires_grad=True)
-    found = CTC().build(BARE)(said(batch, ctc=logits))
-    only = CTC().build(BARE)(said(collate([[5]], [[4]], SYMBOLS, SYMBOLS), ctc=logits[1:]))
+    found = CTC().build(NO_CONTEXT)(said(batch, ctc=logits))
+    only = CTC().build(NO_CONTEXT)(said(collate([[5]], [[4]], SYMBOLS, SYMBOLS), ctc=logits[1:]))
     assert found.item() == pytest.approx(only.item(), rel=1e-6)
     (gradient,) = torch.autograd.grad(found, logits)
     assert not gradient[0].any()
@@ -121,7 +121,7 @@ def test_length_by_hand() -> None:
     logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
     p = logits.double().softmax(-1).tolist()
     expected = -math.log(p[0][2]) - math.log(p[1][0]) - math.log(p[2][4])
-    assert Length().build(BARE)(said(batch, length=logits)).item() == pytest.approx(expected, rel=1e-6)
+    assert Length().build(NO_CONTEXT)(said(batch, length=logits)).item() == pytest.approx(expected, rel=1e-6)
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_a_negative_weight_of_the_cross_entropy_is_refused() -> None:
 
 
 def test_a_teacher_is_a_tool() -> None:
-    with pytest.raises(ValueError, match="an objective with a teacher is built with Tools"):
+    with pytest.raises(ValueError, match="an objective with a teacher is built with ObjectiveContext"):
         CrossEntropy(terms=(Distillation(teacher="runs/a"),)).build()
 
 

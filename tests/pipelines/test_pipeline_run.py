@@ -16,7 +16,7 @@ from transduce.data.folders import lock_folder
 from transduce.errors import RunError
 from transduce.gathering.gathered import Gathered
 from transduce.numbers import english, german
-from transduce.pipelines.run import look, pipeline
+from transduce.pipelines.run import pipeline, pipeline_states
 from transduce.pipelines.stages import PrepareStage
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def write(name: str, first: int, last: int) -> None:
 
 
 def states(*words: str) -> dict[str, str]:
-    return {one.name: one.state for one in look("plan.toml", words)}
+    return {one.name: one.state for one in pipeline_states("plan.toml", words)}
 
 
 def test_what_is_done_is_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_what_is_done_is_not_done_again(capsys: pytest.CaptureFixture[str]) -> N
 def test_changed_text_is_read_again_by_all_that_depend_on_it() -> None:
     pipeline("plan.toml")
     write("a", 0, 140)
-    found = look("plan.toml")
+    found = pipeline_states("plan.toml")
     assert [(one.state, one.why) for one in found] == [
         ("stale", "its text was changed"),
         ("stale", "waits for text"),
@@ -116,7 +116,7 @@ def test_what_only_looks_changed_is_left_alone(place: Path) -> None:
 def test_changed_settings_are_told_and_what_was_made_is_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline("plan.toml")
     words = ["corpus.settings.tokenizer.vocabulary=70"]
-    assert "settings.tokenizer.vocabulary was 60, and is 70" in [one.why for one in look("plan.toml", words)]
+    assert "settings.tokenizer.vocabulary was 60, and is 70" in [one.why for one in pipeline_states("plan.toml", words)]
     assert pipeline("plan.toml", words).done == ("corpus",)
     told = capsys.readouterr().err
     assert "[2/3] corpus: again, for settings.tokenizer.vocabulary was 60, and is 70" in told
@@ -143,14 +143,14 @@ def test_a_machine_without_the_text_shows_what_is_done_and_goes_on_from_there() 
     pipeline("plan.toml", until="text")
     os.rename("raw", "far-away")
     assert states() == {"text": "done", "corpus": "left", "other": "left"}
-    assert look("plan.toml")[0].why == "raw/a.en: no such file"
+    assert pipeline_states("plan.toml")[0].why == "raw/a.en: no such file"
     assert pipeline("plan.toml", start="corpus", until="corpus").done == ("corpus",)
 
 
 def test_what_was_deleted_is_made_again() -> None:
     pipeline("plan.toml", until="text")
     os.unlink("runs/text/gathered.json")
-    (one, *_) = look("plan.toml")
+    (one, *_) = pipeline_states("plan.toml")
     assert (one.state, one.why) == ("begun", "what it made is not there any more")
 
 
@@ -228,7 +228,7 @@ def test_training_goes_on_with_more_steps_and_is_set_aside_for_another_model(toy
     )
     assert pipeline("train.toml", words("training.steps=4")).done == ("model",)
     assert pipeline("train.toml", words("training.steps=4", "training.report_every=2")).done == ()
-    (one,) = look("train.toml", words("training.steps=8"))
+    (one,) = pipeline_states("train.toml", words("training.steps=8"))
     assert one.why == "config training.steps was 4, and is 8"
     assert pipeline("train.toml", words("training.steps=8")).done == ("model",)
     assert not Path("runs/model.old-1").exists()

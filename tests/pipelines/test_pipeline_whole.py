@@ -20,7 +20,7 @@ from transduce.errors import DataError, RunError
 from transduce.native.library import built
 from transduce.pipelines.evaluating import Measuring, Scores
 from transduce.pipelines.plan import read_pipeline
-from transduce.pipelines.run import look, pipeline
+from transduce.pipelines.run import pipeline, pipeline_states
 from transduce.pipelines.shipping import Shipping
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "numbers.toml"
@@ -158,7 +158,7 @@ def test_killed_in_every_stage_it_ends_the_same(made: Made, tmp_path: Path) -> N
     done = pipeline(RECIPE, asked)
     assert len(done.done) + len(done.skipped) == 10
     assert log.read_text().count(": going on\n") >= len(hit) - 1
-    assert {one.state for one in look(RECIPE, asked)} == {"done"}
+    assert {one.state for one in pipeline_states(RECIPE, asked)} == {"done"}
     mine, theirs = Made(folder, asked).products, made.products
     for name in ("text", "corpus", "teacher_scores", "student_scores", "int8_scores"):
         assert mine[name] == theirs[name], name

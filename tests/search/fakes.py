@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Memory, State
+from transduce.model.contract import DecoderState, Memory
 from transduce.search.hypothesis import Hypothesis
 
 V = 5
@@ -32,23 +32,25 @@ class Markov:
     looks: Tensor | None = None  # (layers, heads, V, V, S): where it looks after two tokens, before the softmax
     sizes: list[int] = field(default_factory=list)
 
-    def start(self, memory: Memory) -> State:
+    def start(self, memory: Memory) -> DecoderState:
         number = memory.layers[0][:, 0, 0].to(torch.int64)
-        return State(fixed={"number": number, "mask": memory.mask}, grown=(torch.zeros_like(number), None), length=0)
+        return DecoderState(
+            static={"number": number, "mask": memory.mask}, cache=(torch.zeros_like(number), None), length=0
+        )
 
     def advance(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         assert tokens.shape[1] == 1
         self.sizes.append(len(tokens))
-        before, last = state.grown[0], tokens[:, 0]
-        logits = self.tables[state.fixed["number"], before, last] + self.drift[state.length]
+        before, last = state.cache[0], tokens[:, 0]
+        logits = self.tables[state.static["number"], before, last] + self.drift[state.length]
         if trace is not None and self.looks is not None:
-            for layer, looks in enumerate(self.looks[..., : state.fixed["mask"].shape[1]]):  # (heads, V, V, S)
-                scores = looks[:, before, last].transpose(0, 1).masked_fill(~state.fixed["mask"][:, None], -torch.inf)
+            for layer, looks in enumerate(self.looks[..., : state.static["mask"].shape[1]]):  # (heads, V, V, S)
+                scores = looks[:, before, last].transpose(0, 1).masked_fill(~state.static["mask"][:, None], -torch.inf)
                 trace[f"decoder.{layer}.cross"] = scores.softmax(-1)[:, :, None]  # (N, heads, 1, S)
                 trace[f"decoder.{layer}.out"] = logits[:, None]
-        return logits[:, None], State(state.fixed, (last, None), state.length + 1)
+        return logits[:, None], DecoderState(state.static, (last, None), state.length + 1)
 
     def log_probs(self, number: int, tokens: tuple[int, ...]) -> list[float]:
         """What the model gives each of the tokens, worked out without any search."""

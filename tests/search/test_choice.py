@@ -16,42 +16,42 @@ import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Room
+from transduce.model.contract import CacheShape
 from transduce.search import fixed
-from transduce.search.board import Arrivals, Board
-from transduce.search.fixed import Constants, Plan, Stepper
+from transduce.search.board import BeamState, PrefillBatch
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
+from transduce.search.fixed import StaticSearchConfig, StaticSearchStep, StepConstants
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 KERNELS: Any = fixed.choice_on_gpu if INTERPRETED or torch.cuda.is_available() else None
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
-ROOM = Room(sentences=4, paths=0, source=4, length=8)
+ROOM = CacheShape(sentences=4, paths=0, source=4, length=8)
 
 
-def stepper_of(search: Any, vocabulary: int, wishes: Wishes = NOTHING) -> Any:
-    plan = Plan.of(search, [wishes], SYMBOLS, vocabulary)
+def stepper_of(search: Any, vocabulary: int, constraints: DecodingConstraints = UNCONSTRAINED) -> Any:
+    plan = StaticSearchConfig.of(search, [constraints], SYMBOLS, vocabulary)
     assert plan
-    phrases = (len(wishes.exclude), len(wishes.exclude[0])) if wishes.exclude else (0, 0)
+    phrases = (len(constraints.exclude), len(constraints.exclude[0])) if constraints.exclude else (0, 0)
     room = replace(ROOM, paths=plan.paths)
-    board = Board.of(room, plan.kept, len(wishes.prefix), phrases, DEVICE)
+    board = BeamState.of(room, plan.kept, len(constraints.prefix), phrases, DEVICE)
     nobody: Any = None
-    return Stepper(nobody, nobody, board, plan, Constants.of(plan, board))
+    return StaticSearchStep(nobody, nobody, board, plan, StepConstants.of(plan, board))
 
 
-def come_in(stepper: Stepper, slots: list[int], longest: list[int]) -> None:
+def come_in(stepper: StaticSearchStep, slots: list[int], longest: list[int]) -> None:
     plan, count = stepper.plan, len(slots)
     shortest = torch.full((count,), plan.limits.shortest)
     nothing = torch.zeros(count, 0, dtype=torch.int64)
     streams = torch.zeros(count, plan.paths, dtype=torch.int64)
     parts = (nothing, nothing, torch.tensor(slots), torch.tensor(longest), shortest, nothing)
-    arrivals = Arrivals(*(part.to(DEVICE) for part in (*parts, nothing.view(count, 0, 0), streams)))
+    arrivals = PrefillBatch(*(part.to(DEVICE) for part in (*parts, nothing.view(count, 0, 0), streams)))
     stepper.board.admit(arrivals, SYMBOLS)
 
 
-def tensors(board: Board) -> dict[str, Tensor]:
+def tensors(board: BeamState) -> dict[str, Tensor]:
     """What is on it and means something: where no hypothesis is, nothing is said of its end."""
     parts = {field.name: getattr(board, field.name).clone() for field in dataclasses.fields(board)}
     parts["finished"][parts["finished"][..., 0] == -torch.inf] = 0
@@ -114,24 +114,24 @@ def test_the_same_is_written(
 
 
 @pytest.mark.parametrize(
-    ("search", "wishes", "asked"),
+    ("search", "constraints", "asked"),
     [
-        (Greedy(), NOTHING, "follow"),
-        (Beam(2), NOTHING, "expand"),
-        (Beam(2, shrinking=True), NOTHING, ""),
-        (Sample(), NOTHING, ""),
-        (Greedy(Limits(no_repeat=2)), NOTHING, ""),
-        (Beam(2), Wishes(prefix=(5,)), ""),
-        (Beam(2), Wishes(exclude=((5,),)), ""),
+        (Greedy(), UNCONSTRAINED, "follow"),
+        (Beam(2), UNCONSTRAINED, "expand"),
+        (Beam(2, shrinking=True), UNCONSTRAINED, ""),
+        (Sample(), UNCONSTRAINED, ""),
+        (Greedy(Limits(no_repeat=2)), UNCONSTRAINED, ""),
+        (Beam(2), DecodingConstraints(prefix=(5,)), ""),
+        (Beam(2), DecodingConstraints(exclude=((5,),)), ""),
     ],
     ids=str,
 )
 def test_choices_of_one_token_go_through_the_kernels(
-    search: Any, wishes: Wishes, asked: str, monkeypatch: pytest.MonkeyPatch
+    search: Any, constraints: DecodingConstraints, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
     kernels = SimpleNamespace(follow=lambda *_: seen.append("follow"), expand=lambda *_: seen.append("expand"))
-    monkeypatch.setattr(fixed, "kernels_for", lambda logits, plan: kernels)
-    stepper = stepper_of(search, 20, wishes)
+    monkeypatch.setattr(fixed, "choice_kernels", lambda logits, plan: kernels)
+    stepper = stepper_of(search, 20, constraints)
     stepper.choose(torch.randn(4, stepper.plan.paths, 20, device=DEVICE))
     assert "".join(seen) == asked

@@ -8,9 +8,9 @@ import pytest
 from fakes import EOS, SYMBOLS, Markov, V, check_sound, close, markov, memory
 
 from transduce.errors import ConfigError
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
-from transduce.search.wishes import Wishes
 
 Found = list[tuple[float, tuple[int, ...]]]
 
@@ -104,11 +104,11 @@ def test_strength_makes_translations_differ_sooner():
 def test_neighbours_change_nothing(include):
     model = markov(sentences=12, seed=25)
     lengths = [1 + number % 4 for number in range(12)]
-    wishes = [Wishes(include=include if number % 3 else ()) for number in range(12)]
+    constraints = [DecodingConstraints(include=include if number % 3 else ()) for number in range(12)]
     search = Beam(6, 0.6, 4, Limits(longest_extra=6), groups=3, diversity=0.7).build()
-    together = search(model, memory(list(range(12)), lengths), SYMBOLS, wishes)
+    together = search(model, memory(list(range(12)), lengths), SYMBOLS, constraints)
     for number in range(12):
-        alone = search(model, memory([number], [lengths[number]], width=9), SYMBOLS, [wishes[number]])
+        alone = search(model, memory([number], [lengths[number]], width=9), SYMBOLS, [constraints[number]])
         assert alone == [together[number]]
 
 

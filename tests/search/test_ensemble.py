@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transduce.errors import ConfigError
 from transduce.model.attention import Attention
-from transduce.model.contract import Memory, State, rows
+from transduce.model.contract import DecoderState, Memory, rows
 from transduce.model.positions import Positions, Rotary, Sinusoidal
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
@@ -33,10 +33,10 @@ class Chain(nn.Module):
     def encode(self, source: Tensor, mask: Tensor, trace: Trace = None) -> Memory:
         return memory(source[:, 0].tolist(), mask.sum(1).tolist(), mask.shape[1])
 
-    def start(self, memory: Memory) -> State:
+    def start(self, memory: Memory) -> DecoderState:
         return self.chain.start(memory)
 
-    def advance(self, tokens: Tensor, state: State, trace: Trace = None, mask: Tensor | None = None) -> Any:
+    def advance(self, tokens: Tensor, state: DecoderState, trace: Trace = None, mask: Tensor | None = None) -> Any:
         if trace is not None:
             trace["decoder.0.cross"] = torch.full((len(tokens), 1, 1, 3), float(self.chain.tables[0, 0, 0, 0]))
         return self.chain.advance(tokens, state)
@@ -120,11 +120,11 @@ def test_nothing_underflows() -> None:
     """A token that both members find impossible to the last bit still has a finite logarithm."""
 
     class Sure(Chain):
-        def advance(self, tokens: Tensor, state: State, trace: Trace = None, mask: Tensor | None = None) -> Any:
+        def advance(self, tokens: Tensor, state: DecoderState, trace: Trace = None, mask: Tensor | None = None) -> Any:
             return torch.tensor([[[0.0, 500.0, 0.0, 0.0, 0.0]]]), state
 
     ensemble = Ensemble([Sure(CHAINS[0]), Sure(CHAINS[1])])
-    logits, _ = ensemble.advance(torch.tensor([[0]]), State((None, None), (None, None), 0))
+    logits, _ = ensemble.advance(torch.tensor([[0]]), DecoderState((None, None), (None, None), 0))
     assert logits[0, 0, EOS] == pytest.approx(0)
     assert logits[0, 0, 2].item() == pytest.approx(-500)
 

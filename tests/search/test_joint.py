@@ -16,10 +16,10 @@ from transduce.model.attention import Attention
 from transduce.model.heads import CTCHead
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Joint
-from transduce.search.wishes import NOTHING, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
 SOURCES = [[4, 5, 6, 4], [5], [6, 6, 4, 5, 6]]
@@ -35,10 +35,10 @@ def build(heads: tuple[Any, ...] = (CTCHead(upsample=1),)) -> Any:
     return model
 
 
-def find(search: Any, model: Any, sources: list[list[int]], wishes: Any = None) -> list[list[Hypothesis]]:
+def find(search: Any, model: Any, sources: list[list[int]], constraints: Any = None) -> list[list[Hypothesis]]:
     with torch.no_grad():
         memory = model.encode(*pad_sources(sources, SYMBOLS))
-    found: list[list[Hypothesis]] = search.build()(model, memory, SYMBOLS, wishes)
+    found: list[list[Hypothesis]] = search.build()(model, memory, SYMBOLS, constraints)
     return found
 
 
@@ -96,8 +96,8 @@ def test_candidates_come_from_both_and_the_best_of_all_wins() -> None:
 
 def test_what_must_be_said_is_said() -> None:
     model = build()
-    wish = Wishes(prefix=(4, 4))
-    (free, bound) = find(Joint(3, 0.9, 3, SHORT), model, SOURCES[:2], [NOTHING, wish])
+    constraint = DecodingConstraints(prefix=(4, 4))
+    (free, bound) = find(Joint(3, 0.9, 3, SHORT), model, SOURCES[:2], [UNCONSTRAINED, constraint])
     assert free
     assert all(one.tokens[:2] == (4, 4) for one in bound)
 

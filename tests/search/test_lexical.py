@@ -10,11 +10,11 @@ import torch
 from fakes import EOS, SYMBOLS, V, check_sound, close, enumerate_all, markov, memory
 
 from transduce.search.automaton import Automaton, without_implied
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.lexical import Wanted
+from transduce.search.lexical import LexicalConstraints
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
-from transduce.search.wishes import NOTHING, Wishes
 
 CPU = torch.device("cpu")
 Include = tuple[tuple[tuple[int, ...], ...], ...]
@@ -41,7 +41,7 @@ def fulfils(tokens: tuple[int, ...], include: Include) -> bool:
 
 
 def search(beam: Beam, model, number: int, include: Include) -> list[Hypothesis]:
-    return beam.build()(model, memory([number]), SYMBOLS, [Wishes(include=include)])[0]
+    return beam.build()(model, memory([number]), SYMBOLS, [DecodingConstraints(include=include)])[0]
 
 
 # -- the automaton ---------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def search(beam: Beam, model, number: int, include: Include) -> list[Hypothesis]
 
 @pytest.mark.parametrize("include", [*CASES, (((2, 3, 2, 3, 4), (3, 2, 3)), ((2, 3, 2, 2),))])
 def test_the_automaton_agrees_with_reading_all_that_is_written(include):
-    wanted, kept = Wanted.of([include, ()], CPU), without_implied(include)
+    wanted, kept = LexicalConstraints.of([include, ()], CPU), without_implied(include)
     sentence = torch.tensor([0])
     draw = random.Random(1)
     for _ in range(30):
@@ -83,7 +83,7 @@ def test_a_wish_that_another_fulfils_counts_once():
 
 def test_some_token_always_helps():
     for include in CASES:
-        wanted = Wanted.of([include], CPU)
+        wanted = LexicalConstraints.of([include], CPU)
         sentence, draw = torch.tensor([0]), random.Random(2)
         for _ in range(20):
             standing = wanted.start(sentence, 1)
@@ -101,8 +101,8 @@ def test_some_token_always_helps():
 def test_a_wide_beam_finds_the_best_of_all_that_hold_the_phrases(include, alpha):
     model = markov(4, seed=41)
     beam = Beam(400, alpha, 10, Limits(longest=6))
-    wishes = [Wishes(include=include)] * 4
-    found = beam.build()(model, memory([0, 1, 2, 3]), SYMBOLS, wishes)
+    constraints = [DecodingConstraints(include=include)] * 4
+    found = beam.build()(model, memory([0, 1, 2, 3]), SYMBOLS, constraints)
     for number in range(4):
         everything = enumerate_all(model, number, limit=6, alpha=alpha)
         truth = [(score, tokens) for score, tokens in everything if fulfils(tokens, include)][:10]
@@ -121,7 +121,7 @@ def test_even_a_narrow_beam_includes_all_and_ends(size, extra):
     for include in CASES:
         longest = sum(min(map(len, ways)) for ways in include) + 1 + extra
         beam = Beam(size, 0.6, size, Limits(longest=longest, longest_extra=99))
-        every = beam.build()(model, memory(list(range(10))), SYMBOLS, [Wishes(include=include)] * 10)
+        every = beam.build()(model, memory(list(range(10))), SYMBOLS, [DecodingConstraints(include=include)] * 10)
         for number, found in enumerate(every):
             assert found[0].finished
             for hypothesis in found:
@@ -147,10 +147,10 @@ def test_a_narrow_beam_stays_near_the_best():
 def test_neighbours_change_nothing_whatever_they_ask():
     model = markov(sentences=12, seed=44)
     lengths = [1 + number % 4 for number in range(12)]
-    asked = [Wishes(include=include) for include in CASES[:9]] + [
-        NOTHING,
-        Wishes((4, 2)),
-        Wishes((2,), (((2, 2),),), ((3,),)),
+    asked = [DecodingConstraints(include=include) for include in CASES[:9]] + [
+        UNCONSTRAINED,
+        DecodingConstraints((4, 2)),
+        DecodingConstraints((2,), (((2, 2),),), ((3,),)),
     ]
     for settings in ({}, {"groups": 2}, {"size": 1, "n_best": 1}):
         run = Beam(**{"size": 4, "n_best": 2, "limits": Limits(longest_extra=6), **settings}).build()
@@ -167,7 +167,7 @@ def test_of_equal_paths_the_first_is_taken_in_any_company():
     model.tables[:], model.drift[:] = 0, 0
     run = Beam(3, 0.0, 3, Limits(longest=4)).build()
     (plain,) = run(model, memory([0]), SYMBOLS)
-    beside, _ = run(model, memory([0, 1]), SYMBOLS, [NOTHING, Wishes(include=(((2, 3, 4),),))])
+    beside, _ = run(model, memory([0, 1]), SYMBOLS, [UNCONSTRAINED, DecodingConstraints(include=(((2, 3, 4),),))])
     assert beside == plain
 
 
@@ -192,11 +192,13 @@ def test_phrases_that_overlap_may_share_tokens():
 
 def test_what_the_prefix_holds_need_not_come_again():
     model = markov(8, seed=47)
-    wishes = [Wishes((4, 2, 3), (((2, 3),), ((4, 4),)))] * 8
-    for (best,) in Beam(4, limits=Limits(longest=3)).build()(model, memory(list(range(8))), SYMBOLS, wishes):
+    constraints = [DecodingConstraints((4, 2, 3), (((2, 3),), ((4, 4),)))] * 8
+    for (best,) in Beam(4, limits=Limits(longest=3)).build()(model, memory(list(range(8))), SYMBOLS, constraints):
         assert best.tokens == (4, 2, 3, 4, 4)
         assert best.finished
-    short = [Wishes((4, 2, 3), (((4, 4, 4, 4),),))] * 8  # no room after the prefix, which must stand all the same
+    short = [
+        DecodingConstraints((4, 2, 3), (((4, 4, 4, 4),),))
+    ] * 8  # no room after the prefix, which must stand all the same
     for (best,) in Beam(4, limits=Limits(longest=3)).build()(model, memory(list(range(8))), SYMBOLS, short):
         assert (best.tokens[:3], best.finished) == ((4, 2, 3), False)
 
@@ -213,13 +215,17 @@ def test_what_other_rules_forbid_is_not_said_to_be_there(limits):
 
 def test_included_and_excluded_at_once():
     model = markov(8, seed=49)
-    wish = Wishes(include=(((2, 3),), ((4,),)), exclude=((3, 4), (4, 2)))
+    constraint = DecodingConstraints(include=(((2, 3),), ((4,),)), exclude=((3, 4), (4, 2)))
     for size in (3, 400):
         beam = Beam(size, n_best=3, limits=Limits(longest=6))
-        found = beam.build()(model, memory(list(range(8))), SYMBOLS, [wish] * 8)
+        found = beam.build()(model, memory(list(range(8))), SYMBOLS, [constraint] * 8)
         for number in range(8):
             everything = [tokens for _, tokens in enumerate_all(model, number, limit=6, alpha=0.6)]
-            right = [t for t in everything if fulfils(t, wish.include) and not any(occurs(p, t) for p in wish.exclude)]
+            right = [
+                t
+                for t in everything
+                if fulfils(t, constraint.include) and not any(occurs(p, t) for p in constraint.exclude)
+            ]
             if size == 400:
                 assert [hypothesis.tokens for hypothesis in found[number]] == right[:3]
             assert found[number][0].finished
@@ -241,10 +247,12 @@ def test_all_orders_of_the_phrases_are_tried():
 def test_the_beam_is_as_wide_as_the_stages():
     model = markov(3, seed=51)
     include = (((2, 3, 4),), ((4, 4),))
-    Beam(2, limits=Limits(longest=9)).build()(model, memory([0, 1]), SYMBOLS, [Wishes(include=include), NOTHING])
+    Beam(2, limits=Limits(longest=9)).build()(
+        model, memory([0, 1]), SYMBOLS, [DecodingConstraints(include=include), UNCONSTRAINED]
+    )
     assert model.sizes[0] == 2 * 6
     model.sizes.clear()
-    Beam(8, limits=Limits(longest=9)).build()(model, memory([0]), SYMBOLS, [Wishes(include=include)])
+    Beam(8, limits=Limits(longest=9)).build()(model, memory([0]), SYMBOLS, [DecodingConstraints(include=include)])
     assert model.sizes[0] == 8
 
 

@@ -20,10 +20,10 @@ from transduce.model.parallel import Length, ParallelDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
 from transduce.model.upsampled import Upsampled
+from transduce.search.constraints import UNCONSTRAINED, CancelToken, DecodingConstraints
 from transduce.search.ctc import collapse
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import CTCCollapse, MaskPredict
-from transduce.search.wishes import NOTHING, Stop, Wishes
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 9
@@ -44,9 +44,9 @@ def build(length: Length, vocabulary: int = V) -> Any:
 
 
 @torch.no_grad()
-def find(search: Any, model: Any, sources: list[list[int]], wishes: Any = None) -> list[list[Hypothesis]]:
+def find(search: Any, model: Any, sources: list[list[int]], constraints: Any = None) -> list[list[Hypothesis]]:
     memory = model.encode(*pad_sources(sources, SYMBOLS))
-    found: list[list[Hypothesis]] = search.build()(model, memory, SYMBOLS, wishes)
+    found: list[list[Hypothesis]] = search.build()(model, memory, SYMBOLS, constraints)
     return found
 
 
@@ -108,7 +108,7 @@ def test_mask_predict_is_the_paper_s_and_the_batch_changes_nothing(length: Lengt
 def test_a_forced_beginning_stays(length: Length) -> None:
     model, settings = build(length), MaskPredict(4, 3)
     prefixes = [(8, 8), (), (5,), (4, 5, 6), (7, 7, 7, 7, 7, 7, 7, 7)]
-    together = find(settings, model, SOURCES, [Wishes(prefix=prefix) for prefix in prefixes])
+    together = find(settings, model, SOURCES, [DecodingConstraints(prefix=prefix) for prefix in prefixes])
     for source, prefix, (found, *_) in zip(SOURCES, prefixes, together, strict=True):
         tokens, parts = by_hand(settings, model, source, prefix)[0]
         assert found.tokens[: len(prefix)] == prefix
@@ -182,10 +182,14 @@ def test_a_wider_beam_is_no_worse_and_the_batch_changes_nothing() -> None:
         assert find(CTCCollapse(size=4), model, [source])[0][0].tokens == wide.tokens
 
 
-@pytest.mark.parametrize("wish", [Wishes(prefix=(4,)), Wishes(include=(((4,),),)), Wishes(exclude=((4,),))], ids=str)
-def test_ctc_cannot_be_told_what_to_say(wish: Wishes) -> None:
+@pytest.mark.parametrize(
+    "constraint",
+    [DecodingConstraints(prefix=(4,)), DecodingConstraints(include=(((4,),),)), DecodingConstraints(exclude=((4,),))],
+    ids=str,
+)
+def test_ctc_cannot_be_told_what_to_say(constraint: DecodingConstraints) -> None:
     with pytest.raises(ConfigError) as error:
-        find(CTCCollapse(), build(Upsampled()), SOURCES[:2], [NOTHING, wish])
+        find(CTCCollapse(), build(Upsampled()), SOURCES[:2], [UNCONSTRAINED, constraint])
     assert str(error.value) == (
         "prefixes, include, exclude: a decoder with CTC spreads its tokens over frames as it likes and cannot be told"
         " what to say; use a model that writes token by token"
@@ -195,14 +199,16 @@ def test_ctc_cannot_be_told_what_to_say(wish: Wishes) -> None:
 def test_a_wish_that_it_might_stop_is_none_of_these() -> None:
     """A server has it for every text."""
     model = build(Upsampled())
-    stops = [Wishes(stop=Stop()) for _ in SOURCES]
+    stops = [DecodingConstraints(stop=CancelToken()) for _ in SOURCES]
     assert find(CTCCollapse(), model, SOURCES, stops) == find(CTCCollapse(), model, SOURCES)
 
 
-@pytest.mark.parametrize("wish", [Wishes(include=(((4,),),)), Wishes(exclude=((4,),))], ids=str)
-def test_mask_predict_promises_nothing_about_words(wish: Wishes) -> None:
+@pytest.mark.parametrize(
+    "constraint", [DecodingConstraints(include=(((4,),),)), DecodingConstraints(exclude=((4,),))], ids=str
+)
+def test_mask_predict_promises_nothing_about_words(constraint: DecodingConstraints) -> None:
     with pytest.raises(ConfigError) as error:
-        find(MaskPredict(), build(LengthClassifier()), SOURCES[:2], [NOTHING, wish])
+        find(MaskPredict(), build(LengthClassifier()), SOURCES[:2], [UNCONSTRAINED, constraint])
     assert str(error.value) == (
         "include, exclude: a search that writes all words at once promises nothing about single ones; use a model that"
         " writes token by token"

@@ -9,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.errors import ConfigError
 from transduce.search.beam import BeamSearch
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.stepwise import invert, keep_top_k, keep_top_p, make_streams, uniform
-from transduce.search.wishes import Wishes
 
 SHORT = Limits(longest=12)
 TEMPERATURE = "expected a number of at least 0.0001 (for the most probable token use kind 'greedy')"
@@ -205,10 +205,10 @@ def test_one_wait_a_step(make):
     model = markov(sentences=8, seed=5, source=3)
     search = make(Limits(longest=12, no_repeat=3, shortest=2)).build()
     include = (((3, 4),), ((4, 4),)) if isinstance(search, BeamSearch) else ()
-    for wish in (Wishes((2,)), Wishes((2,), include, ((3, 3), (4, 2)))):
+    for constraint in (DecodingConstraints((2,)), DecodingConstraints((2,), include, ((3, 3), (4, 2)))):
         model.sizes.clear()
         with Waits() as waits:
-            search(model, memory(list(range(8))), SYMBOLS, [wish] * 8)
+            search(model, memory(list(range(8))), SYMBOLS, [constraint] * 8)
         assert len(model.sizes) > 3
         assert waits.count <= len(model.sizes) + 1  # one more to begin with
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from transduce.errors import DataError
-from transduce.search.wishes import Stop
+from transduce.search.constraints import CancelToken
 from transduce.server.batcher import POLITENESS, Batcher
 from transduce.server.settings import Settings
 from transduce.server.work import Sentence
@@ -25,7 +25,7 @@ class Fake:
 
     name: str = ""
 
-    def run(self, translator: Any, items: Sequence[Sentence], stops: Sequence[Stop]) -> list[str]:
+    def run(self, translator: Any, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[str]:
         translator.batches.append([item.text for item in items])
         translator.stops = list(stops)
         if "wait" in translator.batches[-1]:
@@ -44,7 +44,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        self.stops: list[Stop] = []
+        self.stops: list[CancelToken] = []
         self.begun, self.going = threading.Event(), threading.Event()
 
 
@@ -115,7 +115,7 @@ def test_who_goes_away_is_not_begun_or_asked_to_stop() -> None:
         for task in (running, queued):
             task.cancel()
         await asyncio.wait([running, queued])
-        assert recorder.stops[0].asked
+        assert recorder.stops[0].cancelled
         recorder.going.set()
         assert await stays == "ba"
 

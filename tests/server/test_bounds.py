@@ -15,7 +15,7 @@ import transduce
 from transduce.server import Served, Settings, application
 from transduce.server.bounds import CELLS_A_TOKEN, MOST_EXCLUDED, MOST_INCLUDED, width_of
 from transduce.server.rendering import LARGE, STRETCH, pieces, rendered
-from transduce.server.together import MOST_TASKS, Turn, together
+from transduce.server.together import MOST_TASKS, LoopTurns, together
 
 ASKED = {"source": "en", "target": "de"}
 PAIR = {**ASKED, "texts": ["five"], "translations": ["fünf"]}
@@ -247,7 +247,7 @@ def test_one_goes_on_in_each_turn_of_the_loop() -> None:
     """Forty passages with tags, whose sentences come back together, are put together one by one."""
 
     async def run() -> list[int]:
-        turn, seen, loops = Turn(), [], 0
+        turn, seen, loops = LoopTurns(), [], 0
 
         async def one() -> None:
             await turn.come()

@@ -18,7 +18,7 @@ from transduce.data.speech import Speech
 from transduce.engines.torch_engine import TorchEngine
 from transduce.inspection.inspecting import inspect
 from transduce.inspection.page import page as page_of
-from transduce.inspection.record import Inspection, Sight
+from transduce.inspection.record import Inspection, SourcePicture
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Frames, Patches
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from toy_model import Toy
 
 pytestmark = pytest.mark.slow
-Looks = tuple[Inspection, Sight]
+Looks = tuple[Inspection, SourcePicture]
 
 
 def looked(toy: Toy, source: Any, reader: Any, path: Path) -> Looks:
@@ -66,12 +66,12 @@ def read(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Looks:
     return looked(toy, Patches(patch=4, rows=4), Images(16, patch=4), path)
 
 
-def inner(sight: Sight) -> list[tuple[int, int]]:
+def inner(sight: SourcePicture) -> list[tuple[int, int]]:
     """A row and column of the values inside each place."""
     return [(int(top + high / 2), int(left + wide / 2)) for left, top, wide, high in sight.boxes]
 
 
-def colours(page: Any, sight: Sight) -> Any:
+def colours(page: Any, sight: SourcePicture) -> Any:
     """The colour there on the page, (places, 3)."""
     script = """(points) => {
       const canvas = document.querySelector(".sight canvas"), context = canvas.getContext("2d");

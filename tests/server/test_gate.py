@@ -14,7 +14,7 @@ from transduce.server.failures import Refused
 from transduce.server.gate import CROWD, CROWD_TOKENS, FEW, SEVERAL, Gate
 from transduce.server.keys import MOST_ASKERS, Keys
 from transduce.server.settings import BOUNDS, Settings
-from transduce.server.together import Window, together
+from transduce.server.together import TokenSemaphore, together
 
 
 class Clock:
@@ -168,7 +168,7 @@ def test_a_window_lets_through_as_many_as_fit() -> None:
     most = under_way = 0
 
     async def run() -> None:
-        window = Window(10)
+        window = TokenSemaphore(10)
 
         async def one(tokens: int) -> int:
             nonlocal most, under_way

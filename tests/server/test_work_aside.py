@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import threading
 import time
 from collections.abc import Sequence
@@ -18,10 +19,10 @@ from transduce import detection
 from transduce.errors import RunError
 from transduce.inspection.alternatives import alternatives
 from transduce.inspection.inspecting import inspect
-from transduce.search.wishes import Stop, Wishes
+from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.server import Served, Settings, application
-from transduce.server.state import State
-from transduce.server.translating import Asked, prepared
+from transduce.server.state import ServerState
+from transduce.server.translating import TranslationRequest, prepared
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -30,12 +31,12 @@ PAIRS = (("en", "de"),)
 
 
 def test_the_room_is_free_when_the_thread_is(toy: Toy) -> None:
-    state = State([Served("toy", toy.translator, PAIRS)], Settings())
+    state = ServerState([Served("toy", toy.translator, PAIRS)], Settings())
     begun, heard, may_end = threading.Event(), threading.Event(), threading.Event()
 
-    def stubborn(stop: Stop) -> None:
+    def stubborn(stop: CancelToken) -> None:
         begun.set()
-        while not stop.asked:
+        while not stop.cancelled:
             time.sleep(0.001)
         heard.set()
         may_end.wait(10)
@@ -59,15 +60,43 @@ def test_the_room_is_free_when_the_thread_is(toy: Toy) -> None:
         assert state.gate.requests == 1
         may_end.set()
         await held(0)
-        assert await state.run(lambda stop: stop.asked) is False
+        assert await state.run(lambda stop: stop.cancelled) is False
 
     asyncio.run(both())
     state.close()
 
 
+def test_an_error_of_work_that_nobody_waits_for_is_no_missed_one(toy: Toy) -> None:
+    state = ServerState([Served("toy", toy.translator, PAIRS)], Settings())
+    begun, missed = threading.Event(), list[object]()
+
+    def failing(stop: CancelToken) -> None:
+        begun.set()
+        while not stop.cancelled:
+            time.sleep(0.001)
+        raise RunError("nobody waits")
+
+    async def abandoned() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: missed.append(context))
+        work = asyncio.ensure_future(state.run(failing))
+        await asyncio.to_thread(begun.wait, 10)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        del work
+        async with asyncio.timeout(10):
+            while state.gate.requests:
+                await asyncio.sleep(0.001)
+        gc.collect()
+
+    asyncio.run(abandoned())
+    state.close()
+    assert missed == []
+
+
 def test_asked_to_stop_the_library_does(toy: Toy) -> None:
-    stop = Stop()
-    stop.ask()
+    stop = CancelToken()
+    stop.cancel()
     assert alternatives(toy.translator, "sixty-two", "", to="de", stop=stop) == []
     with pytest.raises(RunError, match="inspect: somebody asked to stop before the translation was found; ask again"):
         inspect(toy.translator, "sixty-two", to="de", stop=stop)
@@ -80,10 +109,10 @@ class Endless:
         self.engine, self.stopped = engine, 0
 
     def search(
-        self, sources: Sequence[Any], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self, sources: Sequence[Any], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
     ) -> list[list[Any]]:
         until = time.monotonic() + 10
-        while not all(wish.stop is not None and wish.stop.asked for wish in wishes):
+        while not all(constraint.stop is not None and constraint.stop.cancelled for constraint in constraints):
             assert time.monotonic() < until, "nobody asked to stop"
             time.sleep(0.005)
         self.stopped += 1
@@ -98,7 +127,7 @@ def test_the_deadline_stops_what_the_pages_ask(toy: Toy) -> None:
     endless = copy.copy(toy.translator)
     endless.engine = engine
     with TestClient(application([Served("toy", endless, PAIRS)], Settings(seconds=0.1)), "http://localhost") as client:
-        state: State = client.app.state.transduce  # type: ignore[attr-defined]
+        state: ServerState = client.app.state.transduce  # type: ignore[attr-defined]
         asked = {"text": "sixty-two", "source": "en", "target": "de"}
         look = {"text": "sixty-two", "model": "toy", "to": "de"}
         for count, (path, body) in enumerate([("alternatives", asked), ("inspect", look), ("learn", look)], 1):
@@ -112,7 +141,7 @@ def test_the_deadline_stops_what_the_pages_ask(toy: Toy) -> None:
 
 
 def test_others_are_answered_while_the_tables_of_languages_are_read(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = State([Served("toy", toy.translator, PAIRS)], Settings())
+    state = ServerState([Served("toy", toy.translator, PAIRS)], Settings())
     begun, may_end, read = threading.Event(), threading.Event(), detection._identifier
 
     def slow() -> Any:
@@ -124,7 +153,8 @@ def test_others_are_answered_while_the_tables_of_languages_are_read(toy: Toy, mo
 
     async def both() -> None:
         first, second = (
-            asyncio.ensure_future(prepared(state, Asked((text,), "auto", "de"))) for text in ("five", "ten")
+            asyncio.ensure_future(prepared(state, TranslationRequest((text,), "auto", "de")))
+            for text in ("five", "ten")
         )
         assert await asyncio.to_thread(begun.wait, 10)
         assert not first.done()  # or the loop had waited for it

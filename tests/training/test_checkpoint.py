@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +20,12 @@ from transduce.training.checkpoint import (
     newest_good,
     prune,
     read_checkpoint,
+    read_state,
     read_tensors,
     save_checkpoint,
 )
-from transduce.training.manifest import Manifest, describe, manifest_bytes
+from transduce.training.manifest import FileEntry, Manifest, describe, manifest_bytes, read_manifest
+from transduce.training.session import TrainingProgress
 from transduce.training.weights import load_weights
 
 FILES = {"model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
@@ -201,7 +205,46 @@ def test_a_manifest_never_leads_out_of_its_folder(run: Path) -> None:
     path = run / "checkpoints" / "step-00000200"
     manifest = Manifest(200, {"../../secret": describe(b"x")})
     (path / "manifest.json").write_bytes(manifest_bytes(manifest))
-    expect_fall_back(run, "manifest.json: not of format 1")
+    expect_fall_back(run, "manifest.json: damaged")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "a/b", ""], ids=ascii)
+@pytest.mark.parametrize("size", [1, "x", -1, 1.5, True])
+@pytest.mark.parametrize("sha256", [describe(b"x").sha256, 5])
+def test_a_manifest_that_is_sealed_again_is_still_checked(run: Path, name: str, size: Any, sha256: Any) -> None:
+    path = run / "checkpoints" / "step-00000200"
+    manifest = Manifest(200, {name: FileEntry(size, sha256)})
+    (path / "manifest.json").write_bytes(manifest_bytes(manifest))
+    expect_fall_back(run, "manifest.json: damaged")
+
+
+@pytest.mark.parametrize("state", [b'{"step": "x"}', b'{"step": true}'], ids=["a word", "a truth"])
+def test_a_state_of_other_kinds_is_refused(run: Path, state: bytes) -> None:
+    path = run / "checkpoints" / "step-00000200"
+    with pytest.raises(
+        RunError, match="step-00000200: its state has 'step' as no run writes it. This checkpoint cannot"
+    ):
+        TrainingProgress.of_state(json.loads(state), path)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [b"{", b"[" * 200_000, b'{"step": ' + b"9" * 5000 + b"}", b"\xff", b"[1]", b'{"other": 1}'],
+    ids=["open", "deep", "long number", "no text", "a list", "unknown"],
+)
+def test_a_state_that_is_sealed_again_is_still_checked(run: Path, state: bytes) -> None:
+    path = run / "checkpoints" / "step-00000200"
+    (path / "state.json").write_bytes(state)
+    files = {**read_manifest(path).files, "state.json": describe(state)}
+    (path / "manifest.json").write_bytes(manifest_bytes(Manifest(200, files)))
+    with pytest.raises(RunError, match=r"step-00000200: (state\.json: .*|its state has 'other' as no run writes it)"):
+        TrainingProgress.of_state(read_state(path), path)
+
+
+def test_a_file_that_is_too_large_is_not_read(run: Path) -> None:
+    path = run / "checkpoints" / "step-00000200"
+    os.truncate(path / "state.json", 1 << 40)  # sparse
+    expect_fall_back(run, "state.json: 1,099,511,627,776 bytes, expected")
 
 
 @pytest.mark.parametrize(

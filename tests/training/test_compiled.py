@@ -21,12 +21,12 @@ from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Step
+from transduce.objectives.base import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.training import compiled, start
 from transduce.training.compiled import CompiledStep, hindrance, keep_compiled
 from transduce.training.optimizer import Adam, update
-from transduce.training.passes import Eager
+from transduce.training.passes import EagerRunner
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V, CPU = 19, torch.device("cpu")
@@ -57,9 +57,9 @@ def batches(count: int, shapes: int = 2, packed: bool = True) -> list[Batch]:
     return made
 
 
-def curve(step: Step, made: list[Batch], bf16: bool = False) -> list[float]:
+def curve(step: ObjectiveStep, made: list[Batch], bf16: bool = False) -> list[float]:
     """Losses a token of one update after another."""
-    optimizer, passes, losses = Adam().build(step.model.parameters()), Eager(step, CPU, bf16), []
+    optimizer, passes, losses = Adam().build(step.model.parameters()), EagerRunner(step, CPU, bf16), []
     for number, batch in enumerate(made):
         optimizer.zero_grad()
         torch.manual_seed(number)
@@ -74,8 +74,8 @@ def curve(step: Step, made: list[Batch], bf16: bool = False) -> list[float]:
 def test_traced_and_differentiated_ahead_the_curve_is_the_same(dropout: float, bf16: bool) -> None:
     """All that torch.compile does but make kernels: these draw as eager ones do, in the same order."""
     made = batches(20, shapes=1, packed=not bf16)
-    written = curve(Step(build(dropout), CrossEntropy(0.1).build()), made, bf16)
-    step = CompiledStep(Step(build(dropout), CrossEntropy(0.1).build()), backend="aot_eager")
+    written = curve(ObjectiveStep(build(dropout), CrossEntropy(0.1).build()), made, bf16)
+    step = CompiledStep(ObjectiveStep(build(dropout), CrossEntropy(0.1).build()), backend="aot_eager")
     assert written[-1] < written[0]
     assert curve(step, made, bf16) == pytest.approx(written, rel=2e-2 if bf16 else 1e-5)
 
@@ -84,8 +84,8 @@ def test_traced_and_differentiated_ahead_the_curve_is_the_same(dropout: float, b
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="kernels for a CPU need a C++ compiler")
 def test_with_kernels_of_its_own_the_curve_is_the_same() -> None:
     made = batches(20, shapes=1)
-    written = curve(Step(build(0.0), CrossEntropy(0.1).build()), made)
-    found = curve(CompiledStep(Step(build(0.0), CrossEntropy(0.1).build())), made)
+    written = curve(ObjectiveStep(build(0.0), CrossEntropy(0.1).build()), made)
+    found = curve(CompiledStep(ObjectiveStep(build(0.0), CrossEntropy(0.1).build())), made)
     assert found == pytest.approx(written, rel=1e-4)
 
 
@@ -93,7 +93,7 @@ def test_with_kernels_of_its_own_the_curve_is_the_same() -> None:
 @pytest.mark.parametrize("packed", [True, False])
 def test_code_is_made_once_for_all_shapes(packed: bool) -> None:
     counter = CompileCounterWithBackend("eager")
-    step = CompiledStep(Step(build(0.0), CrossEntropy(0.1).build()), counter)  # type: ignore[arg-type]
+    step = CompiledStep(ObjectiveStep(build(0.0), CrossEntropy(0.1).build()), counter)  # type: ignore[arg-type]
     curve(step, batches(8, 4, packed))
     assert counter.frame_count == 1
 

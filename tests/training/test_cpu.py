@@ -16,10 +16,10 @@ import toys
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.experiment import Config
-from transduce.objectives.base import Step
+from transduce.objectives.base import ObjectiveStep
 from transduce.training import cpu
-from transduce.training.cpu import own_threads, settle
-from transduce.training.passes import Eager
+from transduce.training.cpu import own_threads, tune_threads
+from transduce.training.passes import EagerRunner
 from transduce.training.session import Session
 
 
@@ -35,10 +35,10 @@ def two_threads() -> Iterator[None]:
         yield
 
 
-class Sleeping(Eager):
+class Sleeping(EagerRunner):
     """A pass that takes as long as the test says, and counts how often it is made with how many threads."""
 
-    def __init__(self, module: Step, seconds: dict[int, float]) -> None:
+    def __init__(self, module: ObjectiveStep, seconds: dict[int, float]) -> None:
         super().__init__(module, torch.device("cpu"), bf16=False)
         self.seconds, self.made = seconds, dict.fromkeys(seconds, 0)
 
@@ -47,12 +47,12 @@ class Sleeping(Eager):
         time.sleep(self.seconds[torch.get_num_threads()])
 
 
-def parts(corpus: Path, *overrides: str) -> tuple[Config, Session, Batches, Step]:
+def parts(corpus: Path, *overrides: str) -> tuple[Config, Session, Batches, ObjectiveStep]:
     config, opened = toys.config(corpus, *overrides), Corpus.open(corpus)
     size = opened.tokenizers.source.size
     session = Session(config, config.model.build(size, size, True), torch.device("cpu"))
     batches = Batches(opened.split("train"), opened.tokenizers, config.data.tokens, config.data.bucket, 1)
-    return config, session, batches, Step(session.model, config.objective.build())
+    return config, session, batches, ObjectiveStep(session.model, config.objective.build())
 
 
 @pytest.mark.parametrize(("seconds", "chosen"), [({2: 0.03, 1: 0.001}, 1), ({2: 0.001, 1: 0.03}, 2)])
@@ -60,7 +60,7 @@ def parts(corpus: Path, *overrides: str) -> tuple[Config, Session, Batches, Step
 def test_the_fastest_number_of_threads_is_taken_and_named(corpus: Path, seconds: dict[int, float], chosen: int) -> None:
     config, session, batches, module = parts(corpus, "training.steps=200")
     passes, said = Sleeping(module, seconds), []
-    settle(config.training, session, passes, batches, True, said.append)
+    tune_threads(config.training, session, passes, batches, True, said.append)
     assert torch.get_num_threads() == session.place.threads == chosen
     assert passes.made == {2: 3, 1: 3}
     assert len(said) == 1
@@ -82,7 +82,7 @@ def test_nothing_is_tried_where_it_would_not_pay_or_is_settled(
     config, session, batches, module = parts(corpus, *overrides)
     session.place.threads = before
     passes, said = Sleeping(module, {1: 0, 2: 0}), []
-    settle(config.training, session, passes, batches, True, said.append)
+    tune_threads(config.training, session, passes, batches, True, said.append)
     assert torch.get_num_threads() == session.place.threads == expected
     assert (passes.made, said) == ({1: 0, 2: 0}, [])
 
@@ -90,7 +90,7 @@ def test_nothing_is_tried_where_it_would_not_pay_or_is_settled(
 def test_one_thread_leaves_no_choice(corpus: Path) -> None:
     config, session, batches, module = parts(corpus, "training.steps=1000")
     passes = Sleeping(module, {1: 0})
-    settle(config.training, session, passes, batches, True, pytest.fail)
+    tune_threads(config.training, session, passes, batches, True, pytest.fail)
     assert (session.place.threads, passes.made) == (1, {1: 0})
 
 
@@ -99,7 +99,7 @@ def test_several_processes_keep_what_they_were_started_with(corpus: Path) -> Non
     config, session, batches, module = parts(corpus, "training.steps=1000")
     session.place.threads = 7  # of the run when it was alone
     passes = Sleeping(module, {1: 0, 2: 0})
-    settle(config.training, session, passes, batches, False, pytest.fail)
+    tune_threads(config.training, session, passes, batches, False, pytest.fail)
     assert (torch.get_num_threads(), passes.made) == (2, {1: 0, 2: 0})
 
 

@@ -11,7 +11,10 @@ import torch
 import toys
 from snapshots import same, same_tensors
 
+import transduce
 from transduce.conversion import convert
+from transduce.data.prepare import Prepare, prepare
+from transduce.data.vocabulary import GivenTokenizer
 from transduce.errors import RunError
 from transduce.native.library import built
 
@@ -70,6 +73,39 @@ def test_a_run_may_start_from_converted_weights(corpus: Path, tmp_path: Path) ->
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         torch.testing.assert_close(second[name], tensor, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.skipif(built() is None, reason="the core is not built: make native")
+def test_8_bit_weights_go_on_with_symbols_in_the_places_of_pieces(tmp_path: Path) -> None:
+    old = toys.corpus(tmp_path / "old", toys.copies(60), (), "bpe", 24)
+    toys.run(old, tmp_path / "first", "training.steps=3")
+    convert(tmp_path / "first", tmp_path / "converted", quantize="int8")
+    pieces = transduce.load(tmp_path / "first", engine="torch").tokenizers.source
+    place = next(piece for piece in pieces.pieces(range(pieces.size)) if len(piece) > 1 and "<" not in piece)
+    given = GivenTokenizer(folder=str(tmp_path / "converted" / "tokenizer"), symbols=("⟦0⟧",), instead_of=(place,))
+    text = toys.text(tmp_path / "new" / "train", toys.copies(60))
+    corpus = prepare(Prepare(output=str(tmp_path / "new" / "corpus"), train=(text,), tokenizer=given, workers=1)).folder
+    still = ("training.learning_rate.rate=1e-30", "training.steps=1")
+    toys.run(corpus, tmp_path / "second", f"training.start_from={tmp_path / 'converted'}", *still)
+    first, second = (toys.final(tmp_path / folder).tensors["model"] for folder in ("first", "second"))
+    assert first.keys() == second.keys()
+    largest = max(float(tensor.abs().max()) for tensor in first.values())
+    for name, tensor in first.items():  # rounded to 255 steps
+        torch.testing.assert_close(second[name], tensor, rtol=0, atol=largest / 100)
+    taught = f"objective.terms=[{{kind='distillation',teacher='{tmp_path / 'first'}'}}]"
+    with pytest.raises(RunError, match="first: the teacher has another tokenizer than the corpus of this run"):
+        toys.run(corpus, tmp_path / "third", taught, *still)
+    own = f"objective.terms=[{{kind='distillation',teacher='{tmp_path / 'converted'}'}}]"
+    toys.run(old, tmp_path / "fourth", own, *still)  # a converted model may teach
+
+
+@pytest.mark.skipif(built() is None, reason="the core is not built: make native")
+def test_weights_that_do_not_fit_are_told_with_the_file_they_are_in(corpus: Path, tmp_path: Path) -> None:
+    toys.run(corpus, tmp_path / "first", "training.steps=1")
+    convert(tmp_path / "first", tmp_path / "converted", quantize="none")
+    start = f"training.start_from={tmp_path / 'converted'}"
+    with pytest.raises(RunError, match=r"converted/model.native: the tensors do not fit the model: .* missing"):
+        toys.run(corpus, tmp_path / "second", start, "model.decoder.layers=2")
 
 
 def test_what_a_run_cannot_start_from(corpus: Path, tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
-from transduce.objectives.base import Loss, Step
+from transduce.objectives.base import Loss, ObjectiveStep
 from transduce.training import fitting, start
 from transduce.training.distributed import Group
 from transduce.training.fitting import demanding, fit_tokens, largest
-from transduce.training.passes import Eager
+from transduce.training.passes import EagerRunner
 from transduce.training.session import Session
 
 
@@ -38,10 +38,10 @@ def test_nothing_fits() -> None:
     assert largest(lambda number: False, 1024, 5000) == 0
 
 
-class Limited(Eager):
+class Limited(EagerRunner):
     """Memory for so many places."""
 
-    def __init__(self, module: Step, places: int) -> None:
+    def __init__(self, module: ObjectiveStep, places: int) -> None:
         super().__init__(module, torch.device("cpu"), bf16=False)
         self.places = places
 
@@ -70,7 +70,7 @@ def test_a_budget_fits_whose_largest_batches_do_and_nothing_stays(
     def batches_of(tokens: int) -> Batches:
         return Batches(opened.split("train"), opened.tokenizers, tokens, 4, 1)
 
-    found = fit_tokens(session, Limited(Step(session.model, config.objective.build()), places), batches_of)
+    found = fit_tokens(session, Limited(ObjectiveStep(session.model, config.objective.build()), places), batches_of)
     assert max(b.source.numel() + b.gold.numel() for b in demanding(batches_of(found))) <= places
     assert max(b.source.numel() + b.gold.numel() for b in demanding(batches_of(found + found // 8 + 8))) > places
     assert all(torch.equal(tensor, before[name]) for name, tensor in session.model.weights().items())
@@ -101,6 +101,6 @@ def test_a_gpu_too_small_for_any_pair_is_named(corpus: Path, monkeypatch: pytest
     size = opened.tokenizers.source.size
     session = Session(config, config.model.build(size, size, True), torch.device("cpu"))
     monkeypatch.setattr(session, "device", torch.device("cuda"))
-    passes = Eager(Step(session.model, config.objective.build()), torch.device("cpu"), bf16=False)
+    passes = EagerRunner(ObjectiveStep(session.model, config.objective.build()), torch.device("cpu"), bf16=False)
     with pytest.raises(ConfigError, match="not even one pair fits in the GPU's memory"):
         start._fitted(config, session, passes, lambda _: None, Group("cpu"), print)  # type: ignore[arg-type,return-value]

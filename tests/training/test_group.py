@@ -25,9 +25,9 @@ def test_a_group_of_one_does_nothing() -> None:
         tensor, snapshot = torch.ones(3), Snapshot(1, {}, {})
         assert group.sum(tensor) is tensor
         assert group.highest(2.5) == 2.5
-        assert group.asked(None) is None
-        assert group.asked(signal.SIGINT) is signal.SIGINT
-        assert group.told(snapshot) is snapshot
+        assert group.any_signal(None) is None
+        assert group.any_signal(signal.SIGINT) is signal.SIGINT
+        assert group.broadcast(snapshot) is snapshot
         assert group.snapshot(snapshot) is snapshot
         assert over_processes(tensor) is tensor
         assert whole(tensor) is tensor

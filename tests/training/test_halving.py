@@ -15,8 +15,8 @@ from transduce.data.batch import Batch, collate
 from transduce.data.share import Portion
 from transduce.data.symbols import Symbols
 from transduce.errors import RunError
-from transduce.objectives.base import Loss, Step
-from transduce.training.halving import Halving, halves
+from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.training.halving import OomSplitter, halves
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 
@@ -31,15 +31,15 @@ class Small:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
         self.failures = 0
-        forward = Step.forward
+        forward = ObjectiveStep.forward
 
-        def limited(step: Step, batch: Batch, number: int) -> Loss:
+        def limited(step: ObjectiveStep, batch: Batch, number: int) -> Loss:
             loss = forward(step, batch, number)
             if len(batch.source) <= most:
                 return loss
             return replace(loss, total=_Fails.apply(loss.total, self))  # type: ignore[no-untyped-call]
 
-        monkeypatch.setattr(Step, "forward", limited)
+        monkeypatch.setattr(ObjectiveStep, "forward", limited)
 
 
 class _Fails(torch.autograd.Function):
@@ -127,7 +127,7 @@ def test_every_pass_of_a_step_draws_its_own_dropout() -> None:
     found: list[list[tuple[int, float]]] = []
     for most in (4, 2, 2):
         drawn.clear()
-        Halving(Drawing(most), session, 1, False, lambda _: None)(held)  # type: ignore[arg-type]
+        OomSplitter(Drawing(most), session, 1, False, lambda _: None)(held)  # type: ignore[arg-type]
         found.append(list(drawn))
     whole, halved, again = found
     assert halved == again  # a step that is repeated draws the same

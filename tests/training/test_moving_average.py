@@ -15,7 +15,7 @@ from transduce.durable import remove
 from transduce.training import loop
 from transduce.training.average import average, average_run
 from transduce.training.checkpoint import read_checkpoint, read_tensors, save_checkpoint, step_folders
-from transduce.training.validate import Measured
+from transduce.training.validate import ValidationResult
 from transduce.training.weights import load_weights
 
 EVERY_STEP = ("training.save_every=1", "training.keep_last=100")
@@ -74,10 +74,10 @@ class Script:
     asked: list[str] = field(default_factory=list)
 
     def play(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def validate(*_: object) -> Measured:
+        def validate(*_: object) -> ValidationResult:
             who = "raw" if self.asked and self.asked[-1] == "loss" else "average"
             self.asked.append(who)
-            return Measured(dict(getattr(self, who)), "signature", [])
+            return ValidationResult(dict(getattr(self, who)), "signature", [])
 
         def loss(*_: object) -> float:
             self.asked.append("loss")

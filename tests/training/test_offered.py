@@ -15,7 +15,7 @@ from transduce.errors import RunError
 from transduce.training import loop
 from transduce.training.average import average, average_run
 from transduce.training.checkpoint import read_tensors, step_folders
-from transduce.training.validate import Measured
+from transduce.training.validate import ValidationResult
 from transduce.training.weights import load_weights
 
 
@@ -62,8 +62,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float], metric: str) 
     """Validations that give these values, one after the other."""
     script = iter(values)
 
-    def validate(*_: object) -> Measured:
-        return Measured({"loss": 1.0, "bleu": 1.0, "chrf": 1.0, metric: next(script)}, "signature", [])
+    def validate(*_: object) -> ValidationResult:
+        return ValidationResult({"loss": 1.0, "bleu": 1.0, "chrf": 1.0, metric: next(script)}, "signature", [])
 
     monkeypatch.setattr(loop, "validate", validate)
 
@@ -87,7 +87,7 @@ def test_patience_and_the_best(corpus: Path, tmp_path: Path, monkeypatch: pytest
 def test_between_equals_the_loss_decides(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where every target is one word, of which BLEU, which wants four, is always 0."""
     losses = iter([5.0, 4.0, 3.0, 2.0, 2.5, 2.2])
-    measured = (Measured({"loss": loss, "bleu": 0.0, "chrf": 9.0}, "signature", []) for loss in losses)
+    measured = (ValidationResult({"loss": loss, "bleu": 0.0, "chrf": 9.0}, "signature", []) for loss in losses)
     monkeypatch.setattr(loop, "validate", lambda *_: next(measured))
     run = tmp_path / "run"
     settings = ("validation.metric=bleu", "validation.every=2", "validation.patience=2", "training.keep_best=2")

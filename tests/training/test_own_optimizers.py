@@ -14,7 +14,7 @@ from snapshots import same_tensors
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError, RunError
-from transduce.training.checkpoint import read_tensors, step_folders
+from transduce.training.checkpoint import Snapshot, read_tensors, step_folders
 from transduce.training.optimizer import Adam, AdamW, Muon, obeys, update
 from transduce.training.session import Session
 
@@ -229,3 +229,13 @@ def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, plugged: s
     assert all(same_tensors(parts[stem], whole[stem]) for stem in whole)
     losses = [report["loss"] for report in toys.reports(tmp_path / "whole")]
     assert max(losses) < losses[0] * 1.2  # not divided by the count, the first moves were 1,000 times too large
+
+
+def test_a_checkpoint_without_the_tensors_of_a_run_is_refused(corpus: Path) -> None:
+    config = toys.config(corpus)
+    session = Session(config, config.model.build(30, 30, True), torch.device("cpu"))
+    tensors = session.snapshot().tensors
+    for stem in ("model", "optimizer"):
+        others = {name: own for name, own in tensors.items() if name != stem}
+        with pytest.raises(RunError, match=f"here: no tensors of the {stem}. This checkpoint cannot be used"):
+            session.restore(Snapshot(0, others, {}), "here")

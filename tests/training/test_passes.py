@@ -18,13 +18,13 @@ from transduce.model.norms import BatchNorm
 from transduce.model.positions import Rotary
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Step
+from transduce.objectives.base import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.objectives.inputs import InputNoise, ScheduledSampling
 from transduce.objectives.r_drop import RDrop
 from transduce.objectives.terms import ZLoss
 from transduce.training.optimizer import Adam, update
-from transduce.training.passes import Eager, Graphed, add_gradients
+from transduce.training.passes import EagerRunner, GraphedRunner, add_gradients
 from transduce.training.settings import Training
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
@@ -52,7 +52,7 @@ def batches(count: int) -> list[Batch]:
 
 def test_a_pass_adds_gradients_and_gives_a_loss_without_history() -> None:
     model, (batch, *_) = build(), batches(1)
-    run = Eager(Step(model, CrossEntropy().build()), torch.device("cpu"), bf16=False)
+    run = EagerRunner(ObjectiveStep(model, CrossEntropy().build()), torch.device("cpu"), bf16=False)
     torch.manual_seed(1)
     first = run(batch, 0)
     assert not first.total.requires_grad
@@ -66,8 +66,8 @@ def test_a_pass_adds_gradients_and_gives_a_loss_without_history() -> None:
 
 def test_in_half_precision_the_weights_stay_whole() -> None:
     model, (batch, *_) = build(dropout=0.0), batches(1)
-    whole = Eager(Step(model, CrossEntropy().build()), torch.device("cpu"), bf16=False)(batch, 0)
-    half = Eager(Step(model, CrossEntropy().build()), torch.device("cpu"), bf16=True)(batch, 0)
+    whole = EagerRunner(ObjectiveStep(model, CrossEntropy().build()), torch.device("cpu"), bf16=False)(batch, 0)
+    half = EagerRunner(ObjectiveStep(model, CrossEntropy().build()), torch.device("cpu"), bf16=True)(batch, 0)
     assert not torch.equal(half.total, whole.total)
     torch.testing.assert_close(half.total, whole.total, rtol=0.02, atol=0)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
@@ -91,7 +91,7 @@ def test_memory_that_ends_while_recording_is_no_reason_to_record_no_more(monkeyp
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", full)
     said: list[str] = []
-    run = Graphed(Step(build(), CrossEntropy().build()), torch.device("cpu"), False, said.append)
+    run = GraphedRunner(ObjectiveStep(build(), CrossEntropy().build()), torch.device("cpu"), False, said.append)
     (batch,) = batches(1)
     run(batch, 0)
     with pytest.raises(torch.OutOfMemoryError):  # for Halving, which makes such batches smaller
@@ -122,8 +122,8 @@ def test_replayed_is_as_written_to_the_bit(objective: Smoothed) -> None:
     results = []
     for graphs in (False, True):
         model = build().to(device)
-        step = Step(model, objective.build())
-        run = Graphed(step, device, True, said.append) if graphs else Eager(step, device, True)
+        step = ObjectiveStep(model, objective.build())
+        run = GraphedRunner(step, device, True, said.append) if graphs else EagerRunner(step, device, True)
         optimizer = Adam().build(model.parameters())
         losses = []
         for number, batch in enumerate(batches(15)):

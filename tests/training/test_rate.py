@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transduce.training.optimizer import Constant, Cosine
-from transduce.training.rate import Rate, steps_within
+from transduce.training.rate import LearningRateByBudget, steps_within
 
 
 def test_of_steps_and_minutes_the_one_that_ends_first_decides() -> None:
@@ -21,18 +21,18 @@ def test_a_schedule_anneals_by_the_share_of_the_time() -> None:
     """Half of the minutes are over: as half of the steps that fit into them, whatever the pace was."""
     cosine = Cosine(peak=1.0, warmup=10)
     for pace in (0.1, 2.0):
-        rate = Rate(cosine, 8, steps=100_000, minutes=1000 * pace / 60, say=print)
+        rate = LearningRateByBudget(cosine, 8, steps=100_000, minutes=1000 * pace / 60, say=print)
         assert rate(499, 499 * pace) == pytest.approx(cosine.build(8, 1000)(500))
         assert rate.last == rate(499, 499 * pace)
         assert rate(1000, 1000 * pace) == pytest.approx(0)
-    assert Rate(cosine, 8, 1000, 0.0, say=print)(499, 1e9) == cosine.build(8, 1000)(500)
-    assert Rate(Constant(0.5), 8, 1000, 1.0, say=print)(499, 59.0) == 0.5
+    assert LearningRateByBudget(cosine, 8, 1000, 0.0, say=print)(499, 1e9) == cosine.build(8, 1000)(500)
+    assert LearningRateByBudget(Constant(0.5), 8, 1000, 1.0, say=print)(499, 59.0) == 0.5
 
 
 @pytest.mark.parametrize("warmup", [501, 800, 1000, 4000, 10**6])
 def test_the_clock_anneals_whatever_the_warm_up_is(warmup: int) -> None:
     """A thousand steps fit into the minutes: up the warm-up's own line for half of them, then down to the floor."""
-    rate = Rate(Cosine(peak=1.0, warmup=warmup), 8, steps=100_000, minutes=100 / 60, say=print)
+    rate = LearningRateByBudget(Cosine(peak=1.0, warmup=warmup), 8, steps=100_000, minutes=100 / 60, say=print)
     rates = [rate(done, 0.1 * done) for done in range(1, 1001)]  # of steps 2 to 1001
     highest = max(rates)
     assert rates.index(highest) == 498  # step 500
@@ -44,19 +44,21 @@ def test_the_clock_anneals_whatever_the_warm_up_is(warmup: int) -> None:
 
 
 def test_a_rate_that_stays_below_the_floor_in_the_warm_up_does_not_rise_to_it() -> None:
-    rate = Rate(Cosine(peak=1.0, warmup=10_000, floor=0.5), 8, steps=100_000, minutes=100 / 60, say=print)
+    rate = LearningRateByBudget(
+        Cosine(peak=1.0, warmup=10_000, floor=0.5), 8, steps=100_000, minutes=100 / 60, say=print
+    )
     assert rate(999, 99.9) == pytest.approx(0.05)
 
 
 def test_steps_end_a_run_in_its_warm_up_as_before() -> None:
     """The budget in steps was chosen with the warm-up; that of the clock depends on the machine."""
-    rate = Rate(Cosine(peak=1.0, warmup=1000), 8, steps=500, minutes=1000.0, say=print)
+    rate = LearningRateByBudget(Cosine(peak=1.0, warmup=1000), 8, steps=500, minutes=1000.0, say=print)
     assert rate(499, 49.9) == 0.5
 
 
 def test_a_slow_first_step_makes_no_jump() -> None:
     """By its pace one more would fit; the rate is not above the warm-up's line for that."""
-    rate = Rate(Cosine(peak=1.0, warmup=1000), 8, steps=100_000, minutes=1.0, say=print)
+    rate = LearningRateByBudget(Cosine(peak=1.0, warmup=1000), 8, steps=100_000, minutes=1.0, say=print)
     assert 0 <= rate(1, 30.0) <= 2 / 1000
     assert 0 < rate(2, 30.1) <= 3 / 1000
 
@@ -64,7 +66,9 @@ def test_a_slow_first_step_makes_no_jump() -> None:
 def said(warmup: int, pace: float = 0.1, schedule: Cosine | Constant | None = None, steps: int = 100_000) -> list[str]:
     """What is said of a run of a thousand steps at that pace and 100 seconds."""
     heard: list[str] = []
-    rate = Rate(schedule or Cosine(peak=1e-3, warmup=warmup), 8, steps, minutes=100 / 60, say=heard.append)
+    rate = LearningRateByBudget(
+        schedule or Cosine(peak=1e-3, warmup=warmup), 8, steps, minutes=100 / 60, say=heard.append
+    )
     for done in range(round(100 / pace)):
         rate(done, pace * done)
     return heard
@@ -84,7 +88,7 @@ def test_nothing_is_said_of_a_peak_that_is_reached() -> None:
 
 def test_slow_first_steps_are_no_pace() -> None:
     heard: list[str] = []
-    rate = Rate(Cosine(warmup=250), 8, 100_000, minutes=100 / 60, say=heard.append)
+    rate = LearningRateByBudget(Cosine(warmup=250), 8, 100_000, minutes=100 / 60, say=heard.append)
     for done in range(1000):
         rate(done, min(done, 2.0) + 0.097 * done)  # by the first two steps some 90 would fit
     assert heard == []

@@ -17,7 +17,7 @@ from toy_model import Toy
 import transduce
 from transduce.data.images import Images
 from transduce.data.prepare import Prepare, prepare
-from transduce.data.reader import Prepared
+from transduce.data.reader import PreparedFrames
 from transduce.data.speech import Speech
 from transduce.data.text import ParallelText
 from transduce.data.vocabulary import SentencePiece
@@ -84,7 +84,7 @@ def test_arrays_are_heard_like_files_in_any_company(made: Path) -> None:
     listener = transduce.load(made / "run", "cpu")
     samples = sentence(["low", "high"], seed=77)
     frames = listener.reading.reader.read(samples)  # type: ignore[union-attr]
-    assert listener([samples])[0] == listener([Prepared(frames)])[0] == "low high"  # type: ignore[list-item]
+    assert listener([samples])[0] == listener([PreparedFrames(frames)])[0] == "low high"  # type: ignore[list-item]
     several = [sentence(words, seed) for seed, words in enumerate((["mid"], ["low", "high"], ["high"]))]
     assert listener(several) == [listener([one])[0] for one in several]  # type: ignore[arg-type,list-item]
     assert listener(["", " "]) == ["", ""]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Meant:
+class ParsedArgs:
     """A model's folder, whether it is the one that comes with the package, and texts."""
 
     folder: Path
@@ -30,14 +30,14 @@ class Meant:
         return self.folder.name if self.ours else str(self.folder)
 
 
-def split_model(words: Sequence[str], files: Sequence[Path] = ()) -> Meant:
+def split_model(words: Sequence[str], files: Sequence[Path] = ()) -> ParsedArgs:
     """A model and texts: the first word names the model if it can; else all are texts, for the model that we ship."""
     named = bool(words) and _is_folder(words[0])
     texts = list(words[1:] if named else words)
     folder = Path(words[0]) if named else shipped(words[0] if words else "")
     if texts and files:
         raise UserError(f"texts and --input {files[0]} were given; give one of them")
-    return Meant(folder, not named, texts)
+    return ParsedArgs(folder, not named, texts)
 
 
 def _is_folder(word: str) -> bool:
@@ -49,21 +49,21 @@ def _is_folder(word: str) -> bool:
     return not any(map(str.isspace, word)) or os.path.exists(os.path.dirname(word))
 
 
-def pick_targets(translator: Translator, meant: Meant, source: str, target: str) -> list[str]:
+def pick_targets(translator: Translator, meant: ParsedArgs, source: str, target: str) -> list[str]:
     """The tag of each text, or the only one of a stream; a model that was named is asked only where `source` is given.
 
     What is recognised where no target was asked for goes to standard error: somebody may have meant another.
     """
     if not meant.ours and not source:
         return [target] * max(1, len(meant.texts))
-    from transduce.directions import Asked, directions_of, has_tag
+    from transduce.directions import DirectionQuery, directions_of, has_tag
     from transduce.languages import name_of
 
     tokenizer = translator.tokenizers.source
     pairs = directions_of(meant.folder, tokenizer)
     if not pairs:
         raise UserError(f"--from {source}: {meant.folder} does not tell which languages it translates; leave it out")
-    asked = Asked(pairs, source, target)
+    asked = DirectionQuery(pairs, source, target)
     ways = [asked.way(text) for text in meant.texts] or [asked.way()]
     for way in ways:
         if way.recognised and not target:

@@ -50,7 +50,7 @@ def inspect(
 
         transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
     """
-    from transduce.cli.choosing import Meant, pick_targets
+    from transduce.cli.choosing import ParsedArgs, pick_targets
     from transduce.inspection.inspecting import inspect as look
     from transduce.inspection.inspecting import told_to
     from transduce.inspection.views import View
@@ -59,7 +59,7 @@ def inspect(
     view = View(part, layer, head)
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
         raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
-    asked = [Meant(one, False, texts) for one in model or ()] or [Meant(shipped(), True, texts)]
+    asked = [ParsedArgs(one, False, texts) for one in model or ()] or [ParsedArgs(shipped(), True, texts)]
     opened = [(one, opening.load(one.folder)) for one in asked]
     told = told_to([translator for _, translator in opened], to)
     tags = [pick_targets(translator, one, "", own) for (one, translator), own in zip(opened, told, strict=True)]

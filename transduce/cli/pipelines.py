@@ -32,12 +32,12 @@ def pipeline(
 
         transduce pipeline recipes/everyday.toml student.settings.training.steps=50000 --from student
     """
-    from transduce.pipelines.run import look
     from transduce.pipelines.run import pipeline as run
+    from transduce.pipelines.run import pipeline_states
     from transduce.progress import seconds_as_text
 
     if show:
-        for one in look(file, words or []):
+        for one in pipeline_states(file, words or []):
             took = seconds_as_text(one.seconds) if one.state == "done" else ""
             print(f"{one.name}\t{one.kind}\t{one.state}\t{one.why or took}")
         return

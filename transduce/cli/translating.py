@@ -249,7 +249,7 @@ def _systems(
 def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
     """What a model, or an ensemble, makes of the sources."""
     from transduce.output import with_progress
-    from transduce.search.choice import named
+    from transduce.search.choice import search_label
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
@@ -257,7 +257,7 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     stream = translator.stream(sources, beam=beam, to=to)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
     lines = [translation.text for translation in shown]
-    return _System(str(folders[0]), lines, named(translator.choose_search(beam)))
+    return _System(str(folders[0]), lines, search_label(translator.choose_search(beam)))
 
 
 def _told(models: list[Path]) -> list[Told]:

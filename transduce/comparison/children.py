@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.2  # between two looks at the children
 
 
 @dataclass(frozen=True)
-class Task:
+class ChildTask:
     """A call of `python -m MODULE WORDS`; `done` tells how much of `total` it has done, for the progress line.
 
     It waits for the tasks labelled `after` that stand before it, and fails with them.
@@ -48,7 +48,7 @@ class Ended:
 class _Child:
     """One running task."""
 
-    def __init__(self, task: Task, environment: dict[str, str]) -> None:
+    def __init__(self, task: ChildTask, environment: dict[str, str]) -> None:
         self.task = task
         self.begun = time.monotonic()
         self.asked = False  # to stop
@@ -92,7 +92,7 @@ class _Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def run_tasks(title: str, unit: str, tasks: Sequence[Task], jobs: int, threads: int = 0) -> Ended:
+def run_tasks(title: str, unit: str, tasks: Sequence[ChildTask], jobs: int, threads: int = 0) -> Ended:
     """Run tasks, `jobs` at a time, each with `threads` CPU threads (0: its own choice). A failure stops no other."""
     environment = dict(os.environ)
     if threads:
@@ -118,13 +118,13 @@ def run_tasks(title: str, unit: str, tasks: Sequence[Task], jobs: int, threads: 
     return Ended({} if stop.signal else failures, stop.signal)
 
 
-def _next(waiting: Sequence[Task], running: Sequence[_Child]) -> Task | None:
+def _next(waiting: Sequence[ChildTask], running: Sequence[_Child]) -> ChildTask | None:
     """The first task that has nothing to wait for."""
     unfinished = {child.task.label for child in running} | {task.label for task in waiting}
     return next((task for task in waiting if unfinished.isdisjoint(task.after)), None)
 
 
-def _leave_out(waiting: list[Task], failures: dict[str, str], progress: Progress) -> None:
+def _leave_out(waiting: list[ChildTask], failures: dict[str, str], progress: Progress) -> None:
     """Tasks that wait for one that failed fail with it; in order, so that what waits for them does too."""
     for task in list(waiting):
         needed = next((label for label in task.after if label in failures), None)

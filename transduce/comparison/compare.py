@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from transduce import config as configs
-from transduce.comparison.children import Ended, Task, run_tasks
+from transduce.comparison.children import ChildTask, Ended, run_tasks
 from transduce.comparison.history import has_ended, last_reported
 from transduce.comparison.measure import fingerprint, held_out, read_measured
 from transduce.comparison.pictures import draw_pictures
-from transduce.comparison.plan import Plan, PlannedRun, label, output_of, read_plan
+from transduce.comparison.plan import ComparisonPlan, PlannedRun, label, output_of, read_plan
 from transduce.comparison.results import Results, compare_with_baseline, read_run, summarise
 from transduce.comparison.table import as_csv, as_markdown
 from transduce.data.corpus import Corpus
@@ -54,7 +54,7 @@ def compare(
     return run_plan(read_plan(file, overrides, folder), folder, jobs)
 
 
-def run_plan(plan: Plan, output: Path, jobs: int = 0) -> Compared:
+def run_plan(plan: ComparisonPlan, output: Path, jobs: int = 0) -> Compared:
     """Do all that is left to do of a plan in a folder."""
     parameters = check(plan, output)
     jobs = jobs or default_jobs(plan, parameters)
@@ -64,7 +64,7 @@ def run_plan(plan: Plan, output: Path, jobs: int = 0) -> Compared:
         trained = _train(plan, output, jobs)
         if trained.signal:
             return Compared(None, trained.signal)
-        language = next((one.language for one in told(plan) if one.language), "")
+        language = next((one.language for one in language_settings(plan) if one.language), "")
         measured = _measure([run for run in plan.runs if run.label not in trained.failures], output, language)
         if measured.signal:
             return Compared(None, measured.signal)
@@ -86,7 +86,7 @@ def _names(paths: Sequence[Path]) -> str:
 # -- before anything runs ----------------------------------------------------------------------------------------------
 
 
-def check(plan: Plan, output: Path) -> dict[str, int]:
+def check(plan: ComparisonPlan, output: Path) -> dict[str, int]:
     """Refuse what could only fail later: a model that does not build, a folder of another run, another test text.
 
     Gives the parameters of each variant.
@@ -121,7 +121,7 @@ def check(plan: Plan, output: Path) -> dict[str, int]:
     return parameters
 
 
-def default_jobs(plan: Plan, parameters: Mapping[str, int]) -> int:
+def default_jobs(plan: ComparisonPlan, parameters: Mapping[str, int]) -> int:
     """One on a CPU. On a GPU as many as its memory and the CPU cores behind it carry: small runs share one well."""
     from torch import cuda
 
@@ -147,7 +147,7 @@ def _cores() -> int:
 # -- doing it ----------------------------------------------------------------------------------------------------------
 
 
-def _train(plan: Plan, output: Path, jobs: int) -> Ended:
+def _train(plan: ComparisonPlan, output: Path, jobs: int) -> Ended:
     """Train what is not trained yet."""
     left = [run for run in plan.runs if not _is_trained(run, output)]
     jobs = min(jobs, max(1, len(left)))
@@ -161,13 +161,13 @@ def _train(plan: Plan, output: Path, jobs: int) -> Ended:
     return run_tasks("Training", _budget(left[0])[1], tasks, jobs, threads) if tasks else Ended({})
 
 
-def _training(run: PlannedRun, output: Path) -> Task:
+def _training(run: PlannedRun, output: Path) -> ChildTask:
     folder = run.folder(output)
     words = ("transduce", "train", str(run.beside(output, "toml")), "--output", str(folder))
     total, unit = _budget(run)
     done = partial(last_reported, folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
     after = tuple(label(variant, run.seed) for variant in run.after)
-    return Task(run.label, words, run.beside(output, "log"), total, done, after)
+    return ChildTask(run.label, words, run.beside(output, "log"), total, done, after)
 
 
 def _budget(run: PlannedRun) -> tuple[int, str]:
@@ -200,21 +200,21 @@ def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
         found = read_measured(result)
         if found is None or found.fingerprint != fingerprint(folder, language):
             words = ("transduce.comparison.measure", str(folder), str(result), language)
-            tasks.append(Task(run.label, words, run.beside(output, "log"), 1, lambda: 0))
+            tasks.append(ChildTask(run.label, words, run.beside(output, "log"), 1, lambda: 0))
     return run_tasks("Measuring", "runs", tasks, jobs=1) if tasks else Ended({})
 
 
-def told(plan: Plan) -> tuple[Told, Told]:
+def language_settings(plan: ComparisonPlan) -> tuple[Told, Told]:
     """What may name the target language of a comparison, for all runs: its own setting, then its base's."""
     return Told(plan.language, "language"), Told(plan.runs[0].config.validation.language, "validation.language")
 
 
-def _collect(plan: Plan, output: Path, failures: Mapping[str, str]) -> Results:
+def _collect(plan: ComparisonPlan, output: Path, failures: Mapping[str, str]) -> Results:
     first = plan.runs[0].config
     split = held_out(first)
     held = Corpus.open(first.data.folder).split(split)
     _, references = held.texts()
-    targets = target_languages(references, held.tags(), *told(plan))
+    targets = target_languages(references, held.tags(), *language_settings(plan))
     runs = [read_run(run, output, failures.get(run.label, ""), _jobs(run, output)) for run in plan.runs]
     p_values = compare_with_baseline(plan, output, failures, references, targets) if plan.baseline else {}
     return summarise(plan, runs, split, p_values, targets)

@@ -22,7 +22,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingRecord:
     """One run's training. `seconds` is time spent in updates, `tokens_per_second` is without the first report, during
     which everything warms up; `best` holds the measures of the weights that were kept; `memory` is in bytes."""
 
@@ -67,7 +67,7 @@ def has_ended(path: Path) -> bool:
     return bool(lines) and lines[-1]["kind"] == "finished"
 
 
-def read_history(path: Path) -> Trained:
+def read_history(path: Path) -> TrainingRecord:
     """All that is known of a run's training."""
     lines = list(read_lines(path))
     reports = [line for line in lines if line["kind"] == "train"]
@@ -77,7 +77,7 @@ def read_history(path: Path) -> Trained:
     curve = tuple(
         Point(line["step"], float(np.interp(line["step"], steps, seconds)), line["bleu"]) for line in validations
     )
-    return Trained(
+    return TrainingRecord(
         steps=lines[-1]["step"] if lines else 0,
         seconds=seconds[-1],
         tokens_per_second=_rate(reports),

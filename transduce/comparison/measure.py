@@ -26,7 +26,7 @@ from transduce.evaluation.length import LengthRow, by_length
 from transduce.evaluation.metrics import chrf
 from transduce.experiment import Config
 from transduce.model_folder import MODEL
-from transduce.search.wishes import NOTHING
+from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.run_folder import read_config
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Speed:
+class DecodingSpeed:
     """Of decoding."""
 
     tokens_per_second: float
@@ -56,8 +56,8 @@ class Measured:
     chrf: float
     lengths: tuple[LengthRow, ...]
     parameters: int
-    alone: Speed
-    batched: Speed
+    alone: DecodingSpeed
+    batched: DecodingSpeed
     memory: int
     device: str
 
@@ -81,7 +81,7 @@ def read_measured(path: Path) -> Measured | None:
     try:
         tree = json.loads(path.read_bytes())
         lengths = tuple(LengthRow(**row) for row in tree["lengths"])
-        speeds = {name: Speed(**tree[name]) for name in ("alone", "batched")}
+        speeds = {name: DecodingSpeed(**tree[name]) for name in ("alone", "batched")}
         return Measured(**{**tree, "lengths": lengths, **speeds})
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -147,18 +147,18 @@ def _parameters(translator: Translator) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _speed(translator: Translator, sources: Sequence[Any], batch: int, wait: Callable[[], None]) -> Speed:
+def _speed(translator: Translator, sources: Sequence[Any], batch: int, wait: Callable[[], None]) -> DecodingSpeed:
     """Decode everything twice and time the second pass; `wait` returns when the device has nothing left to do."""
     groups = [sources[begin : begin + batch] for begin in range(0, len(sources), batch)]
     for _ in range(2):
         wait()
         started, tokens = time.perf_counter(), 0
         for group in groups:
-            found = translator.engine.search(group, translator.search, [NOTHING] * len(group), range(len(group)))
+            found = translator.engine.search(group, translator.search, [UNCONSTRAINED] * len(group), range(len(group)))
             tokens += sum(len(hypotheses[0].tokens) for hypotheses in found)
         wait()
         seconds = time.perf_counter() - started
-    return Speed(tokens / seconds, len(sources) / seconds)
+    return DecodingSpeed(tokens / seconds, len(sources) / seconds)
 
 
 if __name__ == "__main__":

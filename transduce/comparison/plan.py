@@ -113,7 +113,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Every run of a comparison, checked; variants in the order of the file."""
 
     name: str
@@ -133,7 +133,7 @@ def read_plan(
     overrides: Sequence[str] = (),
     output: Path | None = None,
     defaults: Sequence[Sequence[str]] = (),
-) -> Plan:
+) -> ComparisonPlan:
     """The plan in a comparison file; a ConfigError names the file, the variant and the dotted key.
 
     `output` is the folder it will be carried out in, in which a variant finds the run of another. `defaults` are layers
@@ -161,7 +161,7 @@ def read_plan(
                 runs.append(PlannedRun(variant.name, seed, configs.resolve(Config, merged), after))
         except ConfigError as error:
             raise ConfigError(f"{file}: variant '{variant.name}': {error}") from None
-    return Plan(Path(file).stem, names, comparison.baseline, comparison.language, tuple(runs))
+    return ComparisonPlan(Path(file).stem, names, comparison.baseline, comparison.language, tuple(runs))
 
 
 def _ground(comparison: Comparison, place: str, words: Sequence[Sequence[str]], file: str) -> configs.Layers:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from transduce.comparison.history import Point, Trained, read_history
+from transduce.comparison.history import Point, TrainingRecord, read_history
 from transduce.comparison.measure import Measured, read_measured, translations_file
-from transduce.comparison.plan import Plan, PlannedRun
+from transduce.comparison.plan import ComparisonPlan, PlannedRun
 from transduce.evaluation.by_language import Target, in_words
 from transduce.evaluation.metrics import bleu_metric
 from transduce.evaluation.seeds import SeedScores, against_baseline, holm, score_seeds
@@ -26,7 +26,7 @@ class RunResult:
     seed: int
     failure: str = ""
     side_by_side: int = 1
-    trained: Trained | None = None
+    trained: TrainingRecord | None = None
     measured: Measured | None = None
 
 
@@ -95,7 +95,7 @@ class Results:
 Take = Callable[[RunResult], float | None]  # None where the run has no such figure
 
 
-def _trained(take: Callable[[Trained], float | None]) -> Take:
+def _trained(take: Callable[[TrainingRecord], float | None]) -> Take:
     return lambda run: take(run.trained) if run.trained is not None else None
 
 
@@ -139,7 +139,11 @@ def read_run(run: PlannedRun, output: Path, failure: str, side_by_side: int) -> 
 
 
 def summarise(
-    plan: Plan, runs: Sequence[RunResult], split: str, p_values: Mapping[str, float], targets: Sequence[Target] = ()
+    plan: ComparisonPlan,
+    runs: Sequence[RunResult],
+    split: str,
+    p_values: Mapping[str, float],
+    targets: Sequence[Target] = (),
 ) -> Results:
     """Rows in the order of the plan."""
     adjusted = holm(p_values)
@@ -198,7 +202,7 @@ def mean_curve(runs: Sequence[RunResult]) -> tuple[Point, ...]:
 
 
 def compare_with_baseline(
-    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str], targets: Sequence[Target]
+    plan: ComparisonPlan, output: Path, failures: Mapping[str, str], references: list[str], targets: Sequence[Target]
 ) -> dict[str, float]:
     """The p-value of each variant's mean BLEU against the baseline's, over the seeds that ended well.
 
@@ -208,7 +212,7 @@ def compare_with_baseline(
 
 
 def score_variants(
-    plan: Plan, output: Path, failures: Mapping[str, str], references: list[str], targets: Sequence[Target]
+    plan: ComparisonPlan, output: Path, failures: Mapping[str, str], references: list[str], targets: Sequence[Target]
 ) -> dict[str, SeedScores]:
     """BLEU of each variant that has several seeds that ended well, from the translations beside their runs."""
     translations: dict[str, list[list[str]]] = {}

@@ -26,9 +26,9 @@ from transduce.data.corpus import (
     items_of,
 )
 from transduce.data.examination import Examination, ExaminedSplit
-from transduce.data.parts import Part, WorkFolder
+from transduce.data.parts import FinishedPart, WorkFolder
 from transduce.data.reader import FileReader
-from transduce.data.report import Report, Tally
+from transduce.data.report import DoctorReport, Tally
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.tokenizing import LENGTH, UnknownCharacters, report_unknown, token_dtypes
 from transduce.data.vocabulary import TrainedTokenizers
@@ -36,14 +36,14 @@ from transduce.data.vocabulary import TrainedTokenizers
 _COPIED = 8 << 20  # bytes held while files are copied
 
 
-def final_report(work: WorkFolder, examination: Examination, trained: TrainedTokenizers) -> Report:
+def final_report(work: WorkFolder, examination: Examination, trained: TrainedTokenizers) -> DoctorReport:
     """All findings, those of tokenizing included."""
     sums: list[dict[Side, UnknownCharacters]] = [
         {side: UnknownCharacters() for side in SIDES} for _ in examination.sections
     ]
     for split in examination.splits.values():
         for stretch in split.stretches:
-            facts, number = Part(work.tokenized(stretch.stretch.number)).facts, stretch.stretch.section
+            facts, number = FinishedPart(work.tokenized(stretch.stretch.number)).facts, stretch.stretch.section
             examination.sections[number].tally.merge(Tally.from_list(facts["tally"]))
             for side in SIDES:
                 sums[number][side] += UnknownCharacters(**facts["unknown"][side])
@@ -57,14 +57,14 @@ def assemble(
     work: WorkFolder,
     examination: Examination,
     tokenizers: Tokenizers,
-    report: Report,
+    report: DoctorReport,
     reader: FileReader | None = None,
 ) -> None:
     """Fill an empty folder with the whole corpus; with a `reader` its sources are frames."""
     tokenizers.save(folder / TOKENIZER)
     spans = {}
     for name, split in examination.splits.items():
-        parts = [Part(work.tokenized(stretch.stretch.number)) for stretch in split.stretches]
+        parts = [FinishedPart(work.tokenized(stretch.stretch.number)) for stretch in split.stretches]
         for side in SIDES:
             _write_items(parts, side, "tokens", folder / f"{name}.{side}", items_of(side, reader is not None))
         if split.aligned:
@@ -76,7 +76,7 @@ def assemble(
     _write_manifest(folder, spans, tokenizers, report, reader)
 
 
-def _write_items(parts: Sequence[Part], name: str, items: str, stem: Path, called: str) -> None:
+def _write_items(parts: Sequence[FinishedPart], name: str, items: str, stem: Path, called: str) -> None:
     """Items end to end in one file (tokens or frames of a side, or links), and where each sentence's begin in another.
 
     They are `called` so in the corpus.
@@ -104,7 +104,7 @@ def _copy(path: Path, file: IO[bytes]) -> None:
         shutil.copyfileobj(other, file, _COPIED)
 
 
-def _spans(examination: Examination, split: ExaminedSplit, parts: Sequence[Part]) -> list[Span]:
+def _spans(examination: Examination, split: ExaminedSplit, parts: Sequence[FinishedPart]) -> list[Span]:
     numbers = [number for number, section in enumerate(examination.sections) if section.split == split.name]
     counts = dict.fromkeys(numbers, 0)
     for stretch, part in zip(split.stretches, parts, strict=True):
@@ -118,7 +118,7 @@ def _spans(examination: Examination, split: ExaminedSplit, parts: Sequence[Part]
 
 
 def _write_manifest(
-    work: Path, spans: dict[str, list[Span]], tokenizers: Tokenizers, report: Report, reader: FileReader | None
+    work: Path, spans: dict[str, list[Span]], tokenizers: Tokenizers, report: DoctorReport, reader: FileReader | None
 ) -> None:
     dtypes = token_dtypes(tokenizers, reader)
     splits = {

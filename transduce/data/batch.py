@@ -56,13 +56,13 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        return self.holding(*(t.to(device, non_blocking=True) for t in self.tensors()))
+        return self.with_tensors(*(t.to(device, non_blocking=True) for t in self.tensors()))
 
     def pinned(self) -> Batch:
         """The same in memory that a GPU copies from without anyone waiting."""
-        return self.holding(*(t.pin_memory() for t in self.tensors()))
+        return self.with_tensors(*(t.pin_memory() for t in self.tensors()))
 
-    def holding(self, *tensors: Tensor) -> Batch:
+    def with_tensors(self, *tensors: Tensor) -> Batch:
         """The same with other tensors in place of `tensors()`."""
         source, source_mask, target, target_mask, *alignment = tensors
         return Batch(source, source_mask, target, target_mask, alignment[0] if alignment else None, self.room)

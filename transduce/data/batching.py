@@ -27,7 +27,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """The batches of one epoch: `pairs[starts[i]:starts[i + 1]]` padded to `shapes[i]` = (S, T).
 
     Batch i has `rows[i]` rows, the last of them empty where it has fewer pairs.
@@ -84,7 +84,7 @@ def plan_epoch(
     step: int,
     seed: int,
     epoch: int,
-) -> Plan:
+) -> BatchPlan:
     """Cut an epoch into batches of at most `tokens` padded tokens a side, in an order shuffled by (seed, epoch)."""
     generator = np.random.default_rng([seed, epoch])
     pairs = generator.permutation(draw(spans, generator))
@@ -107,7 +107,7 @@ def plan_epoch(
     sizes = np.concatenate([np.repeat(rows, batches), np.diff(left.starts)])
     shapes = np.concatenate([np.repeat(edges[buckets], batches, axis=0), left.shapes])
 
-    return _mixed(Plan(pairs, np.concatenate([[0], np.cumsum(sizes)]), shapes, sizes), generator)
+    return _mixed(BatchPlan(pairs, np.concatenate([[0], np.cumsum(sizes)]), shapes, sizes), generator)
 
 
 def plan_static(
@@ -117,26 +117,26 @@ def plan_static(
     shapes: Shapes,
     seed: int,
     epoch: int,
-) -> Plan:
+) -> BatchPlan:
     """The same in batches that all have one of the shapes."""
     generator = np.random.default_rng([seed, epoch])
     pairs = generator.permutation(draw(spans, generator))
     source, target = (side[pairs].astype(np.int64) + 1 for side in (source_lengths, target_lengths))
     order, starts, kinds = cut(source, target, shapes)
     widths = shapes.widths[kinds]
-    return _mixed(Plan(pairs[order], starts, np.stack((widths, widths), axis=1), shapes.rows[kinds]), generator)
+    return _mixed(BatchPlan(pairs[order], starts, np.stack((widths, widths), axis=1), shapes.rows[kinds]), generator)
 
 
-def _mixed(plan: Plan, generator: np.random.Generator) -> Plan:
+def _mixed(plan: BatchPlan, generator: np.random.Generator) -> BatchPlan:
     """The same batches in another order."""
     sizes = np.diff(plan.starts)
     mixed = generator.permutation(len(sizes))
     begins, starts = plan.starts[:-1], np.concatenate([[0], np.cumsum(sizes[mixed])])
     places = np.repeat(begins[mixed] - starts[:-1], sizes[mixed]) + np.arange(len(plan.pairs))
-    return Plan(plan.pairs[places], starts, plan.shapes[mixed], plan.rows[mixed])
+    return BatchPlan(plan.pairs[places], starts, plan.shapes[mixed], plan.rows[mixed])
 
 
-def _join_leftovers(left: Integers, buckets: Integers, edges: Integers, tokens: int) -> Plan:
+def _join_leftovers(left: Integers, buckets: Integers, edges: Integers, tokens: int) -> BatchPlan:
     """Pairs that filled no batch of their own shape, joined with their nearest in length."""
     order = np.lexsort((buckets[:, 0], buckets[:, 1]))
     left, buckets = left[order], buckets[order]
@@ -153,7 +153,7 @@ def _join_leftovers(left: Integers, buckets: Integers, edges: Integers, tokens: 
         starts.append(len(left))
         shapes.append(wide)
     cuts = np.array(starts, np.int64)
-    return Plan(left, cuts, edges[np.array(shapes, np.int64).reshape(-1, 2)], np.diff(cuts))
+    return BatchPlan(left, cuts, edges[np.array(shapes, np.int64).reshape(-1, 2)], np.diff(cuts))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Batches:
         source, target = (side.astype(np.int64) + 1 for side in (split.source_lengths, split.target_lengths))
         return choose_shapes(source, target, weights, self.tokens, self.shapes)
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> BatchPlan:
         split = self.split
         if self.shapes:
             return plan_static(split.source_lengths, split.target_lengths, split.spans, self.few, self.seed, epoch)
@@ -196,7 +196,7 @@ class Batches:
         for plan, number, place in self.places(epoch, position):
             yield number, place, self.make(plan, number, place)
 
-    def places(self, epoch: int, position: int) -> Iterator[tuple[Plan, int, int]]:
+    def places(self, epoch: int, position: int) -> Iterator[tuple[BatchPlan, int, int]]:
         """The same without their batches, each with the plan that `make` finds it in."""
         while True:
             plan = self.plan(epoch)
@@ -212,7 +212,7 @@ class Batches:
                 yield plan, epoch, number
             epoch, position = epoch + 1, 0
 
-    def make(self, plan: Plan, epoch: int, number: int, rows: slice = slice(None)) -> Batch:
+    def make(self, plan: BatchPlan, epoch: int, number: int, rows: slice = slice(None)) -> Batch:
         """Batch `number` of an epoch, or some rows of it, which are what they are in the whole."""
         members, height = plan.batch(number), len(range(int(plan.rows[number]))[rows])
         if self.sampling == 0:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from transduce.data.reader import FileReader, Prepared
+from transduce.data.reader import FileReader, PreparedFrames
 from transduce.data.sources import from_facts
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
@@ -120,7 +120,7 @@ class Split:
     def to_translate(self) -> tuple[list[Any], list[str]]:
         """What a translator reads, the text of each source or its frames, and the text of each target."""
         sources, targets = self.texts()
-        frames = [Prepared(self._sentence("source", index)) for index in range(len(self))] if self.width else []
+        frames = [PreparedFrames(self._sentence("source", index)) for index in range(len(self))] if self.width else []
         return frames or list[Any](sources), targets
 
     def texts(self) -> tuple[list[str], list[str]]:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from transduce.data.doctor import Checked, Doctor, Examiner
-from transduce.data.parts import Part, PartWriter, WorkFolder, gather
+from transduce.data.parts import FinishedPart, PartWriter, WorkFolder, gather
 from transduce.data.reader import FileReader
-from transduce.data.report import CorpusReport, Report, Tally
-from transduce.data.stretches import Contents, Stretch, read_stretches
+from transduce.data.report import CorpusReport, DoctorReport, Tally
+from transduce.data.stretches import Contents, LineRange, read_stretches
 from transduce.data.swapped import Profile, sample
 from transduce.data.text import Chunk, ParallelText
 from transduce.data.workers import ordered_map
@@ -43,7 +43,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Task:
+class ChunkToExamine:
     """One chunk and the stretch it belongs to."""
 
     stretch: int
@@ -51,7 +51,7 @@ class Task:
     chunk: Chunk
 
 
-def check_chunk(task: Task, doctor: Doctor, reader: FileReader | None = None) -> tuple[int, Checked]:
+def check_chunk(task: ChunkToExamine, doctor: Doctor, reader: FileReader | None = None) -> tuple[int, Checked]:
     """What a worker does."""
     return task.stretch, Examiner(doctor, task.chunk, task.held_out, reader).check()
 
@@ -90,7 +90,7 @@ class _ExaminedPart:
 def examine_stretches(
     work: WorkFolder,
     corpora: Sequence[Contents],
-    stretches: Sequence[Stretch],
+    stretches: Sequence[LineRange],
     doctor: Doctor,
     workers: int,
     keep_text: bool = True,
@@ -100,9 +100,9 @@ def examine_stretches(
     aligned = {contents.split for contents in corpora if contents.text.alignment}
     splits = {stretch.number: corpora[stretch.section].split for stretch in stretches}
 
-    def tasks() -> Iterator[Task]:
+    def tasks() -> Iterator[ChunkToExamine]:
         for stretch, chunk in read_stretches(corpora, stretches):
-            yield Task(stretch.number, splits[stretch.number] != "train", chunk)
+            yield ChunkToExamine(stretch.number, splits[stretch.number] != "train", chunk)
 
     with Progress("Examining", sum(stretch.count for stretch in stretches), "pairs") as progress:
 
@@ -120,9 +120,9 @@ def examine_stretches(
 class ExaminedStretch:
     """A stretch with the part it became."""
 
-    stretch: Stretch
+    stretch: LineRange
     file: str  # that places speak of
-    part: Part
+    part: FinishedPart
     start: int  # pairs of the split that stay before it
 
     @property
@@ -139,7 +139,7 @@ class ExaminedSplit:
         self.stretches: list[ExaminedStretch] = []
         self.count = 0
 
-    def add(self, stretch: Stretch, file: str, part: Part) -> None:
+    def add(self, stretch: LineRange, file: str, part: FinishedPart) -> None:
         self.stretches.append(ExaminedStretch(stretch, file, part, self.count))
         self.count += self.stretches[-1].stayed
 
@@ -171,9 +171,9 @@ class Examination:
             return np.ones(stretch.stayed, np.bool_)
         return ~self.leaves(self.marks[stretch.start : stretch.start + stretch.stayed])
 
-    def report(self, notes: Sequence[str] = ()) -> Report:
+    def report(self, notes: Sequence[str] = ()) -> DoctorReport:
         """The findings as they stand."""
-        return Report(
+        return DoctorReport(
             tuple(
                 CorpusReport(
                     section.split,
@@ -189,14 +189,14 @@ class Examination:
 
 
 def open_examined(
-    work: WorkFolder, corpora: Sequence[Contents], stretches: Sequence[Stretch], doctor: Doctor
+    work: WorkFolder, corpora: Sequence[Contents], stretches: Sequence[LineRange], doctor: Doctor
 ) -> Examination:
     """The parts of all stretches put together, not yet joined: no pair is marked."""
     sections = [Section(contents.split, contents.text) for contents in corpora]
     aligned = {contents.split for contents in corpora if contents.text.alignment}
     splits = {contents.split: ExaminedSplit(contents.split, contents.split in aligned) for contents in corpora}
     for stretch in stretches:
-        part, section = Part(work.examined(stretch.number)), sections[stretch.section]
+        part, section = FinishedPart(work.examined(stretch.number)), sections[stretch.section]
         splits[section.split].add(stretch, corpora[stretch.section].files[stretch.file].names[0], part)
         section.read += part.facts["read"]
         section.stayed += part.facts["stayed"]

@@ -92,7 +92,7 @@ class _Count:
             raise DataError(f"{self.path}:{self.ends + 1}: cannot be read: {error.strerror or error}") from None
 
 
-class Lines:
+class LineReader:
     """A place in a file that moves forward: by seeking where the index knows how, else by reading on."""
 
     def __init__(self, index: FileIndex) -> None:

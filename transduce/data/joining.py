@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from transduce.data.duplicates import HashStore, Positions, repeats, shared
 from transduce.data.examination import HASH, OVERLAPS, REPEATS, Examination, ExaminedSplit, Section
-from transduce.data.parts import Part, PartWriter, WorkFolder
+from transduce.data.parts import FinishedPart, PartWriter, WorkFolder
 from transduce.data.report import PLACES, Outcome, Tally
 from transduce.data.swapped import look_swapped
 
@@ -39,7 +39,7 @@ def join(work: WorkFolder, examination: Examination) -> None:
 
 def open_joined(work: WorkFolder, examination: Examination) -> Examination:
     """The same examination with the marks and findings that `join` left."""
-    part = Part(work.joined)
+    part = FinishedPart(work.joined)
     sections = [
         replace(section, tally=Tally.from_list(tally))
         for section, tally in zip(examination.sections, part.facts["tallies"], strict=True)

@@ -9,12 +9,14 @@ are drawn by a hash: a model learns to copy any mark to where it belongs, whatev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 
 MARKS = tuple(f"⟦{number}⟧" for number in range(16))
 
+_MARK = re.compile("⟦[0-9]*⟧?")
 _EXTENSIONS = (
     "c|cfg|conf|cpp|css|csv|docx?|env|exe|gif|go|gz|html?|ini|java|jpe?g|js|json|jsx|lock|log|md|mjs|mp3|mp4|odt|pdf|php"
     "|png|pptx?|py|rb|rs|rst|sh|sql|svg|tar|toml|tsx?|txt|wasm|xlsx?|xml|ya?ml|zip"
@@ -81,7 +83,7 @@ _ALL, _LEARNED = _compiled(RULES), _compiled(rule for rule in RULES if rule.lear
 
 
 @dataclass(frozen=True)
-class Span:
+class ProtectedSpan:
     """A part of a text, and the kind of rule that found it."""
 
     kind: str
@@ -93,10 +95,10 @@ class Span:
         return _BY_KIND[self.kind].learned
 
 
-def find_spans(text: str) -> Iterator[Span]:
+def find_spans(text: str) -> Iterator[ProtectedSpan]:
     """The spans of a text, from left to right, without overlap."""
     for found in (_ALL if _HINT.search(text) else _LEARNED).finditer(text):
-        yield Span(str(found.lastgroup), found.start(), found.end())
+        yield ProtectedSpan(str(found.lastgroup), found.start(), found.end())
 
 
 def mark_pair(source: str, target: str, scale: float = 1.0) -> tuple[str, str]:
@@ -115,13 +117,28 @@ def mark_pair(source: str, target: str, scale: float = 1.0) -> tuple[str, str]:
             chosen |= _common(span, source, target)
     first, step = digest[8] % len(MARKS), digest[9] | 1  # odd: every number comes once
     texts = [text for text, count in chosen.items() for _ in range(count)][: len(MARKS)]
+    marks: dict[str, list[str]] = {}
     for number, text in enumerate(texts):
-        mark = MARKS[(first + number * step) % len(MARKS)]
-        source, target = source.replace(text, mark, 1), target.replace(text, mark, 1)
-    return source, target
+        marks.setdefault(text, []).append(MARKS[(first + number * step) % len(MARKS)])
+    marked = _replaced(source, marks), _replaced(target, marks)
+    return marked if all(_held(side) == sorted(chain(*marks.values())) for side in marked) else (source, target)
 
 
-def _common(span: Span, source: str, target: str) -> dict[str, int]:
+def _replaced(whole: str, marks: Mapping[str, Sequence[str]]) -> str:
+    """The first occurrences of each text as its marks, all in one pass: a mark holds a number, which may be a text."""
+    left = {text: iter(own) for text, own in marks.items()}
+    longest_first = sorted(marks, key=len, reverse=True)
+    if not longest_first:
+        return whole
+    pattern = "|".join(map(re.escape, longest_first))
+    return re.sub(pattern, lambda found: next(left[found[0]], found[0]), whole)
+
+
+def _held(text: str) -> list[str]:
+    return sorted(_MARK.findall(text))
+
+
+def _common(span: ProtectedSpan, source: str, target: str) -> dict[str, int]:
     """The text of a span and how often both have it, if equally often; of names in a row, the longest part."""
     words = source[span.start : span.stop].split(" ") if span.kind == "name" else [source[span.start : span.stop]]
     most = 1 if span.learned else MOST_EQUAL

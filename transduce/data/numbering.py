@@ -25,7 +25,7 @@ _TAG = re.compile(r">>[^<>\s]+<<")
 
 
 @dataclass(frozen=True)
-class Table:
+class VocabularyMap:
     """The piece of each number, and which numbers are special."""
 
     pieces: tuple[str, ...]
@@ -54,7 +54,7 @@ class Table:
         return json.dumps(facts, ensure_ascii=False, indent=0).encode()
 
     @classmethod
-    def load(cls, path: Path) -> Table:
+    def load(cls, path: Path) -> VocabularyMap:
         """The table in a file."""
         try:
             if path.stat().st_size > LARGEST_TABLE_BYTES:
@@ -76,7 +76,7 @@ class Table:
 class Renumbered:
     """A sentencepiece processor with the numbers of a table in place of its own; has those methods that we use."""
 
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor, table: Table) -> None:
+    def __init__(self, processor: sentencepiece.SentencePieceProcessor, table: VocabularyMap) -> None:
         self._processor, self._table = processor, table
         self._own = [-1] * len(table.pieces)  # the model's number of each piece, -1 where the model lacks it
         for own in range(processor.get_piece_size()):

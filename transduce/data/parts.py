@@ -51,7 +51,7 @@ class PartWriter:
         sync_folder(self.path.parent)
 
 
-class Part:
+class FinishedPart:
     """A finished part."""
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ def missing_parts(paths: Iterable[Path], damaged: list[Path]) -> Iterator[Path]:
     for path in paths:
         if path.exists():
             with suppress(ValueError, KeyError, TypeError, OSError):
-                if Part(path).is_sound():
+                if FinishedPart(path).is_sound():
                     continue
             remove(path)
             damaged.append(path)

@@ -23,12 +23,22 @@ from transduce.data.drawing import draw_lines
 from transduce.data.examination import Examination, examine_stretches, open_examined
 from transduce.data.folders import check_free, mend_replaced, whole_folder
 from transduce.data.joining import join, open_joined
-from transduce.data.parts import Part, PartWriter, WorkFolder
+from transduce.data.parts import FinishedPart, PartWriter, WorkFolder
 from transduce.data.reader import FileReader, Text
-from transduce.data.report import Report
-from transduce.data.resuming import PLAN, Plan, begin, discard, hold_work, is_done, mark_done, one_at_a_time, say
+from transduce.data.report import DoctorReport
+from transduce.data.resuming import (
+    PLAN,
+    PreparationPlan,
+    begin,
+    discard,
+    hold_work,
+    is_done,
+    mark_done,
+    one_at_a_time,
+    say,
+)
 from transduce.data.sources import Sources, reader_of
-from transduce.data.stretches import Shard, Stretch, cut, index_splits
+from transduce.data.stretches import LineRange, Shard, cut, index_splits
 from transduce.data.text import ParallelText
 from transduce.data.tokenizer import Tokenizers
 from transduce.data.tokenizing import Tokenizing, add_unknown_characters
@@ -95,7 +105,7 @@ class Prepare:
         return dict(json.loads(json.dumps(facts)))
 
 
-def examine(config: Prepare) -> Report:
+def examine(config: Prepare) -> DoctorReport:
     """The doctor alone: nothing is written or trained; with a given tokenizer unknown characters are counted too."""
     given = config.tokenizer.load() if isinstance(config.tokenizer, GivenTokenizer) else None
     with tempfile.TemporaryDirectory(prefix="transduce-doctor-") as folder:
@@ -175,7 +185,7 @@ def merge_shards(config: Prepare, shards: int) -> Corpus:
 
 
 @contextmanager
-def _at_work(config: Prepare, shard: Shard | None, shards: int) -> Iterator[Plan | None]:
+def _at_work(config: Prepare, shard: Shard | None, shards: int) -> Iterator[PreparationPlan | None]:
     """The plan, held by this process; None where the corpus was finished by a process that was killed right then."""
     _check_tags(config)
     output = Path(config.output).absolute()
@@ -200,12 +210,12 @@ def _at_work(config: Prepare, shard: Shard | None, shards: int) -> Iterator[Plan
             raise
 
 
-def _examine(config: Prepare, plan: Plan, stretches: list[Stretch]) -> None:
+def _examine(config: Prepare, plan: PreparationPlan, stretches: list[LineRange]) -> None:
     left = plan.unfinished(plan.work.examined, stretches)
     examine_stretches(plan.work, plan.corpora, left, config.doctor, config.workers, reader=config.reader)
 
 
-def _wait(plan: Plan, wait: bool) -> None:
+def _wait(plan: PreparationPlan, wait: bool) -> None:
     next_word = time.monotonic()
     while wait and (behind := plan.behind(plan.work.examined)):
         if time.monotonic() >= next_word:
@@ -219,7 +229,7 @@ def _named(shards: Sequence[int], count: int) -> str:
     return f"shard{'' if one else 's'} {', '.join(map(str, shards))} of {count} {'is' if one else 'are'}"
 
 
-def _joined(config: Prepare, plan: Plan) -> Examination:
+def _joined(config: Prepare, plan: PreparationPlan) -> Examination:
     examination = open_examined(plan.work, plan.corpora, plan.stretches, config.doctor)
     with one_at_a_time(plan.work):
         if plan.lacks(plan.work.joined):
@@ -230,7 +240,7 @@ def _joined(config: Prepare, plan: Plan) -> Examination:
     return examination
 
 
-def _tokenizers(config: Prepare, plan: Plan, examination: Examination) -> TrainedTokenizers:
+def _tokenizers(config: Prepare, plan: PreparationPlan, examination: Examination) -> TrainedTokenizers:
     path = plan.work.tokenizer
     with one_at_a_time(plan.work):
         if plan.lacks(path):
@@ -238,7 +248,7 @@ def _tokenizers(config: Prepare, plan: Plan, examination: Examination) -> Traine
             writer = PartWriter(path)
             trained.tokenizers.save(writer.folder)
             writer.finish({"notes": trained.notes})
-    return TrainedTokenizers(Tokenizers.load(path), tuple(Part(path).facts["notes"]))
+    return TrainedTokenizers(Tokenizers.load(path), tuple(FinishedPart(path).facts["notes"]))
 
 
 def _train(config: Prepare, examination: Examination) -> TrainedTokenizers:
@@ -253,7 +263,11 @@ def _train(config: Prepare, examination: Examination) -> TrainedTokenizers:
 
 
 def _tokenize(
-    config: Prepare, plan: Plan, examination: Examination, trained: TrainedTokenizers, stretches: list[Stretch]
+    config: Prepare,
+    plan: PreparationPlan,
+    examination: Examination,
+    trained: TrainedTokenizers,
+    stretches: list[LineRange],
 ) -> None:
     left = plan.unfinished(plan.work.tokenized, stretches)
     where = plan.work, trained.tokenizers, plan.work.tokenizer
@@ -261,7 +275,7 @@ def _tokenize(
     tokenizing.write_parts(examination, {stretch.number for stretch in left})
 
 
-def _finish(config: Prepare, plan: Plan) -> Corpus:
+def _finish(config: Prepare, plan: PreparationPlan) -> Corpus:
     """All that comes after examining, then the corpus; the parts go."""
     work, output = plan.work, Path(config.output).absolute()
     examination = _joined(config, plan)
@@ -297,7 +311,7 @@ def _refuse(examination: Examination) -> None:
     check_not_empty(report)
 
 
-def check_not_empty(report: Report) -> None:
+def check_not_empty(report: DoctorReport) -> None:
     """Refuse text of which nothing is left to train on."""
     train = [corpus for corpus in report.corpora if corpus.split == "train"]
     if sum(corpus.kept for corpus in train) == 0:

@@ -33,7 +33,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedFrames:
     """Frames (L, width) as a corpus holds them, where a translator would be given a file."""
 
     frames: Array
@@ -83,9 +83,9 @@ class FileReader:
         digest = hashlib.blake2b(np.ascontiguousarray(content).tobytes(), digest_size=8).digest()
         return int.from_bytes(digest, "little")
 
-    def read(self, source: str | PathLike[str] | Array | Prepared) -> Array:
+    def read(self, source: str | PathLike[str] | Array | PreparedFrames) -> Array:
         """The frames of a file, of its content (samples, pixels), or those that were prepared."""
-        if isinstance(source, Prepared):
+        if isinstance(source, PreparedFrames):
             return source.frames
         if not isinstance(source, (str, PathLike)):
             return self.frames(np.asarray(source))
@@ -130,7 +130,7 @@ class Reading:
     reader: FileReader
     places: Callable[[int], list[tuple[int, int]]]
 
-    def parts(self, source: str | PathLike[str] | Array | Prepared, longest: int) -> list[Array]:
+    def parts(self, source: str | PathLike[str] | Array | PreparedFrames, longest: int) -> list[Array]:
         """The frames of a file or of its content, in parts that the model can read; nothing where there are none."""
         frames = self.reader.read(source)
         return self.reader.parts(frames, longest) if len(frames) else []

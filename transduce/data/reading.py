@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from transduce.data.alignment import describe_mismatch
-from transduce.data.inventory import FileIndex, Lines, Rows, index_file
+from transduce.data.inventory import FileIndex, LineReader, Rows, index_file
 from transduce.data.text import Chunk, ParallelText, file_format
 from transduce.errors import DataError
 
@@ -64,7 +64,7 @@ def _check_links(links: FileIndex, text: FileIndex) -> None:
 def read_ranges(text: ParallelText, files: PairedFiles, ranges: Iterable[tuple[int, int]]) -> Iterator[Chunk]:
     """The lines of each range (first line from 0, count) in rising order, in chunks that no range shares."""
     take = _taker(text, files)
-    links = Lines(files.links) if files.links else None
+    links = LineReader(files.links) if files.links else None
     links_file = files.links.path if files.links else ""
     for first, count in ranges:
         at, end = first, first + count
@@ -81,8 +81,8 @@ class _Take:
     """Raw lines of both sides from a place on: of TSV and JSONL the whole lines, as source."""
 
     def __init__(self, files: PairedFiles) -> None:
-        self.source = Lines(files.source)
-        self.target = Lines(files.target) if files.target else None
+        self.source = LineReader(files.source)
+        self.target = LineReader(files.target) if files.target else None
 
     def __call__(self, first: int, most: int) -> tuple[list[bytes], list[bytes]]:
         source = self.source.take(first, most, CHUNK_BYTES)

@@ -35,7 +35,7 @@ EXCERPT = 60
 
 
 @dataclass(frozen=True)
-class Finding:
+class DataIssue:
     """One check on one corpus."""
 
     check: str
@@ -53,7 +53,7 @@ class CorpusReport:
     name: str
     pairs: int  # read
     kept: int
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[DataIssue, ...] = ()
 
 
 @dataclass
@@ -82,11 +82,11 @@ class Tally:
     def dropped(self) -> int:
         return sum(count for (_, outcome), count in self.counts.items() if outcome in ("dropped", "refused"))
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[DataIssue, ...]:
         """All that was counted at least once."""
         ordered = sorted(self.counts, key=lambda key: (_ORDER.index(key[0]), key[1]))
         return tuple(
-            Finding(*key, self.counts[key], tuple(self.places[key]), self.notes.get(key, ""))
+            DataIssue(*key, self.counts[key], tuple(self.places[key]), self.notes.get(key, ""))
             for key in ordered
             if self.counts[key]
         )
@@ -113,7 +113,7 @@ def excerpt(text: str | bytes, at: int = 0) -> str:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """The doctor's result over all corpora of all splits."""
 
     corpora: tuple[CorpusReport, ...]

@@ -21,7 +21,7 @@ from typing import Any
 from transduce.data.corpus import file_digest
 from transduce.data.folders import lock_folder
 from transduce.data.parts import WorkFolder, missing_parts
-from transduce.data.stretches import Contents, Shard, Stretch, cut, index_splits
+from transduce.data.stretches import Contents, LineRange, Shard, cut, index_splits
 from transduce.data.text import ParallelText
 from transduce.durable import write_text
 from transduce.errors import RunError
@@ -31,19 +31,19 @@ Splits = dict[str, tuple[ParallelText, ...]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreparationPlan:
     """What is to be done, in which folder: the corpora, and the stretches they are cut into."""
 
     work: WorkFolder
     corpora: list[Contents]
-    stretches: list[Stretch]
+    stretches: list[LineRange]
     shards: int
 
-    def share(self, shard: Shard) -> list[Stretch]:
+    def share(self, shard: Shard) -> list[LineRange]:
         """The stretches of one shard."""
         return [stretch for stretch in self.stretches if stretch.shard == shard.number]
 
-    def unfinished(self, place: Callable[[int], Path], stretches: Sequence[Stretch]) -> list[Stretch]:
+    def unfinished(self, place: Callable[[int], Path], stretches: Sequence[LineRange]) -> list[LineRange]:
         """Those of some stretches that have no part yet, or a damaged one; what is there is read and compared."""
         damaged: list[Path] = []
         missing = {*missing_parts((place(stretch.number) for stretch in stretches), damaged)}
@@ -128,7 +128,7 @@ def one_at_a_time(work: WorkFolder) -> Iterator[None]:
 # -- beginning or going on ---------------------------------------------------------------------------------------------
 
 
-def begin(work: WorkFolder, splits: Splits, settings: dict[str, Any], shards: int) -> Plan:
+def begin(work: WorkFolder, splits: Splits, settings: dict[str, Any], shards: int) -> PreparationPlan:
     """The plan in the folder if it is for the same work, else a new one."""
     wanted = {**settings, "shards": shards}
     path = work.folder / PLAN
@@ -139,7 +139,7 @@ def begin(work: WorkFolder, splits: Splits, settings: dict[str, Any], shards: in
             why = _setting_that_differs(found["settings"], wanted) or _other_files(splits, corpora)
             why = why or _changed_file(corpora)
             if not why:
-                return Plan(work, corpora, cut(corpora, shards), shards)
+                return PreparationPlan(work, corpora, cut(corpora, shards), shards)
             if shards > 1 or found["settings"]["shards"] > 1:
                 raise RunError(
                     f"{work.folder}: {why}; give the settings and files that the shards were begun with, or delete "
@@ -150,7 +150,7 @@ def begin(work: WorkFolder, splits: Splits, settings: dict[str, Any], shards: in
         corpora = index_splits(splits)
         files = [contents.as_list() for contents in corpora]
         write_text(path, json.dumps({"settings": wanted, "files": files}, ensure_ascii=False) + "\n")
-    return Plan(work, corpora, cut(corpora, shards), shards)
+    return PreparationPlan(work, corpora, cut(corpora, shards), shards)
 
 
 def _contents(splits: Splits, files: list[Any]) -> list[Contents]:

@@ -20,48 +20,48 @@ _PLACES = (
 
 
 @dataclass(frozen=True)
-class Part:
+class TextPiece:
     """A piece of text and the white space that followed it."""
 
     text: str
     space: str
 
 
-def split_long(text: str, fits: Callable[[str], bool]) -> list[Part]:
+def split_long(text: str, fits: Callable[[str], bool]) -> list[TextPiece]:
     """`text` in parts that each fit, as few as greedy packing needs; the whole text if it fits."""
     return _pack(text, "", fits, level=0)
 
 
-def _pack(text: str, space: str, fits: Callable[[str], bool], level: int) -> list[Part]:
+def _pack(text: str, space: str, fits: Callable[[str], bool], level: int) -> list[TextPiece]:
     if fits(text):
-        return [Part(text, space)]
+        return [TextPiece(text, space)]
     pieces = _pieces(text, level) if level < len(_PLACES) else _halves(text)
     if len(pieces) == 1:
-        return [Part(text, space)] if len(text) < 2 else _pack(text, space, fits, level + 1)
-    parts: list[Part] = []
+        return [TextPiece(text, space)] if len(text) < 2 else _pack(text, space, fits, level + 1)
+    parts: list[TextPiece] = []
     for piece in pieces:
         if parts and fits(parts[-1].text + parts[-1].space + piece.text):
             last = parts.pop()
-            parts.append(Part(last.text + last.space + piece.text, piece.space))
+            parts.append(TextPiece(last.text + last.space + piece.text, piece.space))
         else:
             # A piece too long by itself is cut at the next weaker kind of place.
             deeper = level if level == len(_PLACES) else level + 1
             parts += _pack(piece.text, piece.space, fits, deeper)
-    return [*parts[:-1], Part(parts[-1].text, parts[-1].space + space)]
+    return [*parts[:-1], TextPiece(parts[-1].text, parts[-1].space + space)]
 
 
-def _pieces(text: str, level: int) -> list[Part]:
-    pieces: list[Part] = []
+def _pieces(text: str, level: int) -> list[TextPiece]:
+    pieces: list[TextPiece] = []
     begin = 0
     for match in _PLACES[level].finditer(text):
         chunk = text[begin : match.end()]
         bare = chunk.rstrip()
         if bare and match.end() < len(text):
-            pieces.append(Part(bare, chunk[len(bare) :]))
+            pieces.append(TextPiece(bare, chunk[len(bare) :]))
             begin = match.end()
-    return [*pieces, Part(text[begin:], "")]
+    return [*pieces, TextPiece(text[begin:], "")]
 
 
-def _halves(text: str) -> list[Part]:
+def _halves(text: str) -> list[TextPiece]:
     middle = len(text) // 2
-    return [Part(text[:middle], ""), Part(text[middle:], "")] if middle else [Part(text, "")]
+    return [TextPiece(text[:middle], ""), TextPiece(text[middle:], "")] if middle else [TextPiece(text, "")]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from transduce.data.segment import Part
+from transduce.data.segment import TextPiece
 
 # Stops of the scripts in use, with the quotes and brackets that close after them; spaces must follow those of the West.
 _END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？｡]++[”’」』）]*+")
@@ -22,13 +22,13 @@ _ABBREVIATIONS = frozenset(
 )
 
 
-def sentences(text: str) -> list[Part]:
+def sentences(text: str) -> list[TextPiece]:
     """The sentences of a text, each with the white space after it; space before the first is a part without text."""
     spans = [span for line in _LINE.finditer(text) for span in _spans(text, *line.span())]
     begins = [begin for begin, _ in spans] + [len(text)]
-    parts = [Part("", text[: begins[0]])] if begins[0] else []
+    parts = [TextPiece("", text[: begins[0]])] if begins[0] else []
     return parts + [
-        Part(text[begin:end], text[end:after]) for (begin, end), after in zip(spans, begins[1:], strict=True)
+        TextPiece(text[begin:end], text[end:after]) for (begin, end), after in zip(spans, begins[1:], strict=True)
     ]
 
 

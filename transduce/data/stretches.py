@@ -45,7 +45,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LineRange:
     """Consecutive lines of one file of one corpus."""
 
     number: int
@@ -98,22 +98,22 @@ def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[Contents]:
     return found
 
 
-def cut(corpora: Sequence[Contents], shards: int) -> list[Stretch]:
+def cut(corpora: Sequence[Contents], shards: int) -> list[LineRange]:
     """The stretches of all corpora in order, dealt out to the shards by their lines."""
     total = sum(contents.lines for contents in corpora)
     longest = LONGEST if shards == 1 else max(1, min(LONGEST, -(-total // (EACH * shards))))
-    found: list[Stretch] = []
+    found: list[LineRange] = []
     done = 0
     for section, contents in enumerate(corpora):
         for number, files in enumerate(contents.files):
             for first in range(0, files.source.lines, longest):
                 count = min(longest, files.source.lines - first)
-                found.append(Stretch(len(found), section, number, first, count, done * shards // total + 1))
+                found.append(LineRange(len(found), section, number, first, count, done * shards // total + 1))
                 done += count
     return found
 
 
-def read_stretches(corpora: Sequence[Contents], stretches: Sequence[Stretch]) -> Iterator[tuple[Stretch, Chunk]]:
+def read_stretches(corpora: Sequence[Contents], stretches: Sequence[LineRange]) -> Iterator[tuple[LineRange, Chunk]]:
     """The chunks of some stretches, in order; each file is opened once and never read back."""
     for (section, file), group in groupby(stretches, lambda stretch: (stretch.section, stretch.file)):
         wanted = list(group)

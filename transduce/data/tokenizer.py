@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sentencepiece
 
-from transduce.data.numbering import Processor, Renumbered, Table
+from transduce.data.numbering import Processor, Renumbered, VocabularyMap
 from transduce.data.punctuation import NARROW, WIDE, widened
 from transduce.data.sampling import Sampler, Tokens
 from transduce.data.spelling import spellings
@@ -39,7 +39,7 @@ TABLE = ".json"  # in place of `.model`: the numbers of a model's pieces; shared
 class Tokenizer:
     """One sentencepiece model, with its own numbers or those of a table. Safe to use from several threads."""
 
-    def __init__(self, model: bytes, origin: str = "tokenizer", table: Table | None = None) -> None:
+    def __init__(self, model: bytes, origin: str = "tokenizer", table: VocabularyMap | None = None) -> None:
         self.model, self.origin, self.table = model, origin, table
         self._samplers: dict[float, Sampler] = {}
         try:
@@ -68,7 +68,7 @@ class Tokenizer:
             )
 
     @classmethod
-    def load(cls, path: str | Path, table: Table | None = None) -> Tokenizer:
+    def load(cls, path: str | Path, table: VocabularyMap | None = None) -> Tokenizer:
         """The tokenizer in a .model file."""
         try:
             model = read_small(Path(path), LARGEST_MODEL_BYTES)
@@ -183,16 +183,14 @@ class Tokenizer:
 
     def with_symbols(self, places: Mapping[str, str]) -> Tokenizer:
         """This tokenizer with symbols that are never split, each in the place of a piece: {symbol: piece}."""
-        with needed_by("putting symbols into a tokenizer"):
-            from sentencepiece import sentencepiece_model_pb2
-
-        proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-        proto.ParseFromString(self.model)
+        if self.table is not None:
+            raise DataError(f"{self.origin}: its pieces are numbered by a table, which has no place for symbols")
+        proto = self._proto()
         numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
         for symbol, piece in places.items():
             number = numbers.get(piece, -1)
             normal = number >= 0 and piece != "▁" and proto.pieces[number].type == proto.SentencePiece.NORMAL
-            if not normal or self.table is not None:
+            if not normal:
                 raise DataError(f"{self.origin}: {piece!r} is no piece whose place {symbol!r} could take; name another")
             if symbol in numbers:
                 raise DataError(f"{self.origin}: {symbol!r} is a piece already; leave it out")
@@ -205,9 +203,21 @@ class Tokenizer:
         """Whether every number means the same as in another, but for symbols in the place of its pieces."""
         if self.size != other.size or self.table is not None or other.table is not None:
             return False
-        tokens = range(self.size)
-        pairs = zip(tokens, self.pieces(tokens), other.pieces(tokens), strict=True)
-        return all(own == its or self._processor.get_score(token) == 0.0 for token, own, its in pairs)
+        proto, before = self._proto(), other._proto()
+        symbol, piece = proto.SentencePiece.USER_DEFINED, proto.SentencePiece.NORMAL
+        return all(
+            own.piece == its.piece or (own.type == symbol and its.type == piece)
+            for own, its in zip(proto.pieces, before.pieces, strict=True)
+        )
+
+    def _proto(self) -> Any:
+        """The model file as the message that it is."""
+        with needed_by("looking into a tokenizer's file"):
+            from sentencepiece import sentencepiece_model_pb2
+
+        proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+        proto.ParseFromString(self.model)
+        return proto
 
     def unknown(self, text: str) -> list[str]:
         """The characters of the text, in order, that no piece spells (they become bytes, or the unknown token)."""
@@ -322,7 +332,7 @@ class Tokenizers:
         return digest.hexdigest()
 
 
-def _table_of(model: Path) -> Table | None:
+def _table_of(model: Path) -> VocabularyMap | None:
     """The table beside a model, where there is one."""
     path = model.with_suffix(TABLE)
-    return Table.load(path) if path.is_file() else None
+    return VocabularyMap.load(path) if path.is_file() else None

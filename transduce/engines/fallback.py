@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transduce.errors import EngineRefusal
 from transduce.forking import ForkLock
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.wishes import Wishes
 from transduce.translation import Engine
 
 if TYPE_CHECKING:
@@ -35,9 +35,13 @@ class Fallback:
         self._lock = ForkLock()
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self,
+        sources: Sequence[Sequence[int]],
+        search: Any,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        return self._either(lambda engine: engine.search(sources, search, wishes, keys))
+        return self._either(lambda engine: engine.search(sources, search, constraints, keys))
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         return self._either(lambda engine: engine.score(sources, targets))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Recorder:
+class CudaGraphCache:
     """Runs functions that read and write tensors where they are, and always the same ones under the same name."""
 
     def __init__(self, device: torch.device, kept: tuple[Tensor, ...] = ()) -> None:

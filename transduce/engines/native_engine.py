@@ -17,11 +17,11 @@ from transduce.errors import ConfigError, EngineRefusal, RunError, explaining_sh
 from transduce.native import library
 from transduce.native.weight_format import verify
 from transduce.search.automaton import Automaton
+from transduce.search.constraints import CancelToken, DecodingConstraints, Phrase, check_one_path
 from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
 from transduce.search.limits import Limits, check_tokens, require
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk
 from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.wishes import Phrase, Stop, Wishes, check_one_path
 
 if TYPE_CHECKING:  # numpy is slow to import, and only attention needs it
     import numpy as np
@@ -59,14 +59,18 @@ class NativeEngine:
                 )
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self,
+        sources: Sequence[Sequence[int]],
+        search: Any,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        """Hypotheses of each source, best first; none of a source whose wish to stop was met."""
+        """Hypotheses of each source, best first; none of a source whose constraint to stop was met."""
         if isinstance(search, MinimumBayesRisk):
             search = search.candidates
-        options = self._options(search, wishes)
-        lengths = search.limits.lengths([len(tokens) + 1 for tokens in sources], wishes)
-        found = self._run(options, sources, lengths, wishes, keys)[0]
+        options = self._options(search, constraints)
+        lengths = search.limits.lengths([len(tokens) + 1 for tokens in sources], constraints)
+        found = self._run(options, sources, lengths, constraints, keys)[0]
         if isinstance(search, Beam):
             return [_ranked(own, search) for own in _read(found, self.target.eos, search.penalty)]
         return [_by_score(own) for own in _read(found, self.target.eos)]
@@ -102,11 +106,11 @@ class NativeEngine:
         """Read given targets to their end symbol: a search in which every token is the prefix's."""
         options = self._plain(library.FORCED, Limits())
         options.traced = traced
-        wishes = [Wishes(prefix=(*target, self.target.eos)) for target in targets]
-        lengths = [len(wish.prefix) for wish in wishes]
-        return self._run(options, sources, lengths, wishes, [0] * len(sources))
+        constraints = [DecodingConstraints(prefix=(*target, self.target.eos)) for target in targets]
+        lengths = [len(constraint.prefix) for constraint in constraints]
+        return self._run(options, sources, lengths, constraints, [0] * len(sources))
 
-    def _options(self, search: Any, wishes: Sequence[Wishes]) -> library.Options:
+    def _options(self, search: Any, constraints: Sequence[DecodingConstraints]) -> library.Options:
         if not isinstance(search, (Beam, Greedy, Sample)):
             raise EngineRefusal(f"native engine: it has no search '{type(search).__name__}'; use engine=torch")
         if isinstance(search, Beam):
@@ -115,7 +119,7 @@ class NativeEngine:
                 raise EngineRefusal(
                     f"native engine: its beam search has no '{asked}'; use engine=torch, or leave it out"
                 )
-            most = max((len(wish.include) for wish in wishes), default=0)
+            most = max((len(constraint.include) for constraint in constraints), default=0)
             if most > _MOST_WISHES:
                 raise EngineRefusal(
                     f"native engine: it includes {_MOST_WISHES} words at most, not {most}; use engine=torch"
@@ -124,7 +128,7 @@ class NativeEngine:
             options.size, options.kept, options.length_penalty = search.size, search.n_best, search.length_penalty
             options.by_power, options.shrinking = search.length_normalization == "power", search.shrinking
             return options
-        check_one_path(wishes)
+        check_one_path(constraints)
         if isinstance(search, Greedy):
             return self._plain(library.GREEDY, search.limits)
         options = self._plain(library.SAMPLE, search.limits)
@@ -148,16 +152,16 @@ class NativeEngine:
         options: library.Options,
         sources: Sequence[Sequence[int]],
         lengths: Sequence[int],
-        wishes: Sequence[Wishes],
+        constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> tuple[list[_Written], bytes]:
-        for name, parts in (("wishes", wishes), ("keys", keys)):
+        for name, parts in (("constraints", constraints), ("keys", keys)):
             if len(parts) != len(sources):
                 raise ValueError(f"{name}: expected one a sentence, {len(sources)} in all, got {len(parts)}")
-        excluded = _Shared([wish.exclude for wish in wishes])
-        included = _Shared([wish.include for wish in wishes])
+        excluded = _Shared([constraint.exclude for constraint in constraints])
+        included = _Shared([constraint.include for constraint in constraints])
         for name, phrases in (
-            ("prefix", [wish.prefix for wish in wishes]),
+            ("prefix", [constraint.prefix for constraint in constraints]),
             ("exclude", list(chain.from_iterable(excluded.parts))),
             ("include", [phrase for include in included.parts for ways in include for phrase in ways]),
         ):
@@ -166,14 +170,14 @@ class NativeEngine:
         sentences = [[*source, self.source.eos] for source in sources]
         arrays = library.Arrays(
             len(sources),
-            any(wish.stop for wish in wishes),
+            any(constraint.stop for constraint in constraints),
             *_joined(sentences),
             (ctypes.c_int32 * len(lengths))(*lengths),
-            *_joined([wish.prefix for wish in wishes]),
+            *_joined([constraint.prefix for constraint in constraints]),
             *excluded.arrays(_phrases),
             *included.arrays(_tables),
             (ctypes.c_uint64 * len(keys))(*(key % 2**64 for key in keys)),
-            _cells([wish.stop for wish in wishes]),
+            _cells([constraint.stop for constraint in constraints]),
         )
         with explaining_shortage(lambda: _advice(options, sentences)):
             try:
@@ -247,7 +251,7 @@ def _phrases(exclude: Sequence[Phrase]) -> list[int]:
     return [number for phrase in exclude for number in (len(phrase), *phrase)]
 
 
-def _cells(stops: Sequence[Stop | None]) -> Any:
+def _cells(stops: Sequence[CancelToken | None]) -> Any:
     """Where the core looks, between steps, whether a sentence is still wanted."""
     cell = ctypes.POINTER(ctypes.c_int32)
     return (cell * len(stops))(*(cell() if stop is None else ctypes.pointer(stop.cell) for stop in stops))
@@ -263,7 +267,7 @@ def _tables(include: Any) -> list[int]:
     return [*sizes, *one.tokens, *map(int, chain.from_iterable(tables)), *one.needed]
 
 
-def _copied(view: library.View, sentences: int) -> tuple[list[_Written], bytes]:
+def _copied(view: library.ResultView, sentences: int) -> tuple[list[_Written], bytes]:
     def copy(pointer: Any, count: int) -> list[Any]:
         return pointer[:count] if count else []  # what a slice of a pointer gives is a list
 

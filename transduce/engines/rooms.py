@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
-from transduce.engines.slots import Shape, Slots, jobs_of
+from transduce.engines.slots import ContinuousBatcher, Shape, jobs_of
 from transduce.forking import ForkLock
-from transduce.model.contract import Holding, Room
-from transduce.search.fixed import Plan
+from transduce.model.contract import CacheShape, SupportsStaticCache
+from transduce.search.constraints import DecodingConstraints
+from transduce.search.fixed import StaticSearchConfig
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.wishes import Wishes
 
 MOST_ROOMS = 32  # kept for those who come again,
 ALL = 8  # with no more places between them than this many of the largest
@@ -29,12 +29,12 @@ MOST_PLACES = 2048 * 128  # tokens that all paths of a room may write between th
 SHARE = 16  # of a GPU's memory, at most this part for a room
 
 
-class Rooms:
+class CachePool:
     """The rooms of one model, the last used kept."""
 
     def __init__(
         self,
-        model: Holding,
+        model: SupportsStaticCache,
         source: Symbols,
         target: Symbols,
         device: torch.device,
@@ -45,19 +45,23 @@ class Rooms:
         self.places, self.compiled = most_places(model, device), compiled
         self.lock = ForkLock()
         self.process = self.lock.process
-        self.rooms: OrderedDict[Shape, Slots] = OrderedDict()
+        self.rooms: OrderedDict[Shape, ContinuousBatcher] = OrderedDict()
         self.told: set[str] = set()
 
     def search(
-        self, sources: Sequence[Sequence[int]], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self,
+        sources: Sequence[Sequence[int]],
+        search: Any,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]] | None:
         """Hypotheses of each source, best first; None for what cannot be done in a room."""
-        plan = Plan.of(search, wishes, self.target, self.model.vocabulary)
+        plan = StaticSearchConfig.of(search, constraints, self.target, self.model.vocabulary)
         if plan is None:
             self._refused("this search, or what is wished of it")
         if plan is None or not sources:
             return None
-        jobs = jobs_of(sources, plan, wishes, plan.streams(search, keys))
+        jobs = jobs_of(sources, plan, constraints, plan.streams(search, keys))
         shape = Shape.of(jobs, plan, self.places)
         with self.lock:
             if self.process != self.lock.process:  # forked: a thread of the parent may have left a room half done
@@ -74,14 +78,16 @@ class Rooms:
                 self._refused("so many sentences in the GPU's memory")
                 return None
 
-    def _room(self, shape: Shape) -> Slots | None:
+    def _room(self, shape: Shape) -> ContinuousBatcher | None:
         """The smallest that is there and will do, else a new one, which may cost the place of one long not used.
 
         A server's batches are of all sizes: with a room for each, they would be given up and recorded again all day.
         """
         fitting = [one for one in self.rooms if one.holds(shape) and one.places <= SPARE * shape.places]
         shape = min(fitting, key=lambda one: one.places, default=shape)
-        slots = self.rooms.get(shape) or Slots.of(self.model, self.source, shape, self.device, self.compiled)
+        slots = self.rooms.get(shape) or ContinuousBatcher.of(
+            self.model, self.source, shape, self.device, self.compiled
+        )
         if slots is None:
             return None
         self.rooms[shape] = slots
@@ -99,13 +105,13 @@ class Rooms:
             print(f"graphs: there are none for {what}; searching as it is written", file=sys.stderr, flush=True)
 
 
-def most_places(model: Holding, device: torch.device) -> int:
+def most_places(model: SupportsStaticCache, device: torch.device) -> int:
     """How many tokens a room has place for, by the memory of the GPU."""
-    held = model.reserve(Room(1, 1, 1, 1))
+    held = model.allocate_cache(CacheShape(1, 1, 1, 1))
     if device.type != "cuda" or held is None:
         return MOST_PLACES
     share = torch.cuda.get_device_properties(device).total_memory // SHARE
-    return min(MOST_PLACES, share // bytes_of(held.grown))
+    return min(MOST_PLACES, share // bytes_of(held.cache))
 
 
 def bytes_of(tree: Any) -> int:

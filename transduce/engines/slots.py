@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from transduce.data.batch import pad_sources
 from transduce.data.symbols import Symbols
-from transduce.engines.graphs import Recorder
-from transduce.model.contract import Holding, Room
+from transduce.engines.graphs import CudaGraphCache
+from transduce.model.contract import CacheShape, SupportsStaticCache
 from transduce.model.stepping import in_a_room
-from transduce.search.board import Arrivals, Board, Finding, longest_first
-from transduce.search.constraints import phrase_table
-from transduce.search.fixed import Constants, Plan, Stepper
+from transduce.search.board import BeamResult, BeamState, PrefillBatch, longest_first
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
+from transduce.search.fixed import StaticSearchConfig, StaticSearchStep, StepConstants
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.wishes import NOTHING, Wishes
+from transduce.search.rules import phrase_table
 
 AT_ONCE = 128  # sentences encoded together: the device begins with the longest while the others are made ready
 LUMP = 64  # sentences read together while others are still inside: less is not worth a look
@@ -52,7 +52,7 @@ def crowd(count: int) -> int:
     return rounded(count) if count > SIZES[0] else 1 << (count - 1).bit_length()
 
 
-class Job(NamedTuple):
+class QueuedSentence(NamedTuple):
     """A sentence that waits: its number, its source, bounds on what is written, what else is asked of that, and where
     the random draws of its paths begin. No dataclass: a GPU waits while hundreds are made."""
 
@@ -60,22 +60,25 @@ class Job(NamedTuple):
     source: Sequence[int]
     longest: int
     shortest: int
-    wishes: Wishes
+    constraints: DecodingConstraints
     streams: Sequence[int]
 
     @property
     def wanted(self) -> bool:
-        return self.wishes.stop is None or not self.wishes.stop.asked
+        return self.constraints.stop is None or not self.constraints.stop.cancelled
 
 
 def jobs_of(
-    sources: Sequence[Sequence[int]], plan: Plan, wishes: Sequence[Wishes], streams: Sequence[Sequence[int]]
-) -> list[Job]:
+    sources: Sequence[Sequence[int]],
+    plan: StaticSearchConfig,
+    constraints: Sequence[DecodingConstraints],
+    streams: Sequence[Sequence[int]],
+) -> list[QueuedSentence]:
     """One a source (given without end symbol), the longest first."""
     lengths = [len(source) + 1 for source in sources]
-    longest = plan.limits.lengths(lengths, wishes)
-    shortest = [plan.limits.shortest + len(wish.prefix) for wish in wishes]
-    made = list(map(Job, range(len(sources)), sources, longest, shortest, wishes, streams))
+    longest = plan.limits.lengths(lengths, constraints)
+    shortest = [plan.limits.shortest + len(constraint.prefix) for constraint in constraints]
+    made = list(map(QueuedSentence, range(len(sources)), sources, longest, shortest, constraints, streams))
     return [made[i] for i in longest_first(lengths)]
 
 
@@ -83,25 +86,25 @@ def jobs_of(
 class Shape:
     """What a room is known by: its size, the longest prefix, how many phrases to exclude and how long, the search."""
 
-    room: Room
+    room: CacheShape
     prefix: int
     exclude: tuple[int, int]
-    plan: Plan
+    plan: StaticSearchConfig
 
     @classmethod
-    def of(cls, jobs: Sequence[Job], plan: Plan, most: int) -> Shape:
+    def of(cls, jobs: Sequence[QueuedSentence], plan: StaticSearchConfig, most: int) -> Shape:
         """For these jobs, or as many at a time as have no more than `most` places for tokens between them."""
         length = rounded(max(job.longest for job in jobs))
         sentences, fitting = crowd(len(jobs)), max(1, most // (plan.paths * length))
         if sentences > fitting:  # a power of two, so that lists of any size share the room
             sentences = 1 << (fitting.bit_length() - 1)
         source = rounded(max(len(job.source) + 1 for job in jobs))
-        asked = [job.wishes for job in jobs if job.wishes is not NOTHING]
-        prefix = max((len(wish.prefix) for wish in asked), default=0)
-        most_phrases = max((len(wish.exclude) for wish in asked), default=0)
-        tokens = max((len(phrase) for wish in asked for phrase in wish.exclude), default=0)
+        asked = [job.constraints for job in jobs if job.constraints is not UNCONSTRAINED]
+        prefix = max((len(constraint.prefix) for constraint in asked), default=0)
+        most_phrases = max((len(constraint.exclude) for constraint in asked), default=0)
+        tokens = max((len(phrase) for constraint in asked for phrase in constraint.exclude), default=0)
         phrases = (crowd(most_phrases), crowd(tokens)) if tokens else (0, 0)
-        room = Room(sentences, plan.paths, source, length)
+        room = CacheShape(sentences, plan.paths, source, length)
         return cls(room, rounded(prefix) if prefix else 0, phrases, plan)
 
     @property
@@ -122,42 +125,46 @@ class Shape:
         return 4, self.room.paths, self.prefix, math.prod(self.exclude)
 
 
-class Slots:
+class ContinuousBatcher:
     """A room, who is in it, and the work done there."""
 
-    def __init__(self, model: Holding, source: Symbols, shape: Shape, stepper: Stepper, compiled: bool) -> None:
+    def __init__(
+        self, model: SupportsStaticCache, source: Symbols, shape: Shape, stepper: StaticSearchStep, compiled: bool
+    ) -> None:
         self.model, self.source, self.shape, self.stepper = model, source, shape, stepper
-        self.device = stepper.board.place.device
+        self.device = stepper.board.position.device
         self.ahead = 1 if self.device.type == "cuda" else 0  # steps asked for before it is known who was done
         module = cast("nn.Module", model)
         # Not the parameters themselves, which may be given other memory while these are still read.
         weights = tuple(tensor.detach() for tensor in itertools.chain(module.parameters(), module.buffers()))
-        self.recorder = Recorder(self.device, weights)
+        self.recorder = CudaGraphCache(self.device, weights)
         self.step = compiled_step(stepper) if compiled else stepper
         self.arrivals: dict[torch.Size, Tensor] = {}
         self.visits = self.steps = 0
 
     @classmethod
-    def of(cls, model: Holding, source: Symbols, shape: Shape, device: torch.device, compiled: bool) -> Slots | None:
+    def of(
+        cls, model: SupportsStaticCache, source: Symbols, shape: Shape, device: torch.device, compiled: bool
+    ) -> ContinuousBatcher | None:
         """None where the model cannot have such a room."""
-        held = model.reserve(shape.room)
+        held = model.allocate_cache(shape.room)
         if held is None:
             return None
-        board = Board.of(shape.room, shape.plan.kept, shape.prefix, shape.exclude, device)
-        stepper = Stepper(model, held, board, shape.plan, Constants.of(shape.plan, board))
+        board = BeamState.of(shape.room, shape.plan.kept, shape.prefix, shape.exclude, device)
+        stepper = StaticSearchStep(model, held, board, shape.plan, StepConstants.of(shape.plan, board))
         return cls(model, source, shape, stepper, compiled)
 
-    def run(self, jobs: Sequence[Job]) -> list[list[Hypothesis]]:
+    def run(self, jobs: Sequence[QueuedSentence]) -> list[list[Hypothesis]]:
         """Hypotheses of each job, by its number."""
         self.visits += 1
-        run = Run(self, jobs)
+        run = BatchRun(self, jobs)
         with in_a_room():
             while run.going:
                 run.step()
         run.read()
         return [run.found.get(number) or [UNFINISHED] for number in range(len(jobs))]
 
-    def take_in(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
+    def take_in(self, jobs: Sequence[QueuedSentence], slots: Sequence[int]) -> None:
         """Encode sources and put them in their slots."""
         table = self._table(jobs, slots)
         if table.shape not in self.arrivals:
@@ -166,7 +173,7 @@ class Slots:
         arrivals.copy_(table, non_blocking=True)
         self.recorder.run(("arrivals", table.shape), lambda: self._admit(arrivals))
 
-    def _table(self, jobs: Sequence[Job], slots: Sequence[int]) -> Tensor:
+    def _table(self, jobs: Sequence[QueuedSentence], slots: Sequence[int]) -> Tensor:
         """What `_admit` reads, in one tensor on the host, since each copy to a GPU takes the host ten microseconds.
 
         Rows are a power of two: the last sentence comes in as often as it takes, to the same slot.
@@ -174,7 +181,7 @@ class Slots:
         rows = min(crowd(len(jobs)), self.shape.room.sentences)
         more = rows - len(jobs)
         jobs, slots = [*jobs, *[jobs[-1]] * more], [*slots, *[slots[-1]] * more]
-        _, sources, longest, shortest, wishes, streams = zip(*jobs, strict=True)
+        _, sources, longest, shortest, constraints, streams = zip(*jobs, strict=True)
         tokens = [len(source) + 1 for source in sources]
         padded, _ = pad_sources(sources, self.source, rounded(max(tokens)))
         width, on_gpu = sum(self.shape.widths) + padded.size(1), self.device.type == "cuda"
@@ -184,9 +191,9 @@ class Slots:
         draws[:] = streams
         source[:] = padded.numpy()
         if most := prefix.shape[1]:
-            prefix[:] = [[*wish.prefix, *[-1] * (most - len(wish.prefix))] for wish in wishes]
+            prefix[:] = [[*constraint.prefix, *[-1] * (most - len(constraint.prefix))] for constraint in constraints]
         if exclude.shape[1]:
-            tables = [phrase_table(wish.exclude, *self.shape.exclude) for wish in wishes]
+            tables = [phrase_table(constraint.exclude, *self.shape.exclude) for constraint in constraints]
             exclude[:] = np.reshape(tables, exclude.shape)
         return table
 
@@ -199,9 +206,9 @@ class Slots:
         bounds, streams, prefix, exclude, source = self._columns(table)
         tokens, slots, longest, shortest = bounds.t().contiguous()
         phrases = exclude.view(len(table), *self.shape.exclude)
-        arrivals = Arrivals(source.contiguous(), tokens, slots, longest, shortest, prefix, phrases, streams)
+        arrivals = PrefillBatch(source.contiguous(), tokens, slots, longest, shortest, prefix, phrases, streams)
         memory = self.model.encode(arrivals.source, arrivals.mask)
-        self.model.fill(self.stepper.held, arrivals.slots, memory)
+        self.model.prefill(self.stepper.held, arrivals.slots, memory)
         self.stepper.board.admit(arrivals, self.shape.plan.symbols)
 
     def advance(self, written: int) -> None:
@@ -212,7 +219,7 @@ class Slots:
         self.recorder.run(("step", reach), lambda: self.step(reach))
 
 
-def compiled_step(stepper: Stepper) -> Callable[[int], None]:
+def compiled_step(stepper: StaticSearchStep) -> Callable[[int], None]:
     """The same step, compiled at its first call for each reach."""
     step = torch.compile(stepper.__call__, dynamic=False)
 
@@ -224,20 +231,20 @@ def compiled_step(stepper: Stepper) -> Callable[[int], None]:
     return run
 
 
-class Run:
+class BatchRun:
     """One list of jobs on its way through the slots."""
 
-    def __init__(self, slots: Slots, jobs: Sequence[Job]) -> None:
+    def __init__(self, slots: ContinuousBatcher, jobs: Sequence[QueuedSentence]) -> None:
         self.slots, self.waiting = slots, deque(jobs)
-        self.stoppable = any(job.wishes.stop is not None for job in jobs)
+        self.stoppable = any(job.constraints.stop is not None for job in jobs)
         self.board = slots.stepper.board
-        self.inside: dict[int, Job] = {}
+        self.inside: dict[int, QueuedSentence] = {}
         self.free = list(range(slots.shape.room.sentences))
         self.since = [0] * len(self.free)  # the step at which each slot's sentence came in
         self.until = [0] * len(self.free)  # and at which it is over, if it did not end before
         self.now = 0
-        self.reports: deque[Report] = deque()
-        self.left: list[Leaving] = []  # and not read yet
+        self.reports: deque[PendingFlags] = deque()
+        self.left: list[PendingResult] = []  # and not read yet
         self.found: dict[int, list[Hypothesis]] = {}  # by number of the job
 
     @property
@@ -258,7 +265,7 @@ class Run:
         self._let_go([slot for slot in self.inside if self.until[slot] <= self.now])
         if not self.inside:
             return
-        self.reports.append(Report(self.board.done, dict(self.inside)))
+        self.reports.append(PendingFlags(self.board.done, dict(self.inside)))
         if len(self.reports) <= self.slots.ahead:
             return
         report = self.reports.popleft()
@@ -284,7 +291,7 @@ class Run:
 
     def _let_go(self, done: list[int]) -> None:
         if done:
-            self.left.append(Leaving([self.inside.pop(slot) for slot in done], self.board, done))
+            self.left.append(PendingResult([self.inside.pop(slot) for slot in done], self.board, done))
             self.free += done
 
     def read(self) -> None:
@@ -293,12 +300,12 @@ class Run:
             return
         findings = [leaving.finding() for leaving in self.left]
         jobs = itertools.chain.from_iterable(leaving.jobs for leaving in self.left)
-        for job, hypotheses in zip(jobs, self.slots.shape.plan.read(Finding.joined(findings)), strict=True):
+        for job, hypotheses in zip(jobs, self.slots.shape.plan.read(BeamResult.joined(findings)), strict=True):
             self.found[job.number] = hypotheses
         self.left = []
 
 
-class Mark:
+class DeviceFence:
     """Behind all that a device was asked so far; on a CPU that is done."""
 
     def __init__(self, device: torch.device) -> None:
@@ -312,28 +319,28 @@ class Mark:
             self.event.synchronize()
 
 
-class Leaving:
+class PendingResult:
     """Sentences that are done, and what they found, on its way from the device."""
 
-    def __init__(self, jobs: Sequence[Job], board: Board, slots: Sequence[int]) -> None:
-        device = board.place.device
+    def __init__(self, jobs: Sequence[QueuedSentence], board: BeamState, slots: Sequence[int]) -> None:
+        device = board.position.device
         index = torch.tensor(slots, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-        self.jobs, self.coming = jobs, Finding.of(board, index)
-        self.mark = Mark(device)
+        self.jobs, self.coming = jobs, BeamResult.of(board, index)
+        self.mark = DeviceFence(device)
 
-    def finding(self) -> Finding:
+    def finding(self) -> BeamResult:
         self.mark.wait()
         return self.coming
 
 
-class Report:
+class PendingFlags:
     """Who was done after a step, on its way from the device, and who was inside then."""
 
-    def __init__(self, done: Tensor, inside: dict[int, Job]) -> None:
+    def __init__(self, done: Tensor, inside: dict[int, QueuedSentence]) -> None:
         self.inside = inside
         self.flags = torch.empty(done.shape, dtype=torch.bool, pin_memory=done.device.type == "cuda")
         self.flags.copy_(done, non_blocking=True)
-        self.mark = Mark(done.device)
+        self.mark = DeviceFence(done.device)
 
     def done(self) -> list[int]:
         """Slots whose sentences are decided."""

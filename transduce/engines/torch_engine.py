@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from transduce.data.batch import collate, pad_any
 from transduce.data.grouping import group_by_length
 from transduce.data.symbols import Symbols
-from transduce.engines.rooms import Rooms
+from transduce.engines.rooms import CachePool
 from transduce.errors import ConfigError, UserError, explaining_shortage
 from transduce.model.contract import evaluating
 from transduce.model.whole import EncoderDecoder
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.ensemble import Ensemble
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.wishes import Wishes
 from transduce.translation import Source
 
 T = TypeVar("T", bound=nn.Module)
@@ -50,24 +50,24 @@ class TorchEngine:
         self.source = source
         self.target = target
         self.device = device
-        holding = None if graphs == "off" else model.holding()
-        self.rooms: Rooms | None = None
+        holding = None if graphs == "off" else model.static_cache_model()
+        self.rooms: CachePool | None = None
         if holding is not None:
-            self.rooms = Rooms(holding, source, target, device, compiled=graphs == "compiled")
+            self.rooms = CachePool(holding, source, target, device, compiled=graphs == "compiled")
 
     def search(
-        self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         with self._working(sources, search):
             if self.rooms is None:
-                return self._search(sources, search, wishes, keys)
-            found = self.rooms.search(sources, search, wishes, keys)
+                return self._search(sources, search, constraints, keys)
+            found = self.rooms.search(sources, search, constraints, keys)
             if found is not None:
                 return found
             found = [[] for _ in sources]
             for batch in group_by_length([len(source) + 1 for source in sources], PLAIN_TOKENS):
                 own = self._search(
-                    [sources[i] for i in batch], search, [wishes[i] for i in batch], [keys[i] for i in batch]
+                    [sources[i] for i in batch], search, [constraints[i] for i in batch], [keys[i] for i in batch]
                 )
                 for i, hypotheses in zip(batch, own, strict=True):
                     found[i] = hypotheses
@@ -94,12 +94,12 @@ class TorchEngine:
         return ROOM_TOKENS if self.rooms else 0
 
     def _search(
-        self, sources: Sequence[Source], search: Any, wishes: Sequence[Wishes], keys: Sequence[int]
+        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
     ) -> list[list[Hypothesis]]:
         """As search/ is written, all sources in one batch."""
         tokens, mask = pad_any(sources, self.source)
         memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
-        found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(wishes), list(keys))
+        found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(constraints), list(keys))
         return found
 
     def score(self, sources: Sequence[Source], targets: Sequence[Sequence[int]]) -> list[list[float]]:

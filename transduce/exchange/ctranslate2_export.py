@@ -16,7 +16,7 @@ from transduce.data.folders import whole_folder
 from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
 from transduce.exchange.marian_import import SILENT
 from transduce.exchange.refusal import Able
-from transduce.exchange.trained import Trained
+from transduce.exchange.trained import ExportedRun
 from transduce.extras import needed_by
 from transduce.model.norms import LayerNorm, RMSNorm
 from transduce.model.positions import Learned, Rotary, Sinusoidal, Unordered
@@ -39,7 +39,7 @@ MODEL = "model.bin"
 _EPSILON = {LayerNorm: 1e-5, RMSNorm: 1e-6}
 
 
-def export_ctranslate2(trained: Trained, output: Path) -> None:
+def export_ctranslate2(trained: ExportedRun, output: Path) -> None:
     """Write the folder."""
     CTRANSLATE2.check(trained.config.model, _more(trained))
     with needed_by("export to CTranslate2", "ctranslate2"):
@@ -60,7 +60,7 @@ def export_ctranslate2(trained: Trained, output: Path) -> None:
         (work / TARGET_PIECES).write_bytes(target.model)
 
 
-def _more(trained: Trained) -> list[str]:
+def _more(trained: ExportedRun) -> list[str]:
     """What is one for both sides there: the smallest variance that a norm divides by, and the names of symbols."""
     model, tokenizers = trained.config.model, trained.tokenizers
     norms = [type(getattr(stack, "norm", None)) for stack in (model.encoder, model.decoder)]
@@ -71,7 +71,7 @@ def _more(trained: Trained) -> list[str]:
     return reasons
 
 
-def _spec(trained: Trained) -> TransformerSpec:
+def _spec(trained: ExportedRun) -> TransformerSpec:
     from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
     encoder, decoder = trained.stacks
@@ -110,14 +110,14 @@ def _kind(stack: Stack) -> dict[str, Any]:
     }
 
 
-def _table(positions: Any, config: Stack, trained: Trained) -> Tensor:
+def _table(positions: Any, config: Stack, trained: ExportedRun) -> Tensor:
     """What a scheme adds at each place (N, D)."""
     places = config.positions.longest if isinstance(config.positions, Learned) else PLACES
     table: Tensor = positions.add(torch.zeros(1, places, trained.config.model.d_model), 0)
     return table[0]
 
 
-def _bias(trained: Trained) -> Tensor:
+def _bias(trained: ExportedRun) -> Tensor:
     """Of the logits; what must never be written has no chance, since their search does not know of it."""
     own, symbols = trained.model.output_bias, trained.tokenizers.target.symbols
     bias = torch.zeros(trained.tokenizers.target.size) if own is None else own.detach().clone()

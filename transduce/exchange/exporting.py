@@ -19,10 +19,10 @@ def export(run: str | Path, output: str | Path, to: System) -> Path:
     from transduce.exchange.ctranslate2_export import export_ctranslate2
     from transduce.exchange.marian_export import export_marian
     from transduce.exchange.onnx_export import export_onnx
-    from transduce.exchange.trained import Trained
+    from transduce.exchange.trained import ExportedRun
 
     writers = {"marian": export_marian, "ctranslate2": export_ctranslate2, "onnx": export_onnx}
     if to not in writers:
         raise ConfigError(f"to: expected {', '.join(get_args(System))}, got {to!r}")
-    writers[to](Trained.open(Path(run)), Path(output))
+    writers[to](ExportedRun.open(Path(run)), Path(output))
     return Path(output)

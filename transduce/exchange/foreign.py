@@ -90,7 +90,7 @@ def find_weights(given: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Stored:
+class ForeignTensor:
     """A tensor in a file: its name, shape and bytes there, and a way to its values, in single precision."""
 
     name: str
@@ -99,7 +99,7 @@ class Stored:
     read: Callable[[], Tensor]
 
 
-def read_tensors(path: Path) -> dict[str, Stored]:
+def read_tensors(path: Path) -> dict[str, ForeignTensor]:
     """The weights in a safetensors file or a pickle; their values were not looked at."""
     found = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     for name, tensor in found.items():
@@ -110,7 +110,7 @@ def read_tensors(path: Path) -> dict[str, Stored]:
                 " model.safetensors that is not quantized"
             )
     return {
-        name: Stored(name, tuple(tensor.shape), tensor.numel() * tensor.itemsize, tensor.float)
+        name: ForeignTensor(name, tuple(tensor.shape), tensor.numel() * tensor.itemsize, tensor.float)
         for name, tensor in found.items()
     }
 

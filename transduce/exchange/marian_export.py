@@ -32,7 +32,7 @@ from transduce.exchange.marian_layout import (
     sines_first,
 )
 from transduce.exchange.refusal import Able
-from transduce.exchange.trained import Trained
+from transduce.exchange.trained import ExportedRun
 from transduce.model.norms import LayerNorm
 from transduce.model.positions import Sinusoidal
 from transduce.model.sublayers import PostNorm
@@ -43,7 +43,7 @@ _BASE = Sinusoidal().base
 MARIAN = Able("Marian", ("relu", "gelu", "silu"), (LayerNorm,), (PostNorm,), (Sinusoidal,))
 
 
-def export_marian(trained: Trained, output: Path) -> None:
+def export_marian(trained: ExportedRun, output: Path) -> None:
     """Write the folder."""
     MARIAN.check(trained.config.model, _more(trained))
     settings = _settings(trained)
@@ -54,7 +54,7 @@ def export_marian(trained: Trained, output: Path) -> None:
         safetensors.torch.save_file(_weights(trained), work / "model.safetensors", {"format": "pt"})
 
 
-def _more(trained: Trained) -> list[str]:
+def _more(trained: ExportedRun) -> list[str]:
     """What Marian has only one of, for both sides."""
     model, source, target = trained.config.model, trained.tokenizers.source.symbols, trained.tokenizers.target.symbols
     both = [getattr(stack, "activation", None) for stack in (model.encoder, model.decoder)]
@@ -68,7 +68,7 @@ def _more(trained: Trained) -> list[str]:
     return reasons
 
 
-def _settings(trained: Trained) -> dict[str, Any]:
+def _settings(trained: ExportedRun) -> dict[str, Any]:
     model, symbols = trained.config.model, trained.tokenizers.target.symbols
     encoder, decoder = trained.stacks
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
@@ -111,12 +111,12 @@ def _settings(trained: Trained) -> dict[str, Any]:
     }
 
 
-def _limits(trained: Trained) -> Limits:
+def _limits(trained: ExportedRun) -> Limits:
     found: Limits = getattr(trained.config.search, "limits", Limits())
     return found
 
 
-def generation_settings(trained: Trained) -> dict[str, Any]:
+def generation_settings(trained: ExportedRun) -> dict[str, Any]:
     """generation_config.json. They divide by length^p: of a penalty of ((5 + length) / 6)^p the exponent is kept."""
     search, symbols, limits = trained.config.search, trained.tokenizers.target.symbols, _limits(trained)
     beam = {"num_beams": search.size, "length_penalty": search.length_penalty} if isinstance(search, Beam) else {}
@@ -133,7 +133,7 @@ def generation_settings(trained: Trained) -> dict[str, Any]:
     }
 
 
-def _weights(trained: Trained) -> dict[str, Tensor]:
+def _weights(trained: ExportedRun) -> dict[str, Tensor]:
     weights, model = trained.model.weights(), trained.config.model
     encoder, decoder = trained.stacks
     layers = layer_names(encoder.layers, decoder.layers)
@@ -155,7 +155,7 @@ def _weights(trained: Trained) -> dict[str, Tensor]:
 # -- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def write_tokenizers(trained: Trained, work: Path) -> None:
+def write_tokenizers(trained: ExportedRun, work: Path) -> None:
     """The files that MarianTokenizer reads."""
     source, target = trained.tokenizers.source, trained.tokenizers.target
     (work / SOURCE_PIECES).write_bytes(source.model)

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from transduce import config as configs
 from transduce.data.folders import whole_folder
-from transduce.data.numbering import Table
+from transduce.data.numbering import VocabularyMap
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer, Tokenizers
 from transduce.errors import DataError, RunError
-from transduce.exchange.foreign import Stored, find_weights, read_json, read_tensors
+from transduce.exchange.foreign import ForeignTensor, find_weights, read_json, read_tensors
 from transduce.exchange.marian_config import CONFIG as SETTINGS
 from transduce.exchange.marian_config import MarianSettings
 from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES, Vocabulary
@@ -54,7 +54,7 @@ class Theirs:
     """A model as it was found: one vocabulary for both sides, or one a side, and the SentencePiece model of each."""
 
     settings: MarianSettings
-    tensors: dict[str, Stored]
+    tensors: dict[str, ForeignTensor]
     vocabularies: tuple[Vocabulary, ...]
     pieces: tuple[Path, Path]
 
@@ -120,7 +120,7 @@ def _read_tokenizers(theirs: Theirs) -> Tokenizers:
     return Tokenizers(cutting, cutting if one else Tokenizer.load(second, target))
 
 
-def _table(vocabulary: Vocabulary, size: int, settings: MarianSettings) -> Table:
+def _table(vocabulary: Vocabulary, size: int, settings: MarianSettings) -> VocabularyMap:
     path, numbers = vocabulary.path, vocabulary.numbers
     pieces = [f"<unused {number}>" for number in range(size)]
     for piece, number in numbers.items():  # of two names for one number the later counts, as it does there
@@ -136,7 +136,7 @@ def _table(vocabulary: Vocabulary, size: int, settings: MarianSettings) -> Table
     never = {settings.pad, settings.start, *settings.forbidden} - {settings.end}
     symbols = Symbols(settings.pad, settings.start, settings.end, numbers["<unk>"], tuple(sorted(never)))
     try:
-        return Table(tuple(pieces), symbols)
+        return VocabularyMap(tuple(pieces), symbols)
     except DataError as error:
         raise RunError(f"{path}: {error}") from None
 
@@ -148,7 +148,9 @@ def _is_text(piece: str) -> bool:
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
-def our_weights(settings: MarianSettings, config: Config, tensors: dict[str, Stored], path: Path) -> dict[str, Tensor]:
+def our_weights(
+    settings: MarianSettings, config: Config, tensors: dict[str, ForeignTensor], path: Path
+) -> dict[str, Tensor]:
     """Their tensors under our names, in our order; each is read after the names and shapes of all were compared."""
     embeddings = _embeddings(settings, tensors, path)
     names = [
@@ -172,7 +174,7 @@ def our_weights(settings: MarianSettings, config: Config, tensors: dict[str, Sto
     return found
 
 
-def _check_names(settings: MarianSettings, names: list[Name], own: dict[str, Stored], path: Path) -> None:
+def _check_names(settings: MarianSettings, names: list[Name], own: dict[str, ForeignTensor], path: Path) -> None:
     missing = [name.theirs for name in names if name.theirs not in own]
     unexpected = sorted(
         own.keys() - {name.theirs for name in names} - {BIAS, SHARED, SOURCE, TARGET, LM_HEAD, *POSITIONS}
@@ -189,7 +191,7 @@ def _check_names(settings: MarianSettings, names: list[Name], own: dict[str, Sto
         raise RunError(f"{path}: {wrong[0]} is {list(own[wrong[0]].shape)}, and d_model is {settings.d_model}")
 
 
-def _check_taken(tensors: dict[str, Stored], path: Path) -> None:
+def _check_taken(tensors: dict[str, ForeignTensor], path: Path) -> None:
     """A small file may tell of large tensors, all of whose values are one, or whose values are one another's."""
     needed, size = sum(tensor.taken for tensor in tensors.values()), path.stat().st_size
     if needed > size:
@@ -200,7 +202,7 @@ def _check_taken(tensors: dict[str, Stored], path: Path) -> None:
 
 
 def _check_shapes(
-    settings: MarianSettings, config: Config, tensors: dict[str, Stored], bias: Stored | None, path: Path
+    settings: MarianSettings, config: Config, tensors: dict[str, ForeignTensor], bias: ForeignTensor | None, path: Path
 ) -> None:
     with torch.device("meta"):
         model = config.model.build(settings.source_size, settings.target_size, settings.shared)
@@ -209,7 +211,7 @@ def _check_shapes(
     check_shapes(found, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, path)
 
 
-def _read_finite(tensor: Stored, path: Path) -> Tensor:
+def _read_finite(tensor: ForeignTensor, path: Path) -> Tensor:
     values = tensor.read()
     flat = values.flatten()
     parts = (flat[start : start + _AT_ONCE] for start in range(0, len(flat), _AT_ONCE))
@@ -226,7 +228,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(name[:60] for name in names[:3])
 
 
-def _embeddings(settings: MarianSettings, tensors: dict[str, Stored], path: Path) -> dict[str, Stored]:
+def _embeddings(settings: MarianSettings, tensors: dict[str, ForeignTensor], path: Path) -> dict[str, ForeignTensor]:
     """Our embeddings; those that are tied stand in the file under any of their names."""
     every: dict[Tying, dict[str, tuple[str, ...]]] = {
         "all": {"source_embedding": (SHARED, SOURCE, TARGET, LM_HEAD)},
@@ -246,7 +248,7 @@ def _embeddings(settings: MarianSettings, tensors: dict[str, Stored], path: Path
     return found
 
 
-def _check_sizes(settings: MarianSettings, tensors: dict[str, Stored], path: Path) -> None:
+def _check_sizes(settings: MarianSettings, tensors: dict[str, ForeignTensor], path: Path) -> None:
     """Nothing is made as large as config.json says before the weights are known to be so large."""
     layers = sum(settings.whole(f"{side}_layers", 12, 1) for side in ("encoder", "decoder"))
     rows = {tensor.shape[0] for tensor in _embeddings(settings, tensors, path).values() if len(tensor.shape) == 2}
@@ -273,7 +275,7 @@ def _scale(weights: dict[str, Tensor], settings: MarianSettings) -> None:
         weights[f"{last}.bias"] *= factor
 
 
-def _bias(settings: MarianSettings, tensors: dict[str, Stored], path: Path) -> Tensor:
+def _bias(settings: MarianSettings, tensors: dict[str, ForeignTensor], path: Path) -> Tensor:
     bias = _read_finite(tensors[BIAS], path).flatten().clone() if BIAS in tensors else torch.zeros(settings.target_size)
     for token in settings.silenced:
         if token < len(bias):

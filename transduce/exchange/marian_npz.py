@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transduce.errors import RunError
-from transduce.exchange.foreign import Stored
+from transduce.exchange.foreign import ForeignTensor
 from transduce.exchange.marian_binary import is_binary, read_binary
 from transduce.exchange.marian_config import MarianSettings
 from transduce.exchange.marian_files import Vocabulary, decoder_settings, real, vocabularies, whole
@@ -62,7 +62,7 @@ class Archive:
     """What was found: settings as in config.json, tensors by Hugging Face's names, one vocabulary or one a side."""
 
     settings: MarianSettings
-    tensors: dict[str, Stored]
+    tensors: dict[str, ForeignTensor]
     vocabularies: tuple[Vocabulary, ...]
 
 
@@ -197,7 +197,7 @@ def _padding_names() -> Iterator[str]:
     yield from (f"<pad {number}>" for number in range(1 << 20))
 
 
-def _tensors(path: Path, arrays: dict[str, StoredArray], shared: bool) -> dict[str, Stored]:
+def _tensors(path: Path, arrays: dict[str, StoredArray], shared: bool) -> dict[str, ForeignTensor]:
     """Under Hugging Face's names; what has none is refused, for the model would say something else without it."""
     embeddings = {"Wemb": SHARED} if shared else {"encoder_Wemb": SOURCE, "decoder_Wemb": TARGET}
     missing = sorted(embeddings.keys() - arrays.keys())
@@ -225,21 +225,21 @@ def _tensors(path: Path, arrays: dict[str, StoredArray], shared: bool) -> dict[s
     return found
 
 
-def _padded(name: str, array: StoredArray) -> Stored:
+def _padded(name: str, array: StoredArray) -> ForeignTensor:
     rows, width = array.shape
-    return Stored(name, (rows + 1, width), array.taken, lambda: _tensor(np.pad(array.read(), ((0, 1), (0, 0)))))
+    return ForeignTensor(name, (rows + 1, width), array.taken, lambda: _tensor(np.pad(array.read(), ((0, 1), (0, 0)))))
 
 
-def _padded_bias(name: str, array: StoredArray) -> Stored:
-    return Stored(name, (1, array.size + 1), array.taken, lambda: _tensor(np.append(array.read(), 0)[None]))
+def _padded_bias(name: str, array: StoredArray) -> ForeignTensor:
+    return ForeignTensor(name, (1, array.size + 1), array.taken, lambda: _tensor(np.append(array.read(), 0)[None]))
 
 
-def _matrix(name: str, array: StoredArray) -> Stored:
-    return Stored(name, array.shape[::-1], array.taken, lambda: _tensor(array.read().T))
+def _matrix(name: str, array: StoredArray) -> ForeignTensor:
+    return ForeignTensor(name, array.shape[::-1], array.taken, lambda: _tensor(array.read().T))
 
 
-def _vector(name: str, array: StoredArray) -> Stored:
-    return Stored(name, (array.size,), array.taken, lambda: _tensor(array.read().reshape(-1)))
+def _vector(name: str, array: StoredArray) -> ForeignTensor:
+    return ForeignTensor(name, (array.size,), array.taken, lambda: _tensor(array.read().reshape(-1)))
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -24,12 +24,12 @@ from transduce.data.folders import whole_folder
 from transduce.exchange.marian_config import GENERATION
 from transduce.exchange.marian_export import generation_settings, write_json, write_tokenizers
 from transduce.exchange.refusal import Able
-from transduce.exchange.trained import Trained
+from transduce.exchange.trained import ExportedRun
 from transduce.extras import needed_by
-from transduce.model.contract import Memory, State
+from transduce.model.contract import DecoderState, Memory
 from transduce.model.norms import Norm
 from transduce.model.positions import Learned, Positions
-from transduce.model.remembered import Remembered, SourceView
+from transduce.model.remembered import CrossKV, KVCache
 from transduce.model.sublayers import Activation, Residual
 from transduce.model.whole import Seq2Seq
 
@@ -68,9 +68,9 @@ class Beginning(nn.Module):
 
     def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor) -> Any:
         state = self.model.start(Memory((encoder_hidden_states,), encoder_attention_mask.bool()))
-        source: SourceView = state.fixed
+        source: CrossKV = state.static
         logits, state = self.model.advance(input_ids, state)
-        pairs = zip(state.grown, source.layers, strict=True)
+        pairs = zip(state.cache, source.layers, strict=True)
         return logits, [tensor for own, its in pairs for tensor in (own.key, own.value, its.key, its.value)]
 
 
@@ -82,14 +82,14 @@ class GoingOn(nn.Module):
         self.model = model
 
     def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, past: list[Tensor]) -> Any:
-        grown = tuple(Remembered(*past[place : place + 2]) for place in range(0, len(past), 4))
-        source = tuple(Remembered(*past[place + 2 : place + 4]) for place in range(0, len(past), 4))
+        grown = tuple(KVCache(*past[place : place + 2]) for place in range(0, len(past), 4))
+        source = tuple(KVCache(*past[place + 2 : place + 4]) for place in range(0, len(past), 4))
         mask = encoder_attention_mask.bool()[:, None, None, :]
-        logits, state = self.model.advance(input_ids, State(SourceView(source, mask), grown, past[0].size(2)))
-        return logits, [tensor for own in state.grown for tensor in (own.key, own.value)]
+        logits, state = self.model.advance(input_ids, DecoderState(CrossKV(source, mask), grown, past[0].size(2)))
+        return logits, [tensor for own in state.cache for tensor in (own.key, own.value)]
 
 
-def export_onnx(trained: Trained, output: Path) -> None:
+def export_onnx(trained: ExportedRun, output: Path) -> None:
     """Write the folder: graphs, tokenizers, and what a search must know."""
     ONNX.check(trained.config.model)
     with needed_by("export to ONNX", "onnx"):
@@ -105,7 +105,7 @@ def export_onnx(trained: Trained, output: Path) -> None:
         write_json(work / GENERATION, generation_settings(trained))
 
 
-def _places(trained: Trained) -> int:
+def _places(trained: ExportedRun) -> int:
     """How long sequences may get: as long as positions are learned, or as their tables are made for."""
     learned = [stack.positions.longest for stack in trained.stacks if isinstance(stack.positions, Learned)]
     return min([*learned, max(PLACES, trained.longest)])

@@ -14,7 +14,7 @@ from transduce.training.run_folder import open_model
 
 
 @dataclass(frozen=True)
-class Trained:
+class ExportedRun:
     """What a run folder holds; `longest` source tokens were met in training."""
 
     config: Config
@@ -23,7 +23,7 @@ class Trained:
     longest: int
 
     @classmethod
-    def open(cls, folder: Path) -> Trained:
+    def open(cls, folder: Path) -> ExportedRun:
         config, tokenizers, model, longest = open_model(folder, trust=False)
         return cls(config, tokenizers, cast("Seq2Seq", model.eval()), longest)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.data.inventory import Lines, index_file
-from transduce.data.parts import Part, PartWriter, WorkFolder, gather
-from transduce.data.resuming import Plan
-from transduce.data.stretches import Contents, Stretch, read_stretches
+from transduce.data.inventory import LineReader, index_file
+from transduce.data.parts import FinishedPart, PartWriter, WorkFolder, gather
+from transduce.data.resuming import PreparationPlan
+from transduce.data.stretches import Contents, LineRange, read_stretches
 from transduce.data.workers import ordered_map
 from transduce.errors import DataError
-from transduce.gathering.cleaning import Cleaned, Task, clean_chunk
+from transduce.gathering.cleaning import ChunkToClean, Cleaned, clean_chunk
 from transduce.gathering.settings import Gather, RawText
 from transduce.progress import Progress
 
@@ -24,7 +24,7 @@ HASH = "<u8"
 PIVOT, OTHER = "pivot", "other"  # names of the two sides
 
 
-def clean_all(plan: Plan, config: Gather) -> None:
+def clean_all(plan: PreparationPlan, config: Gather) -> None:
     """Clean the stretches that have no part yet."""
     left = plan.unfinished(plan.work.examined, plan.stretches)
     tasks = _tasks(plan.corpora, left, config)
@@ -33,25 +33,25 @@ def clean_all(plan: Plan, config: Gather) -> None:
         gather(results, lambda number: _CleanedPart(number, plan.work, progress))
 
 
-def _tasks(corpora: Sequence[Contents], stretches: Sequence[Stretch], config: Gather) -> Iterator[Task]:
-    ordered, labels = config.ordered(), dict[int, Lines]()
+def _tasks(corpora: Sequence[Contents], stretches: Sequence[LineRange], config: Gather) -> Iterator[ChunkToClean]:
+    ordered, labels = config.ordered(), dict[int, LineReader]()
     for stretch, chunk in read_stretches(corpora, stretches):
         corpus = ordered[stretch.section]
         if corpus.labels and stretch.section not in labels:
             labels[stretch.section] = _open_labels(corpus, corpora[stretch.section])
         known = labels.get(stretch.section)
         of_chunk = known.take(chunk.first_line - 1, len(chunk.source)) if known else []
-        yield Task(stretch.number, corpus, chunk, of_chunk)
+        yield ChunkToClean(stretch.number, corpus, chunk, of_chunk)
 
 
-def _open_labels(corpus: RawText, contents: Contents) -> Lines:
+def _open_labels(corpus: RawText, contents: Contents) -> LineReader:
     index = index_file(corpus.labels)
     if len(contents.files) > 1 or index.lines != contents.lines:
         raise DataError(
             f"{corpus.labels}: has {index.lines:,} lines, and {corpus.name} has {contents.lines:,} pairs in"
             f" {len(contents.files)} file(s); labels need a line for each pair, of one file"
         )
-    return Lines(index)
+    return LineReader(index)
 
 
 class _CleanedPart:
@@ -83,7 +83,7 @@ class CleanStretch:
     """A stretch as it was left by cleaning: the corpus it is of, and where its pairs begin among all of one use."""
 
     corpus: RawText
-    part: Part
+    part: FinishedPart
     start: int
 
     @property
@@ -111,13 +111,13 @@ class CleanStretch:
             yield from zip(pivot, other, strict=True)
 
 
-def open_cleaned(plan: Plan, config: Gather) -> dict[str, list[CleanStretch]]:
+def open_cleaned(plan: PreparationPlan, config: Gather) -> dict[str, list[CleanStretch]]:
     """The stretches of each use, in order."""
     ordered, starts = config.ordered(), {"train": 0, "test": 0}
     found: dict[str, list[CleanStretch]] = {"train": [], "test": []}
     for stretch in plan.stretches:
         corpus = ordered[stretch.section]
-        one = CleanStretch(corpus, Part(plan.work.examined(stretch.number)), starts[corpus.use])
+        one = CleanStretch(corpus, FinishedPart(plan.work.examined(stretch.number)), starts[corpus.use])
         found[corpus.use].append(one)
         starts[corpus.use] += one.count
     return found

@@ -28,7 +28,7 @@ PIVOT_COMMON, OTHER_COMMON = 1, 2  # bits of a pair's flags
 
 
 @dataclass(frozen=True)
-class Task:
+class ChunkToClean:
     """Raw lines of one stretch, the corpus they belong to, and their labels if it has any."""
 
     stretch: int
@@ -73,7 +73,7 @@ def hash_words(*words: str) -> int:
     return int.from_bytes(blake2b("\0".join(words).encode(), digest_size=8).digest(), "little")
 
 
-def clean_chunk(task: Task, config: Gather) -> tuple[int, Cleaned]:
+def clean_chunk(task: ChunkToClean, config: Gather) -> tuple[int, Cleaned]:
     """What a worker does."""
     raw = task.chunk.pairs()
     swapped = task.corpus.languages[0] != config.pivot

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transduce.data.duplicates import HashStore, Positions, repeats, shared
-from transduce.data.parts import Part, PartWriter
-from transduce.data.resuming import Plan
+from transduce.data.parts import FinishedPart, PartWriter
+from transduce.data.resuming import PreparationPlan
 from transduce.gathering.cleaned import OTHER, PIVOT, CleanStretch
 from transduce.gathering.cleaning import OTHER_COMMON, PIVOT_COMMON
 from transduce.gathering.settings import Gather
@@ -31,7 +31,7 @@ REASONS = {REPEATED: "repeated", IN_TEST: "in_test", HELD_OUT: "held_out", COMMO
 _SIDES = ((PIVOT, PIVOT_COMMON), (OTHER, OTHER_COMMON))
 
 
-def divide(plan: Plan, config: Gather, stretches: dict[str, list[CleanStretch]]) -> dict[str, Marks]:
+def divide(plan: PreparationPlan, config: Gather, stretches: dict[str, list[CleanStretch]]) -> dict[str, Marks]:
     """The mark of every clean pair of each use; kept as a part."""
     path = plan.work.joined
     if plan.lacks(path):
@@ -42,7 +42,7 @@ def divide(plan: Plan, config: Gather, stretches: dict[str, list[CleanStretch]])
         for use, found in marks.items():
             writer.add(use, found.tobytes())
         writer.finish({})
-    return {use: Part(path).array(use, "u1") for use in stretches}
+    return {use: FinishedPart(path).array(use, "u1") for use in stretches}
 
 
 class _Division:

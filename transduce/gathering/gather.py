@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from transduce.data.corpus import file_digest
 from transduce.data.folders import check_free, mend_replaced, whole_folder
-from transduce.data.resuming import PLAN, Plan, begin, discard, hold_work, is_done, mark_done, say
+from transduce.data.resuming import PLAN, PreparationPlan, begin, discard, hold_work, is_done, mark_done, say
 from transduce.durable import write_text
 from transduce.errors import DataError
 from transduce.gathering.cleaned import CleanStretch, clean_all, open_cleaned
@@ -57,7 +57,11 @@ def gather(config: Gather) -> Gathered:
 
 
 def _write(
-    folder: Path, plan: Plan, config: Gather, stretches: dict[str, list[CleanStretch]], marks: dict[str, Marks]
+    folder: Path,
+    plan: PreparationPlan,
+    config: Gather,
+    stretches: dict[str, list[CleanStretch]],
+    marks: dict[str, Marks],
 ) -> None:
     writer = _Writer(folder, config)
     ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}

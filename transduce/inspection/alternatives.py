@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.search.fit import STEPWISE
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam
-from transduce.search.wishes import Stop, Wishes
 from transduce.translator import Translator
 
 WORST = 12.0  # how much less likely, in nats, than the first of them an alternative may be
@@ -29,7 +29,7 @@ class Alternative:
 
 
 def alternatives(
-    translator: Translator, text: str, before: str, to: str = "", count: int = 5, stop: Stop | None = None
+    translator: Translator, text: str, before: str, to: str = "", count: int = 5, stop: CancelToken | None = None
 ) -> list[Alternative]:
     """Translations of a text that begin with `before` and go on in different ways, the likeliest first.
 
@@ -45,11 +45,13 @@ def alternatives(
     source = (*tag, *translator.tokenizers.source.encode([rest])[0])[: translator.longest - 1]
     begin = tuple(target.encode([before.strip()])[0]) if before.strip() else ()
     one_more = Beam(size=count * TRIES, n_best=count * TRIES, length_penalty=0.0, limits=Limits(longest=1))
-    (found,) = translator.find([source], one_more, [Wishes(prefix=begin, stop=stop)])
+    (found,) = translator.find([source], one_more, [DecodingConstraints(prefix=begin, stop=stop)])
     nexts = [one.tokens for one in found if len(one.tokens) == len(begin) + 1 and _fits(translator, one.tokens, before)]
     own = _one_best(translator)
-    whole = translator.find([source] * len(nexts), own, [Wishes(prefix=tokens, stop=stop) for tokens in nexts])
-    if stop is not None and stop.asked:
+    whole = translator.find(
+        [source] * len(nexts), own, [DecodingConstraints(prefix=tokens, stop=stop) for tokens in nexts]
+    )
+    if stop is not None and stop.cancelled:
         return []
     kept: dict[str, Alternative] = {}
     for hypotheses in whole:

@@ -25,18 +25,18 @@ import transduce
 from transduce.data.batch import collate
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import ConfigError
-from transduce.inspection.inspecting import Looking, opened
+from transduce.inspection.inspecting import InspectOptions, opened
 from transduce.inspection.inspecting import inspect as inspect_text
 from transduce.inspection.paper import FIGURE_1
 from transduce.inspection.record import Inspection, packed
 from transduce.inspection.tracing import Opened
 from transduce.model.attention import MultiHeadAttention, attend
-from transduce.model.contract import evaluating, stepwise_log_probs
+from transduce.model.contract import evaluating, teacher_forced_log_probs
 from transduce.model.positions import SinusoidalPositions
 from transduce.model.sublayers import FeedForward, PostNormResidual
 from transduce.model.transformer import DecoderBlock, EncoderBlock
 from transduce.model.whole import Embedding, EncoderDecoder
-from transduce.search.wishes import Stop
+from transduce.search.constraints import CancelToken
 from transduce.translator import Translator
 
 WIDEST = 128  # columns of a tensor that are shown
@@ -124,7 +124,7 @@ def codes(model: nn.Module | None = None) -> dict[str, tuple[Code, ...]]:
         "decoder-feed-forward": (FeedForward,),
         "decoder-norm-3": (residual,),
         "linear": (EncoderDecoder.logits,),
-        "softmax": (stepwise_log_probs,),
+        "softmax": (teacher_forced_log_probs,),
     }
     assert made.keys() == FIGURE_1.keys()
     return {name: tuple(code_of(thing) for thing in things) for name, things in made.items()}
@@ -135,12 +135,14 @@ def depth(engine: Opened) -> tuple[int, int]:
     return len(_blocks(engine.model, EncoderBlock)), len(_blocks(engine.model, DecoderBlock))
 
 
-def alive(translator: Translator, text: str, to: str = "", layer: int = 0, stop: Stop | None = None) -> dict[str, Any]:
+def alive(
+    translator: Translator, text: str, to: str = "", layer: int = 0, stop: CancelToken | None = None
+) -> dict[str, Any]:
     """Everything the learner's page shows of one sentence, as JSON: what was said, and every block's code and tensors.
 
     Without tensors where the engine or the model has none that belong to the diagram.
     """
-    seen = inspect_text(translator, text, to=to, looking=Looking(top=1, branches=0, tree=False), stop=stop)
+    seen = inspect_text(translator, text, to=to, looking=InspectOptions(top=1, branches=0, tree=False), stop=stop)
     engine = opened(translator.engine)
     found = (
         {} if engine is None or not seen.source_tokens else tensors(engine, seen, translator.tokenizers.target, layer)

@@ -19,12 +19,12 @@ from transduce.config import kind_of
 from transduce.engines.fallback import Fallback
 from transduce.errors import ConfigError, DataError, EngineRefusal, RunError
 from transduce.inspection.heads import heads_of
-from transduce.inspection.record import Branch, Candidate, Glimpse, Inspection, Map, Sight, Step, Tree
+from transduce.inspection.record import Branch, Candidate, DecodingStep, Glimpse, Inspection, Map, SourcePicture, Tree
+from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
-from transduce.search.wishes import Stop, Wishes
 from transduce.translation import Source
 from transduce.translator import Translator, draw_key
 
@@ -33,7 +33,7 @@ MOST_LINES = 16_000_000  # weights of all heads that are kept: 6 layers of 8 hea
 
 
 @dataclass(frozen=True)
-class Looking:
+class InspectOptions:
     """How much to look at: `top` candidates a step; at most `branches` questions "what if" in all; a tree or none."""
 
     top: int = 8
@@ -47,7 +47,7 @@ class Looking:
             raise ConfigError(f"branches: expected a number of questions, or 0 for none, got {self.branches}")
 
 
-DEFAULT = Looking()
+DEFAULT = InspectOptions()
 
 
 def inspect(
@@ -59,9 +59,9 @@ def inspect(
     prefix: str | Sequence[int] = "",
     beam: int = 0,
     search: Any = None,
-    looking: Looking = DEFAULT,
+    looking: InspectOptions = DEFAULT,
     model: str = "",
-    stop: Stop | None = None,
+    stop: CancelToken | None = None,
 ) -> Inspection:
     """Look at one sentence being translated, or at a given `target` being read.
 
@@ -72,8 +72,10 @@ def inspect(
     """
     case = _Case.of(translator, text, to, prefix, translator.choose_search(beam, 1, search))
     if target is None:
-        hypotheses = translator.find([case.source], case.search, [Wishes(prefix=case.prefix, stop=stop)])[0]
-        if stop is not None and stop.asked:
+        hypotheses = translator.find([case.source], case.search, [DecodingConstraints(prefix=case.prefix, stop=stop)])[
+            0
+        ]
+        if stop is not None and stop.cancelled:
             raise RunError("inspect: somebody asked to stop before the translation was found; ask again")
     else:
         hypotheses = [_given(translator, case, target)]
@@ -169,12 +171,12 @@ class _Case:
         return (*self.source, self.translator.tokenizers.source.symbols.eos)
 
     @property
-    def sight(self) -> Sight | None:
+    def sight(self) -> SourcePicture | None:
         """What a file looks like."""
         if self.translator.reading is None:
             return None
         reader, places = self.translator.reading.reader, self.translator.reading.places(len(self.source))
-        return Sight(reader.sight(self.source), tuple(reader.box(*place) for place in places))
+        return SourcePicture(reader.sight(self.source), tuple(reader.box(*place) for place in places))
 
     def grouped(self) -> Grouped:
         """What the encoder reads of the text itself, in words or pieces; of a file the places of the memory."""
@@ -202,14 +204,14 @@ class _Looked:
     """What was seen of the model at work; `inside` is False where only an engine was asked."""
 
     maps: tuple[Map, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[DecodingStep, ...]
     lens: tuple[Glimpse, ...] = ()
     tree: Tree | None = None
     notes: tuple[str, ...] = ()
     inside: bool = True
 
 
-def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool, stop: Stop | None) -> _Looked:
+def _look(case: _Case, best: Hypothesis, looking: InspectOptions, grow: bool, stop: CancelToken | None) -> _Looked:
     """One pass with a trace, and the search again with the model watched if its tree is to grow."""
     engine = opened(case.translator.engine)
     if engine is None:
@@ -233,8 +235,8 @@ def _look(case: _Case, best: Hypothesis, looking: Looking, grow: bool, stop: Sto
         from transduce.inspection.tree import grow as grow_tree
 
         path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
-        key, wishes = draw_key(case.source), Wishes(prefix=case.prefix, stop=stop)
-        tree = grow_tree(engine.model, traced.memory, case.search, wishes, key, target, path)
+        key, constraints = draw_key(case.source), DecodingConstraints(prefix=case.prefix, stop=stop)
+        tree = grow_tree(engine.model, traced.memory, case.search, constraints, key, target, path)
     return _Looked(traced.maps, traced.steps, traced.lens, tree, tuple(notes))
 
 
@@ -257,7 +259,7 @@ def notes_of(engine: Any) -> tuple[str, ...]:
     return (engine.note,) if isinstance(engine, Fallback) and engine.note else ()
 
 
-def _from_outside(case: _Case, best: Hypothesis, top: int, stop: Stop | None) -> _Looked:
+def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> _Looked:
     """What any engine tells: the probability of each token and others, and the mean of all heads' cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
@@ -279,19 +281,19 @@ def _from_outside(case: _Case, best: Hypothesis, top: int, stop: Stop | None) ->
         "Seen from outside: the native engine tells the mean cross-attention only. Install torch (transduce[train]), or"
         " give the run folder, to see all."
     )
-    return _Looked((mean,), tuple(Step(*row) for row in rows), notes=(note,), inside=False)
+    return _Looked((mean,), tuple(DecodingStep(*row) for row in rows), notes=(note,), inside=False)
 
 
-def _candidates(case: _Case, best: Hypothesis, top: int, stop: Stop | None) -> list[tuple[Candidate, ...]]:
+def _candidates(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> list[tuple[Candidate, ...]]:
     """The likeliest tokens of each step, which any engine finds: a beam that may write one token only."""
     eos = case.translator.tokenizers.target.symbols.eos
     if not case.stepwise:
         return [()] * (len(best.tokens) + 1)
     one_more = Beam(size=top, n_best=top, length_penalty=0.0, limits=Limits(longest=1))
     beginnings = [best.tokens[:place] for place in range(len(best.tokens) + 1)]
-    wishes = [Wishes(prefix=tokens, stop=stop) for tokens in beginnings]
+    constraints = [DecodingConstraints(prefix=tokens, stop=stop) for tokens in beginnings]
     made = []
-    for place, hypotheses in enumerate(case.translator.find([case.source] * len(wishes), one_more, wishes)):
+    for place, hypotheses in enumerate(case.translator.find([case.source] * len(constraints), one_more, constraints)):
         found = {(*one.tokens, eos)[place]: one.token_log_probs[place] for one in hypotheses}
         ordered = sorted(found, key=lambda token: -found[token])
         pieces = case.translator.tokenizers.target.pieces(ordered)
@@ -300,7 +302,7 @@ def _candidates(case: _Case, best: Hypothesis, top: int, stop: Stop | None) -> l
     return made
 
 
-def _branches(case: _Case, best: Hypothesis, steps: Sequence[Step], most: int) -> tuple[Branch, ...]:
+def _branches(case: _Case, best: Hypothesis, steps: Sequence[DecodingStep], most: int) -> tuple[Branch, ...]:
     """For the likeliest tokens that were not written: the translation that would have followed, by greedy search."""
     target = case.translator.tokenizers.target
     never = {*target.symbols.never}
@@ -312,9 +314,9 @@ def _branches(case: _Case, best: Hypothesis, steps: Sequence[Step], most: int) -
     ]
     asked = sorted(sorted(asked, key=lambda one: -one[0])[:most], key=lambda one: (one[1], -one[0]))
     going = [(place, other) for _, place, other in asked if other.token != target.symbols.eos]
-    wishes = [Wishes(prefix=(*best.tokens[:place], other.token)) for place, other in going]
+    constraints = [DecodingConstraints(prefix=(*best.tokens[:place], other.token)) for place, other in going]
     search = Greedy(getattr(case.search, "limits", Limits()))
-    found = dict(zip(going, case.translator.find([case.source] * len(going), search, wishes), strict=True))
+    found = dict(zip(going, case.translator.find([case.source] * len(going), search, constraints), strict=True))
     made = []
     for _, place, other in asked:
         before = sum(step.log_prob for step in steps[:place])

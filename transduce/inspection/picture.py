@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transduce.errors import RunError, UserError
-from transduce.inspection.record import Inspection, Sight
+from transduce.inspection.record import Inspection, SourcePicture
 from transduce.inspection.terminal import plain
 from transduce.inspection.views import Drawn, View
 
@@ -83,19 +83,19 @@ def _size(seen: Inspection, view: View) -> tuple[float, float]:
     return sum(_halves(seen, view)), min(14.0, height)
 
 
-def _abreast(sight: Sight) -> int:
+def _abreast(sight: SourcePicture) -> int:
     """Panels side by side: one spectrogram, or several small pictures."""
     height, width = sight.values.shape
     return 1 if width > 2 * height else 4
 
 
-def _sight(seen: Inspection, view: View) -> Sight | None:
+def _sight(seen: Inspection, view: View) -> SourcePicture | None:
     """The recording or picture, where attention to it is to be drawn."""
     weights = view.of(seen).weights
     return seen.sight if view.part == "cross" and weights is not None and weights.size else None
 
 
-def _over_sight(figure: Any, chosen: Drawn, sight: Sight) -> None:
+def _over_sight(figure: Any, chosen: Drawn, sight: SourcePicture) -> None:
     """The recording or picture once for each word written, red where it looks."""
     columns = _abreast(sight)
     panels = figure.subplots(-(-len(chosen.rows) // columns), columns, squeeze=False).ravel()

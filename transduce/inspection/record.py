@@ -85,7 +85,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Step:
+class DecodingStep:
     """One place of the decoder: what it read last, what was written, and what it thought of.
 
     `candidates` are the most probable tokens, best first; none where nothing tells them. `rank` is the place of the
@@ -150,7 +150,7 @@ class Glimpse:
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class SourcePicture:
     """A recording or picture as people look at it: values (height, width) from 0 to 1.
 
     `boxes` say where in it each place of the memory is: left, top, width, height, in columns and rows of the values.
@@ -193,13 +193,13 @@ class Inspection:
     maps: tuple[Map, ...] = ()
     heads: tuple[Head, ...] = ()
     alignment: Alignment | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DecodingStep, ...] = ()
     branches: tuple[Branch, ...] = ()
     tree: Tree | None = None
     lens: tuple[Glimpse, ...] = ()
     alternatives: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    sight: Sight | None = None
+    sight: SourcePicture | None = None
 
     def map(self, part: Part, layer: int, member: int = 0) -> Map:
         """The attention of one layer."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from transduce.data.batch import collate
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer
-from transduce.inspection.record import PARTS, Candidate, Glimpse, Map, Part, Step
+from transduce.inspection.record import PARTS, Candidate, DecodingStep, Glimpse, Map, Part
 from transduce.model.contract import Memory, evaluating
 from transduce.translation import Source
 
@@ -41,7 +41,7 @@ class Traced:
     """What one pass left: maps in order, steps, what each layer would say, and the memory of the source."""
 
     maps: tuple[Map, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[DecodingStep, ...]
     lens: tuple[Glimpse, ...]
     memory: Memory
 
@@ -125,14 +125,14 @@ def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> To
 
 def steps_of(
     tops: Tops | None, gold: Tensor, said: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
-) -> tuple[Step, ...]:
+) -> tuple[DecodingStep, ...]:
     """A step for each token of gold (T,); `tops` is None where the model does not tell its distributions."""
     pieces, before = tokenizer.pieces(gold.tolist()), tokenizer.pieces(read)
     if tops is None:
         given = zip(before, gold.tolist(), pieces, said, strict=True)
-        return tuple(Step(one, token, piece, log_prob) for one, token, piece, log_prob in given)
+        return tuple(DecodingStep(one, token, piece, log_prob) for one, token, piece, log_prob in given)
     columns = (before, gold.tolist(), pieces, said, tops.ranks, tops.entropies, tops.candidates)
-    return tuple(Step(*row) for row in zip(*columns, strict=True))
+    return tuple(DecodingStep(*row) for row in zip(*columns, strict=True))
 
 
 def candidates(log_probs: Tensor, tokenizer: Tokenizer, top: int) -> list[tuple[Candidate, ...]]:

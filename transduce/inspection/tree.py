@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from transduce.data.symbols import Symbols
 from transduce.data.tokenizer import Tokenizer
 from transduce.inspection.record import Fate, Node, Tree
-from transduce.model.contract import Memory, State, Stepwise, evaluating
-from transduce.search.constraints import Rule, next_log_probs, rules_of
+from transduce.model.contract import Autoregressive, DecoderState, Memory, evaluating
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty
 from transduce.search.limits import Limits
-from transduce.search.wishes import Wishes
+from transduce.search.rules import Rule, next_log_probs, rules_of
 
 FEWEST = 4  # continuations shown of a step, where a search looks at fewer
 Path = tuple[int, ...]
@@ -48,31 +48,37 @@ class Followed:
 class Watched:
     """A stepwise model that tells `heard` all it is asked, step by step."""
 
-    def __init__(self, model: Stepwise, rules: Sequence[Rule], eos: int, heard: Callable[[Seen], None]) -> None:
+    def __init__(self, model: Autoregressive, rules: Sequence[Rule], eos: int, heard: Callable[[Seen], None]) -> None:
         self.model, self.rules, self.eos, self.heard = model, rules, eos, heard
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
         return self.model.encode(source, mask, trace)
 
-    def start(self, memory: Memory) -> State:
+    def start(self, memory: Memory) -> DecoderState:
         state = self.model.start(memory)
         nothing = memory.mask.new_empty(len(memory.mask), 0, dtype=torch.int64)
-        return dataclasses.replace(state, grown=Followed(state.grown, nothing))
+        return dataclasses.replace(state, cache=Followed(state.cache, nothing))
 
     def advance(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
-        followed: Followed = state.grown
-        logits, after = self.model.advance(tokens, dataclasses.replace(state, grown=followed.own), trace, mask)
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
+        followed: Followed = state.cache
+        logits, after = self.model.advance(tokens, dataclasses.replace(state, cache=followed.own), trace, mask)
         every = torch.cat((followed.tokens, tokens), dim=1)
         written, sentence = every[:, 1:], every.new_zeros(len(every))
         allowed = next_log_probs(logits[:, -1], written, sentence, self.rules, self.eos)
         self.heard(Seen([tuple(path) for path in written.tolist()], allowed.cpu()))
-        return logits, dataclasses.replace(after, grown=Followed(after.grown, every))
+        return logits, dataclasses.replace(after, cache=Followed(after.cache, every))
 
 
 def grow(
-    model: Stepwise, memory: Memory, search: Any, wishes: Wishes, key: int, tokenizer: Tokenizer, chosen: Path
+    model: Autoregressive,
+    memory: Memory,
+    search: Any,
+    constraints: DecodingConstraints,
+    key: int,
+    tokenizer: Tokenizer,
+    chosen: Path,
 ) -> Tree:
     """The tree of one sentence's search (a search config); `chosen` is the path that was taken, with its end symbol.
 
@@ -80,12 +86,12 @@ def grow(
     """
     search = getattr(search, "beam", search)
     symbols = tokenizer.symbols
-    rules = rules_of(getattr(search, "limits", Limits()), symbols, [wishes], memory.mask.device)
+    rules = rules_of(getattr(search, "limits", Limits()), symbols, [constraints], memory.mask.device)
     penalty: LengthPenalty = getattr(search, "penalty", UNNORMALIZED)
     growing = _Growing(tokenizer, symbols, penalty, bool(getattr(search, "shrinking", False)))
     watched = Watched(model, rules, symbols.eos, growing.hear)
     with evaluating(cast("nn.Module", model)), torch.inference_mode():
-        search.build()(watched, memory, symbols, [wishes], [key])
+        search.build()(watched, memory, symbols, [constraints], [key])
     return growing.tree(chosen)
 
 

@@ -13,32 +13,32 @@ from transduce.lab.exposure import Exposure, ExposureResult, exposure
 from transduce.lab.length import Length, LengthResult, length
 from transduce.lab.norms import Norms, NormsResult, norms
 from transduce.lab.positions import Positions, PositionsResult, positions
-from transduce.lab.report import Finding, Report, Table, show, write
+from transduce.lab.report import Claim, LabReport, LabTable, show, write
 from transduce.lab.scaling_factor import ScalingFactor, ScalingFactorResult, scaling_factor
 from transduce.lab.speed import Speed, SpeedResult, speed
 from transduce.lab.table3 import Table3, Table3Result, table3
 from transduce.lab.teacher_forcing import TeacherForcing, TeacherForcingResult, teacher_forcing
 
 __all__ = [
+    "Claim",
     "Complexity",
     "ComplexityResult",
     "Decoding",
     "DecodingResult",
     "Exposure",
     "ExposureResult",
-    "Finding",
+    "LabReport",
+    "LabTable",
     "Length",
     "LengthResult",
     "Norms",
     "NormsResult",
     "Positions",
     "PositionsResult",
-    "Report",
     "ScalingFactor",
     "ScalingFactorResult",
     "Speed",
     "SpeedResult",
-    "Table",
     "Table3",
     "Table3Result",
     "TeacherForcing",

@@ -14,7 +14,7 @@ from transduce.lab.exposure import Exposure, exposure
 from transduce.lab.length import Length, length
 from transduce.lab.norms import Norms, norms
 from transduce.lab.positions import Positions, positions
-from transduce.lab.report import Report, Result
+from transduce.lab.report import LabReport, Result
 from transduce.lab.scaling_factor import ScalingFactor, scaling_factor
 from transduce.lab.speed import Speed, speed
 from transduce.lab.table3 import Table3, table3
@@ -58,7 +58,7 @@ def find(name: str) -> Experiment:
     raise ConfigError(f"lab: no experiment is called {name!r}; there are {', '.join(NAMES)}, and all")
 
 
-def perform(name: str, overrides: Sequence[str] = ()) -> Report:
+def perform(name: str, overrides: Sequence[str] = ()) -> LabReport:
     """One experiment with its settings changed by `key=value` words; gives its report."""
     experiment = find(name)
     return experiment.run(configs.load(experiment.settings, None, overrides)).report()

@@ -16,7 +16,7 @@ from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError
 from transduce.lab.layers import HEAD, Kind, input_of, kinds
 from transduce.lab.reach import kept_bytes, operations, path_length, waiting_steps
-from transduce.lab.report import Finding, Report, Table, listed
+from transduce.lab.report import Claim, LabReport, LabTable, listed
 from transduce.lab.timing import Exponent, fitted, least_seconds
 from transduce.plot import INK, colours, dress
 
@@ -102,9 +102,9 @@ class ComplexityResult:
         attention, recurrent = (self.power(layer, "seconds_over_length") for layer in self.layers[:2])
         return float((recurrent.factor / attention.factor) ** (1 / (attention.value - recurrent.value)))
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         settings = self.settings
-        return Report(
+        return LabReport(
             name="complexity",
             title="Complexity: Table 1, measured",
             question="What does a layer cost, how much of it must wait, and how far apart are two words in it?",
@@ -124,7 +124,7 @@ class ComplexityResult:
     def _range(sizes: tuple[int, ...]) -> str:
         return f"{sizes[0]:,} to {sizes[-1]:,}"
 
-    def _powers(self) -> Table:
+    def _powers(self) -> LabTable:
         def row(layer: Layer) -> tuple[object, ...]:
             counted = (self.power(layer, f"operations_over_{side}") for side in ("length", "width"))
             took = (self.power(layer, f"seconds_over_{side}") for side in ("length", "width"))
@@ -137,9 +137,9 @@ class ComplexityResult:
             )
 
         headings = "layer", "the paper", "operations: n^", "d^", "time: n^", "d^", "memory: n^", "d^"
-        return Table("complexity", "Powers of n and d", headings, tuple(map(row, self.layers)))
+        return LabTable("complexity", "Powers of n and d", headings, tuple(map(row, self.layers)))
 
-    def _paths(self) -> Table:
+    def _paths(self) -> LabTable:
         headings = (
             "layer",
             *(f"waits, n = {n}" for n in _WAITS),
@@ -150,9 +150,9 @@ class ComplexityResult:
             (layer.kind.name, *layer.waits, *layer.paths, ", ".join(str(layer.kind.path(n)) for n in _PATHS))
             for layer in self.layers
         )
-        return Table("paths", "Operations that wait for one another, and the longest path", headings, rows)
+        return LabTable("paths", "Operations that wait for one another, and the longest path", headings, rows)
 
-    def _raw(self) -> Table:
+    def _raw(self) -> LabTable:
         rows: list[tuple[object, ...]] = []
         for layer in self.layers:
             over_length = zip(self.lengths, layer.seconds_over_length, layer.kept_over_length, strict=True)
@@ -163,7 +163,7 @@ class ComplexityResult:
                 size = self.settings.length, d, self.settings.batch
                 rows.append((layer.kind.name, *size, 1000 * seconds, kept / 2**20))
         headings = "layer", "n", "d", "sequences", "ms", "kept for the backward pass, MiB"
-        return Table("times", "Every measurement", headings, tuple(rows))
+        return LabTable("times", "Every measurement", headings, tuple(rows))
 
     def _draw(self, figure: Figure) -> None:
         over_length, over_width = figure.subplots(1, 2)
@@ -240,7 +240,7 @@ def _timed(
     return [tuple(found[kind.name, size] for size in sizes) for kind in rows]
 
 
-def findings(result: ComplexityResult) -> list[Finding]:
+def findings(result: ComplexityResult) -> list[Claim]:
     """What the numbers say, beside what Table 1 says."""
     found = []
     for what, letter, field in (("over n", "n", "over_length"), ("over d", "d", "over_width")):
@@ -254,7 +254,7 @@ def findings(result: ComplexityResult) -> list[Finding]:
             if abs(power.value - expected) > NEAR:
                 off.append(layer.kind.name)
         text = f"Time {what} grows with these powers of {letter}: {'; '.join(told)}."
-        found.append(Finding(text + (f" Off by more than {NEAR}: {listed(off)}." if off else ""), held=not off))
+        found.append(Claim(text + (f" Off by more than {NEAR}: {listed(off)}." if off else ""), held=not off))
     wrong = [
         f"{layer.kind.name} at n = {n}: {path}, not {layer.kind.path(n)}"
         for layer in result.layers
@@ -262,19 +262,19 @@ def findings(result: ComplexityResult) -> list[Finding]:
         if path != layer.kind.path(n)
     ]
     text = f"Wrong: {'; '.join(wrong)}." if wrong else "All are exactly what the formulas say."
-    found.append(Finding(f"Path lengths by gradients, for n = {', '.join(map(str, _PATHS))}: {text}", held=not wrong))
+    found.append(Claim(f"Path lengths by gradients, for n = {', '.join(map(str, _PATHS))}: {text}", held=not wrong))
     waiting = [layer.kind.name for layer in result.layers if layer.waits[-1] > 1.5 * layer.waits[0]]
     text = f"A longer sequence means a longer chain of operations that wait for one another in: {listed(waiting)}."
-    found.append(Finding(text, held=waiting == ["recurrent"]))
+    found.append(Claim(text, held=waiting == ["recurrent"]))
     found += _crossings(result)
     return found
 
 
-def _crossings(result: ComplexityResult) -> list[Finding]:
+def _crossings(result: ComplexityResult) -> list[Claim]:
     attention, recurrent = result.layers[:2]
     place = _COUNTED.index(HEAD)
     same = attention.operations_over_length[place], recurrent.operations_over_length[place]
-    counted = Finding(
+    counted = Claim(
         f"At n = d = {HEAD} self-attention takes {same[0]:,} operations and recurrence {same[1]:,}: by counting they"
         f" cross {'exactly at n = d' if same[0] == same[1] else 'elsewhere'}.",
         held=same[0] == same[1],
@@ -283,7 +283,7 @@ def _crossings(result: ComplexityResult) -> list[Finding]:
     if not math.isfinite(cross):
         return [counted]
     inside = result.lengths[0] <= cross <= result.lengths[-1]
-    timed = Finding(
+    timed = Claim(
         f"By the clock they cross at n = {cross:,.0f}, {cross / width:,.0f} times d = {width}"
         f"{'' if inside else ' (beyond what was measured: by the fitted lines)'}: waiting costs more than it counts.",
         held=cross > width,

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
 from transduce.evaluation.metrics import chrf
-from transduce.lab.learning import TRANSFORMER, Bench, Learning, exact, parameters, stack
-from transduce.lab.pace import Decoding as Speed
-from transduce.lab.pace import decoding_speeds, some_sources
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment, exact, parameters, stack
+from transduce.lab.pace import DecodingPace, decoding_speeds, some_sources
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
 from transduce.plot import INK, colours, dress
 from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict
@@ -35,7 +34,7 @@ FIRST = "autoregressive, greedy"
 
 
 @dataclass(frozen=True)
-class Decoding(Learning):
+class Decoding(TrainingExperiment):
     """Parallel decoders are trained `patience` times as many steps: they learn more slowly."""
 
     steps: int = 250
@@ -63,7 +62,7 @@ class Decoding(Learning):
 
 
 @dataclass(frozen=True)
-class Way:
+class DecodingWay:
     """One model with one search."""
 
     name: str
@@ -71,7 +70,7 @@ class Way:
     parameters: int
     chrf: float
     exact: float
-    speeds: tuple[Speed, ...]
+    speeds: tuple[DecodingPace, ...]
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,14 @@ class DecodingResult:
 
     settings: Decoding
     place: str
-    ways: tuple[Way, ...]
+    ways: tuple[DecodingWay, ...]
 
-    def faster(self, way: Way, batch: int) -> float:
+    def faster(self, way: DecodingWay, batch: int) -> float:
         """How many times as fast as the first."""
         number = BATCHES.index(batch)
         return self.ways[0].speeds[number].seconds_a_sentence / way.speeds[number].seconds_a_sentence
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         rows = tuple(
             (
                 way.name,
@@ -107,7 +106,7 @@ class DecodingResult:
             *(f"times as fast, batch {batch}" for batch in BATCHES),
             "parameters",
         )
-        return Report(
+        return LabReport(
             name="decoding",
             title="Decoding: one word after another, or all at once",
             question="How much faster is a decoder that writes all words at once, and what does it cost in quality?",
@@ -115,25 +114,25 @@ class DecodingResult:
                 f"{self.place} (parallel ones {self.settings.patience:g} times as many). Speed is"
                 " that of the search, all ways in turns, the least of some tries."
             ),
-            tables=(Table("decoding", "Quality and speed", headings, rows),),
+            tables=(LabTable("decoding", "Quality and speed", headings, rows),),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(9.0, 4.2),
         )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         first, parallel = self.ways[0], [way for way in self.ways if way.parallel]
         fastest = max(parallel, key=lambda way: self.faster(way, 1))
         best = max(parallel, key=lambda way: way.chrf)
         alone, batched = self.faster(fastest, 1), self.faster(fastest, 32)
         passes = [way for way in parallel if "mask-predict" in way.name]
         found = [
-            Finding(f"{fastest.name} is {alone:.1f} times as fast as {first.name} at batch 1.", held=alone > 1),
-            Finding(
+            Claim(f"{fastest.name} is {alone:.1f} times as fast as {first.name} at batch 1.", held=alone > 1),
+            Claim(
                 f"At batch 32 its advantage is {batched:.1f}: a batch keeps hardware busy without parallel decoding.",
                 held=batched < alone,
             ),
-            Finding(
+            Claim(
                 f"The best parallel way, {best.name}, has chrF {best.chrf:.1f} and {100 * best.exact:.0f} % exact;"
                 f" {first.name} has {first.chrf:.1f} and {100 * first.exact:.0f} %.",
                 held=best.chrf <= first.chrf,
@@ -141,7 +140,7 @@ class DecodingResult:
         ]
         if len(passes) > 1:
             told = ", ".join(f"{way.name} {way.chrf:.1f}" for way in passes)
-            found.append(Finding(f"More passes, better text: chrF {told}.", held=passes[-1].chrf > passes[0].chrf))
+            found.append(Claim(f"More passes, better text: chrF {told}.", held=passes[-1].chrf > passes[0].chrf))
         return found
 
     def _draw(self, figure: Figure) -> None:
@@ -176,9 +175,11 @@ def decoding(settings: Decoding | None = None) -> DecodingResult:
         return DecodingResult(settings, bench.place, tuple(found))
 
 
-def _way(name: str, translator: Translator, search: Any, bench: Bench, speeds: tuple[Speed, ...]) -> Way:
+def _way(name: str, translator: Translator, search: Any, bench: Bench, speeds: tuple[DecodingPace, ...]) -> DecodingWay:
     sources, references = bench.held_out()
     own = Translator(translator.engine, translator.tokenizers, search)
     texts = own(sources)
     quality = chrf(texts, references).value
-    return Way(name, not name.startswith("autoregressive"), parameters(own), quality, exact(texts, references), speeds)
+    return DecodingWay(
+        name, not name.startswith("autoregressive"), parameters(own), quality, exact(texts, references), speeds
+    )

@@ -16,15 +16,15 @@ from torch import Tensor
 from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
-from transduce.lab.learning import TRANSFORMER, Bench, Learning, network
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment, network
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import copying
 from transduce.model.contract import evaluating
-from transduce.objectives.base import Tools
+from transduce.objectives.base import ObjectiveContext
 from transduce.objectives.inputs import InputNoise
 from transduce.plot import INK, colours, dress
+from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.settings import Greedy
-from transduce.search.wishes import NOTHING
 from transduce.translator import Translator
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PARTS = 4  # of a sentence: its first quarter to its last
 
 
 @dataclass(frozen=True)
-class Exposure(Learning):
+class Exposure(TrainingExperiment):
     """`wrong` are the shares of inputs replaced by random tokens; `sampled` of them are the model's own in training by
     scheduled sampling, `noise` are random in training by noise."""
 
@@ -84,7 +84,7 @@ class ExposureResult:
     place: str
     rows: tuple[Exposed, ...]
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         shares = [f"{share:.0%} wrong" for share in self.settings.wrong]
         wrong = tuple((row.way, *(100 * value for value in row.after_wrong)) for row in self.rows)
         kinds = (("right inputs", "forced"), ("its own", "free"))
@@ -94,21 +94,21 @@ class ExposureResult:
             for label, field in kinds
         )
         quarters = [f"quarter {number + 1}" for number in range(PARTS)]
-        return Report(
+        return LabReport(
             name="exposure",
             title="Exposure: what reading one's own mistakes does",
             question="How much worse does a model get when what it reads is not the right answer?",
             setup=f"{self.place}. Share of held-out target tokens that are right at their place.",
             tables=(
-                Table("exposure", "Right tokens, %, by share of wrong inputs", ("trained with", *shares), wrong),
-                Table("quarters", "Right tokens, %, by part of the sentence", ("trained with", *quarters), parts),
+                LabTable("exposure", "Right tokens, %, by share of wrong inputs", ("trained with", *shares), wrong),
+                LabTable("quarters", "Right tokens, %, by part of the sentence", ("trained with", *quarters), parts),
             ),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(10.0, 4.2),
         )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         plain, *others = self.rows
         share = self.settings.wrong[-1]
         last = {row.way: row.after_wrong[0] - row.after_wrong[-1] for row in self.rows}
@@ -116,12 +116,12 @@ class ExposureResult:
         gaps = ", ".join(f"{row.way} {100 * row.gap:.1f}" for row in self.rows)
         late, early = plain.forced[-1] - plain.free[-1], plain.forced[0] - plain.free[0]
         return [
-            Finding(
+            Claim(
                 f"With {share:.0%} of the inputs wrong these points of accuracy are lost: {told}.",
                 held=all(last[row.way] < last[plain.way] for row in others),
             ),
-            Finding(f"Reading its own words instead of right ones costs these points: {gaps}.", held=plain.gap > 0),
-            Finding(
+            Claim(f"Reading its own words instead of right ones costs these points: {gaps}.", held=plain.gap > 0),
+            Claim(
                 f"Mistakes add up along a sentence: with {plain.way} the cost is {100 * early:.1f} points in the first"
                 f" quarter and {100 * late:.1f} in the last.",
                 held=late > early,
@@ -167,16 +167,16 @@ def _exposed(way: str, settings: Exposure, bench: Bench, translator: Translator)
     sources, targets = [source.tolist() for source, _ in pairs], [own.tolist() for _, own in pairs]
     batch = collate(sources, targets, corpus.tokenizers.source.symbols, target.symbols).to(bench.device)
     model = network(translator)
-    tools = Tools(target.symbols, vocabulary=target.size)
+    tools = ObjectiveContext(target.symbols, vocabulary=target.size)
     after_wrong = [_accuracy(model, batch, share, tools) for share in settings.wrong]
     right = _right(model, batch, batch.inputs)
     forced = by_part([row[: len(own)] for row, own in zip(right.tolist(), targets, strict=True)])
-    found = translator.engine.search(sources, Greedy(), [NOTHING] * len(sources), range(len(sources)))
+    found = translator.engine.search(sources, Greedy(), [UNCONSTRAINED] * len(sources), range(len(sources)))
     free = by_part([hits(list(one[0].tokens), own) for one, own in zip(found, targets, strict=True)])
     return Exposed(way, forced, free, tuple(after_wrong))
 
 
-def _accuracy(model: Any, batch: Batch, share: float, tools: Tools) -> float:
+def _accuracy(model: Any, batch: Batch, share: float, tools: ObjectiveContext) -> float:
     """With so many of the inputs replaced by random tokens."""
     torch.manual_seed(1)
     memory = model.encode(batch.source, batch.source_mask)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transduce.durable import write_text
-from transduce.lab.report import Finding, shown
+from transduce.lab.report import Claim, shown
 from transduce.lab.times import FILE, read_times
 
 OPENING = """# The laboratory
@@ -57,5 +57,5 @@ def index(folder: Path, names: Sequence[str]) -> Path:
 
 def _told(lines: Sequence[str], held: bool) -> list[str]:
     """The findings of a page that held, or did not."""
-    mark = f"- **{Finding('', held).mark}**: "
+    mark = f"- **{Claim('', held).mark}**: "
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.model.attention import Attention, Sight, split
+from transduce.model.attention import Attention, AttentionMask, split
 from transduce.model.convolutional import GatedConvolution
 from transduce.model.recurrent import Carried, Recurrence
 
@@ -48,7 +48,7 @@ class EquationOne(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = split(x, self.attention.width)
-        found = self.attention.heads(heads, heads, heads, Sight(window=self.window))
+        found = self.attention.heads(heads, heads, heads, AttentionMask(window=self.window))
         return found.transpose(1, 2).flatten(2)
 
 
@@ -60,7 +60,7 @@ class Projected(nn.Module):
         self.attention = Attention(max(1, d_model // HEAD)).build(d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.attention.look(*self.attention.reflect(x))
+        return self.attention.attend(*self.attention.project_qkv(x))
 
 
 class Recurrent(nn.Module):

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 
 from transduce import config as configs
-from transduce.comparison.history import Trained, read_history, read_lines
+from transduce.comparison.history import TrainingRecord, read_history, read_lines
 from transduce.data.corpus import Corpus
 from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
 from transduce.lab.quiet import quiet
-from transduce.lab.tasks import Task
+from transduce.lab.tasks import LabTask
 from transduce.loading import load
-from transduce.search.wishes import NOTHING
+from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.loop import train
 from transduce.translator import Translator
 
@@ -57,7 +57,7 @@ CONVOLUTIONAL = (
 
 
 @dataclass(frozen=True)
-class Learning:
+class TrainingExperiment:
     """What all experiments that train can be told.
 
     `corpus` is a prepared corpus to use instead of the generated task, `overrides` are settings for every run besides,
@@ -76,7 +76,7 @@ class Learning:
             raise ConfigError(f"steps: expected at least 1, got {self.steps}")
 
     @contextlib.contextmanager
-    def bench(self, task: Task) -> Iterator[Bench]:
+    def bench(self, task: LabTask) -> Iterator[Bench]:
         """Everything made ready for training."""
         with contextlib.ExitStack() as stack:
             folder = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory(prefix="transduce-lab-")))
@@ -88,8 +88,8 @@ class Learning:
 class Bench:
     """A corpus, a folder for runs, and what they have in common."""
 
-    settings: Learning
-    task: Task
+    settings: TrainingExperiment
+    task: LabTask
     folder: Path
     corpus: Path
     device: torch.device
@@ -105,7 +105,7 @@ class Bench:
         """Sources and references that nothing is trained on."""
         return Corpus.open(self.corpus).split("valid").texts()
 
-    def train(self, name: str, *words: str, steps: int = 0, validations: int = 1) -> Run:
+    def train(self, name: str, *words: str, steps: int = 0, validations: int = 1) -> LabRun:
         """One run, validated so many times on the way; found again where it was done before."""
         steps = steps or self.settings.steps
         own = [
@@ -126,17 +126,17 @@ class Bench:
                 f"lab: {outcome.reason} while training {name}; with work=FOLDER what is trained is kept, and the same"
                 " command goes on"
             )
-        return Run(name, folder, config, read_history(folder / "metrics.jsonl"), self.device)
+        return LabRun(name, folder, config, read_history(folder / "metrics.jsonl"), self.device)
 
 
 @dataclass(frozen=True)
-class Run:
+class LabRun:
     """A trained model."""
 
     name: str
     folder: Path
     config: Config
-    history: Trained
+    history: TrainingRecord
     device: torch.device
 
     def open(self) -> Translator:
@@ -173,7 +173,7 @@ def parameters(translator: Translator) -> int:
 def translate_whole(translator: Translator, texts: Sequence[str]) -> list[str]:
     """Each text in one piece, however long: a translator would cut one that is longer than any it was trained on."""
     sources = translator.tokenizers.source.encode(list(texts))
-    found = translator.engine.search(sources, translator.search, [NOTHING] * len(sources), range(len(sources)))
+    found = translator.engine.search(sources, translator.search, [UNCONSTRAINED] * len(sources), range(len(sources)))
     return [translator.tokenizers.target.decode(list(hypotheses[0].tokens)) for hypotheses in found]
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from transduce.errors import ConfigError
 from transduce.evaluation.metrics import chrf
-from transduce.lab.learning import FIXED_VECTOR, RECURRENT, TRANSFORMER, Learning, exact
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.learning import FIXED_VECTOR, RECURRENT, TRANSFORMER, TrainingExperiment, exact
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import copying
 from transduce.plot import INK, colours, dress
 
@@ -28,7 +28,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Length(Learning):
+class Length(TrainingExperiment):
     """Strings of 1 to `longest` letters are turned round; held-out ones fall into `ranges` of length, as many each."""
 
     steps: int = 450
@@ -69,35 +69,35 @@ class LengthResult:
     def of(self, model: str) -> list[Range]:
         return [row for row in self.rows if row.model == model]
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         labels = [row.label for row in self.of("Transformer")]
         quality = tuple((name, *(row.chrf for row in self.of(name))) for name in FAMILIES)
         right = tuple((name, *(100 * row.exact for row in self.of(name))) for name in FAMILIES)
         headings = ("model", *(f"{label} characters" for label in labels))
-        return Report(
+        return LabReport(
             name="length",
             title="Quality by length of sentence",
             question="Whose translations get worse when sentences get longer?",
             setup=f"{self.place}. Lengths are those of the source; greedy search.",
             tables=(
-                Table("length", "chrF by length of the source", headings, quality),
-                Table("exact", "Right to the letter, %", headings, right),
+                LabTable("length", "chrF by length of the source", headings, quality),
+                LabTable("exact", "Right to the letter, %", headings, right),
             ),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(9.0, 4.2),
         )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         losses = {name: self.of(name)[0].chrf - self.of(name)[-1].chrf for name in FAMILIES}
         told = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
         fixed, attending, transformer = (self.of(name)[-1].chrf for name in FAMILIES)
         return [
-            Finding(
+            Claim(
                 f"chrF lost from the shortest sentences to the longest: {told}.",
                 held=losses["RNN, one vector"] == max(losses.values()),
             ),
-            Finding(
+            Claim(
                 f"On the longest, one vector gives chrF {fixed:.1f}, attention {attending:.1f} with recurrence and"
                 f" {transformer:.1f} without.",
                 held=fixed < min(attending, transformer),

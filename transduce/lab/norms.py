@@ -19,9 +19,9 @@ from transduce.data.batch import Batch, collate, pad_sources
 from transduce.data.corpus import Corpus
 from transduce.data.grouping import group_by_length
 from transduce.errors import ConfigError
-from transduce.lab.learning import TRANSFORMER, Bench, Learning, exact, network
+from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment, exact, network
 from transduce.lab.pace import SYMBOLS
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import copying
 from transduce.lab.timing import fitted
 from transduce.model.attention import Attention
@@ -39,7 +39,7 @@ _D, _WORDS, _DRAWS = 32, 50, 8
 
 
 @dataclass(frozen=True)
-class Norms(Learning):
+class Norms(TrainingExperiment):
     """`companies` are the sizes of batches in which one sentence is looked at; `tokens` those that models are trained
     with.
     """
@@ -67,7 +67,7 @@ class Company:
 
 
 @dataclass(frozen=True)
-class Trained:
+class NormRun:
     """A model trained with batches of so many tokens: held-out loss by the batch's own statistics and by those it is
     used with, and the share of held-out strings that are exact.
     """
@@ -89,10 +89,10 @@ class NormsResult:
     place: str
     worked: dict[str, tuple[tuple[float, ...], ...]]
     companies: tuple[Company, ...]
-    trained: tuple[Trained, ...]
+    trained: tuple[NormRun, ...]
     drift: tuple[float, float]
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         example = tuple(
             (f"token {number + 1}", str(WORKED[number]), *(_told(self.worked[name][number]) for name in NORMS))
             for number in range(3)
@@ -102,32 +102,32 @@ class NormsResult:
         models = tuple(
             (row.norm, row.tokens, row.training_loss, row.using_loss, 100 * row.exact) for row in self.trained
         )
-        return Report(
+        return LabReport(
             name="norms",
             title="Norms: LayerNorm against BatchNorm",
             question="Whose numbers does a word's vector depend on, and does it matter?",
             setup=f"{self.place}; the encoder whose vectors are watched has two layers of width {_D}.",
             tables=(
-                Table(
+                LabTable(
                     "norms",
                     "Trained models",
                     ("norm", "tokens a batch", "loss as trained", "loss as used", "exact, %"),
                     models,
                 ),
-                Table(
+                LabTable(
                     "company",
                     "Relative change of a sentence's vectors with its batch",
                     ("norm", *(f"{n} sentences" for n in sizes)),
                     moved,
                 ),
-                Table("worked", "Three tokens of three numbers", ("token", "before", *NORMS), example),
+                LabTable("worked", "Three tokens of three numbers", ("token", "before", *NORMS), example),
             ),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(10.0, 4.0),
         )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         batch = [row.change for row in self.companies if row.norm == "BatchNorm"]
         layer = [row.change for row in self.companies if row.norm == "LayerNorm"]
         power = fitted(self.settings.companies, batch) if len(batch) > 1 else None
@@ -139,20 +139,20 @@ class NormsResult:
             for row in self.trained
         )
         return [
-            Finding(
+            Claim(
                 f"With LayerNorm a sentence's company changes its vectors by {max(layer):.1e}.", held=max(layer) < 1e-5
             ),
-            Finding(
+            Claim(
                 f"With BatchNorm by {batch[0]:.2f} of their size among {self.settings.companies[0]} and {batch[-1]:.2f}"
                 f" among {self.settings.companies[-1]} sentences"
                 + (f"; it shrinks as sentences^({power}), noise would as -0.5." if power else "."),
                 held=batch[-1] < batch[0] and min(batch) > 1e-3,
             ),
-            Finding(
+            Claim(
                 f"Held-out loss: {told}.",
                 held=abs(gaps["LayerNorm", small]) < 1e-4 < abs(gaps["BatchNorm", small]),
             ),
-            Finding(
+            Claim(
                 f"Batches of short sentences lie {self.drift[0]:.2f} running deviations from BatchNorm's running means,"
                 f" batches of long ones {self.drift[1]:.2f}: what one number stands for depends on the length.",
             ),
@@ -199,7 +199,7 @@ def norms(settings: Norms | None = None) -> NormsResult:
                 sources, references = bench.held_out()
                 losses = [_loss(model, bench, tokens, training) for training in (True, False)]
                 right = exact(translator(sources), references)
-                rows.append(Trained(name, tokens, losses[0], losses[1], right))
+                rows.append(NormRun(name, tokens, losses[0], losses[1], right))
                 if kind == "batch_norm":
                     drift = _drift(model, bench)
         return NormsResult(settings, bench.place, worked, companies, tuple(rows), drift)

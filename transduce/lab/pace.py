@@ -15,19 +15,19 @@ import torch
 from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Corpus
 from transduce.data.symbols import Symbols
-from transduce.lab.learning import Run
+from transduce.lab.learning import LabRun
 from transduce.lab.timing import least_seconds
-from transduce.objectives.base import Step
-from transduce.search.wishes import NOTHING
+from transduce.objectives.base import ObjectiveStep
+from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.distributed import Group
-from transduce.training.passes import choose
+from transduce.training.passes import make_runner
 from transduce.translator import Translator
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3)
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodingPace:
     """Of one search at one size of batch."""
 
     seconds_a_sentence: float
@@ -41,7 +41,7 @@ def searching(translator: Translator, sources: Sequence[list[int]], batch: int, 
     def run() -> int:
         tokens = 0
         for group in groups:
-            found = translator.engine.search(group, search, [NOTHING] * len(group), range(len(group)))
+            found = translator.engine.search(group, search, [UNCONSTRAINED] * len(group), range(len(group)))
             tokens += sum(len(hypotheses[0].tokens) for hypotheses in found)
         return tokens
 
@@ -54,7 +54,7 @@ def decoding_speeds(
     batches: Sequence[int],
     repeats: int,
     device: torch.device,
-) -> dict[tuple[str, int], Decoding]:
+) -> dict[tuple[str, int], DecodingPace]:
     """For each way to translate (a model and a search) and each size of batch."""
     tasks = {
         (name, batch): searching(translator, sources[: max(batch, 8)], batch, search)
@@ -62,7 +62,9 @@ def decoding_speeds(
         for batch in batches
     }
     seconds = least_seconds(tasks, repeats, device)
-    return {key: Decoding(took / len(sources[: max(key[1], 8)]), tasks[key]() / took) for key, took in seconds.items()}
+    return {
+        key: DecodingPace(took / len(sources[: max(key[1], 8)]), tasks[key]() / took) for key, took in seconds.items()
+    }
 
 
 def some_sources(corpus: Corpus, count: int) -> list[list[int]]:
@@ -73,16 +75,21 @@ def some_sources(corpus: Corpus, count: int) -> list[list[int]]:
 
 
 def training_tokens_per_second(
-    runs: Sequence[Run], lengths: Sequence[int], tokens: int, repeats: int, device: torch.device, vocabulary: int = 100
+    runs: Sequence[LabRun],
+    lengths: Sequence[int],
+    tokens: int,
+    repeats: int,
+    device: torch.device,
+    vocabulary: int = 100,
 ) -> dict[tuple[str, int], float]:
     """Target tokens a second of fresh models of these runs, on random sentences of each length, `tokens` a batch."""
 
-    def task(run: Run, length: int) -> Callable[[], None]:
+    def task(run: LabRun, length: int) -> Callable[[], None]:
         torch.manual_seed(1)
         model = run.config.model.build(vocabulary, vocabulary, shared=True).to(device)
-        step = Step(model, run.config.objective.build())
+        step = ObjectiveStep(model, run.config.objective.build())
         batch = random_batch(length, max(1, tokens // length), vocabulary).to(device)
-        passes = choose(step, model, run.config, Group(str(device)), print)
+        passes = make_runner(step, model, run.config, Group(str(device)), print)
 
         def work() -> None:
             passes(batch, 0)

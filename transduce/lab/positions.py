@@ -15,8 +15,8 @@ from torch import Tensor
 
 from transduce.config import kind_of
 from transduce.errors import ConfigError
-from transduce.lab.learning import TRANSFORMER, Learning, exact, translate_whole
-from transduce.lab.report import Finding, Report, Table, listed
+from transduce.lab.learning import TRANSFORMER, TrainingExperiment, exact, translate_whole
+from transduce.lab.report import Claim, LabReport, LabTable, listed
 from transduce.lab.tasks import Pair, copying, strings
 from transduce.model.positions import Positions as Schemes
 from transduce.model.positions import sinusoids
@@ -30,7 +30,7 @@ _PICTURE = 128  # positions and numbers in the picture
 
 
 @dataclass(frozen=True)
-class Positions(Learning):
+class Positions(TrainingExperiment):
     """Strings of 1 to `longest` letters are copied in training, longer ones afterwards."""
 
     steps: int = 300
@@ -72,28 +72,28 @@ class PositionsResult:
     def of(self, scheme: str) -> list[Copied]:
         return [row for row in self.rows if row.scheme == scheme]
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         ranges = [f"{row.shortest}-{row.longest}" for row in self.of(self.settings.schemes[0])]
         letters = tuple((one, *(100 * row.letters for row in self.of(one))) for one in self.settings.schemes)
         whole = tuple((one, *(100 * row.exact for row in self.of(one))) for one in self.settings.schemes)
         headings = ("scheme", *(f"{label} letters" for label in ranges))
         distances = tuple((k, product) for k, product in enumerate(self.products))
-        return Report(
+        return LabReport(
             name="positions",
             title="Positions: six schemes, and lengths never seen",
             question=f"Trained on strings of up to {self.settings.longest} letters, which schemes copy longer ones?",
             setup=f"{self.place}. The first range is what was trained on; greedy search.",
             tables=(
-                Table("positions", "Letters at their place, %", headings, letters),
-                Table("exact", "Whole strings, %", headings, whole),
-                Table("distances", "Sinusoids: PE(pos) · PE(pos + k), 1 at k = 0", ("k", "product"), distances[:17]),
+                LabTable("positions", "Letters at their place, %", headings, letters),
+                LabTable("exact", "Whole strings, %", headings, whole),
+                LabTable("distances", "Sinusoids: PE(pos) · PE(pos + k), 1 at k = 0", ("k", "product"), distances[:17]),
             ),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(10.0, 4.2),
         )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         seen = {one: self.of(one)[0].letters for one in self.settings.schemes}
         beyond = {one: self.of(one)[-1].letters for one in self.settings.schemes}
         order = sorted(beyond, key=lambda one: -beyond[one])
@@ -101,12 +101,12 @@ class PositionsResult:
         whole = [one for one in order if beyond[one] > 0.9 * seen[one]]
         text = "none keeps nine tenths of it" if not whole else f"{listed(whole)} keep nine tenths of it"
         found = [
-            Finding(
+            Claim(
                 "PE(pos + k) is PE(pos) turned, the same turn for every pos: the largest difference is"
                 f" {self.shift_error:.1e}.",
                 held=self.shift_error < 1e-5,
             ),
-            Finding(
+            Claim(
                 f"Letters at their place at about twice the trained length: {told}; {text}.",
                 held=None,
             ),
@@ -115,7 +115,7 @@ class PositionsResult:
             own = beyond["sinusoidal"]
             text = f"The sinusoids keep {own / max(seen['sinusoidal'], 1e-9):.0%} of their quality at twice the length;"
             found.append(
-                Finding(f'{text} the paper hoped that they "may allow" it.', held=own > 0.9 * seen["sinusoidal"])
+                Claim(f'{text} the paper hoped that they "may allow" it.', held=own > 0.9 * seen["sinusoidal"])
             )
         return found
 

@@ -31,7 +31,7 @@ _COLOURS = 64  # in a picture, which makes it a quarter as large: it lies in the
 
 
 @dataclass(frozen=True)
-class Table:
+class LabTable:
     """Rows under headings; `name` is that of its CSV, after the experiment's."""
 
     name: str
@@ -41,7 +41,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Claim:
     """A sentence about the numbers; `held` says whether it is what was expected, None where nothing was."""
 
     text: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class LabReport:
     """`question` is one sentence, `setup` says on what and how it was measured; `draw` fills a figure of `size` inches.
 
     How to read it beside the paper lies in reading/NAME.md.
@@ -63,8 +63,8 @@ class Report:
     title: str
     question: str
     setup: str
-    tables: tuple[Table, ...]
-    findings: tuple[Finding, ...]
+    tables: tuple[LabTable, ...]
+    findings: tuple[Claim, ...]
     draw: Callable[[Figure], None]
     size: tuple[float, float] = (9.0, 5.0)
 
@@ -72,7 +72,7 @@ class Report:
 class Result(Protocol):
     """What every experiment gives: frozen numbers that can report on themselves."""
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         """Tables, picture and findings."""
         ...
 
@@ -89,7 +89,7 @@ def shown(cell: object) -> str:
 # -- on a terminal ----------------------------------------------------------------------------------------------------
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: LabReport, console: Console) -> None:
     """Ruled tables on a terminal, aligned columns elsewhere, then the findings."""
     console.print(Text(f"{report.title}: {report.question}", style="bold"), soft_wrap=True)
     for table in report.tables:
@@ -103,7 +103,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text.assemble((f"{finding.mark}: ", style), finding.text), soft_wrap=True)
 
 
-def _rich(table: Table, ruled: bool) -> RichTable:
+def _rich(table: LabTable, ruled: bool) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD if ruled else None, pad_edge=ruled, header_style="bold")
     for number, heading in enumerate(table.headings):
         rich.add_column(heading, justify="right" if number else "left", no_wrap=not ruled)
@@ -115,7 +115,7 @@ def _rich(table: Table, ruled: bool) -> RichTable:
 # -- as files ---------------------------------------------------------------------------------------------------------
 
 
-def write(report: Report, folder: Path) -> list[Path]:
+def write(report: LabReport, folder: Path) -> list[Path]:
     """NAME.md, NAME.png and a CSV a table; gives what was written. Without matplotlib there is no picture."""
     with disk_errors(folder, "making the folder of the report", needed=4096):
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,12 +145,12 @@ def _shrink(picture: Path) -> None:
     small.save(picture, optimize=True)
 
 
-def csv_name(report: Report, table: Table) -> str:
+def csv_name(report: LabReport, table: LabTable) -> str:
     """`speed.csv`, or `speed-curves.csv` for a table of another name."""
     return f"{report.name}.csv" if table.name == report.name else f"{report.name}-{table.name}.csv"
 
 
-def as_csv(table: Table) -> str:
+def as_csv(table: LabTable) -> str:
     """Numbers unrounded."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -159,7 +159,7 @@ def as_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def as_markdown(report: Report, pictured: bool) -> str:
+def as_markdown(report: LabReport, pictured: bool) -> str:
     """A page that stands by itself."""
     parts = [f"# {report.title}", report.question]
     if pictured:
@@ -172,7 +172,7 @@ def as_markdown(report: Report, pictured: bool) -> str:
     return "\n\n".join(parts) + f"\n\nMade by `transduce lab {report.name}`.\n"
 
 
-def markdown_table(table: Table) -> str:
+def markdown_table(table: LabTable) -> str:
     rows = [[shown(cell).replace("|", "\\|") for cell in row] for row in (table.headings, *table.rows)]
     rule = ["---", *("--:" for _ in rows[0][1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.timing import fitted
 from transduce.model.attention import attend
 from transduce.model.scores import Additive, Dot, ScaledDot, Score, softmax
@@ -68,10 +68,10 @@ class ScalingFactorResult:
     def of(self, way: str) -> list[Saturation]:
         return [row for row in self.rows if row.way == way]
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         rows = tuple((row.way, row.width, row.variance, row.largest, row.entropy, row.gradient) for row in self.rows)
         headings = "score", "d_k", "variance of scores", "largest weight", "entropy / most", "gradient through softmax"
-        return Report(
+        return LabReport(
             name="scaling-factor",
             title="The scaling factor 1/sqrt(d_k)",
             question="What happens to softmax and its gradient when d_k grows, with and without the factor?",
@@ -79,38 +79,38 @@ class ScalingFactorResult:
                 f"{self.settings.queries} random queries with {self.settings.keys} keys each, of components with"
                 " mean 0 and variance 1."
             ),
-            tables=(Table("scaling-factor", "Saturation of softmax", headings, rows),),
+            tables=(LabTable("scaling-factor", "Saturation of softmax", headings, rows),),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(10.0, 3.8),
         )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         plain, scaled, additive = (self.of(way) for way in WAYS)
         power = fitted(self.settings.widths, [row.variance for row in plain])
         last, first = plain[-1], plain[0]
         spread = [row.variance for row in scaled]
         lost, kept = scaled[-1].gradient / last.gradient, scaled[-1].gradient / scaled[0].gradient
         return [
-            Finding(
+            Claim(
                 f"The variance of the dot products grows as d_k^({power}); footnote 4 says d_k^1.",
                 held=abs(power.value - 1) < 0.1,
             ),
-            Finding(
+            Claim(
                 f"Divided by sqrt(d_k) it stays between {min(spread):.2f} and {max(spread):.2f}.",
                 held=min(spread) > 0.5 and max(spread) < 2,
             ),
-            Finding(
+            Claim(
                 f"Without the factor the largest of {self.settings.keys} weights is {first.largest:.2f} on average at"
                 f" d_k = {first.width} and {last.largest:.2f} at d_k = {last.width}; with it {scaled[-1].largest:.2f}.",
                 held=last.largest > 2 * scaled[-1].largest,
             ),
-            Finding(
+            Claim(
                 f"At d_k = {last.width} the gradient through softmax is {lost:.1f} times larger with the factor than"
                 f" without; with it, it is {kept:.2f} of what it was at d_k = {scaled[0].width}.",
                 held=lost > 2,
             ),
-            Finding(
+            Claim(
                 f"The additive score needs no factor: its largest weight is {additive[-1].largest:.2f} at d_k ="
                 f" {last.width}.",
                 held=additive[-1].largest < 2 * scaled[-1].largest,

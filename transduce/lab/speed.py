@@ -19,13 +19,13 @@ from transduce.lab.learning import (
     FIXED_VECTOR,
     RECURRENT,
     Bench,
-    Learning,
-    Run,
+    LabRun,
+    TrainingExperiment,
     parameters,
     stack,
 )
-from transduce.lab.pace import Decoding, decoding_speeds, some_sources, training_tokens_per_second
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.pace import DecodingPace, decoding_speeds, some_sources, training_tokens_per_second
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
 from transduce.plot import INK, colours, dress
 
@@ -37,7 +37,7 @@ TRANSFORMER_NAME = "Transformer"
 
 
 @dataclass(frozen=True)
-class Speed(Learning):
+class Speed(TrainingExperiment):
     """`width` and `tokens` (a batch) 0 are what suits the device: 64 and 1,024 on a CPU, 512 and 16,384 on a GPU.
 
     Layers are as many in all models (2 + 2, or 4 + 4 from a width of 256 on), and one more with convolution.
@@ -77,7 +77,7 @@ class Family:
     final: float
     curve: tuple[tuple[int, float], ...]
     pace: tuple[float, ...]
-    decoding: tuple[Decoding, ...]
+    decoding: tuple[DecodingPace, ...]
 
     @property
     def seconds(self) -> float | None:
@@ -94,9 +94,9 @@ class SpeedResult:
     on_gpu: bool
     families: tuple[Family, ...]
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         timed = "the loop's own, its fastest stretch" if self.on_gpu else "of passes in turn, the least of some tries"
-        return Report(
+        return LabReport(
             name="speed",
             title="Speed: the Transformer against recurrence and convolution",
             question="On the same data, which model trains fastest, learns soonest, and translates fastest?",
@@ -110,7 +110,7 @@ class SpeedResult:
             size=(10.0, 4.2),
         )
 
-    def _table(self) -> Table:
+    def _table(self) -> LabTable:
         rows: list[tuple[object, ...]] = []
         for one in self.families:
             speeds = [1000 * decoding.seconds_a_sentence for decoding in one.decoding]
@@ -136,14 +136,14 @@ class SpeedResult:
             "chrF at the end",
             *(f"decoding, ms a sentence, batch {batch}" for batch in BATCHES),
         )
-        return Table("speed", "Training and decoding", headings, tuple(rows))
+        return LabTable("speed", "Training and decoding", headings, tuple(rows))
 
-    def _paces(self) -> Table:
+    def _paces(self) -> LabTable:
         headings = ("model", *(f"{length} tokens" for length in self.settings.lengths))
         rows = tuple((one.name, *one.pace) for one in self.families)
-        return Table("lengths", "Training tokens/s by length of sentence, as many tokens a batch", headings, rows)
+        return LabTable("lengths", "Training tokens/s by length of sentence, as many tokens a batch", headings, rows)
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         first, *others = self.families
         found = []
         for other in others:
@@ -153,7 +153,7 @@ class SpeedResult:
             )
             text = f"Training, {first.name} tokens/s over those of {other.name}, by length of sentence: {told}."
             gains = ratios[-1] > ratios[0] if other.waits else None  # "critical at longer sequence lengths"
-            found.append(Finding(text, gains))
+            found.append(Claim(text, gains))
         timed = {one.name: one.seconds for one in self.families if one.seconds is not None}
         if timed:
             best = min(timed, key=lambda name: timed[name])
@@ -162,16 +162,16 @@ class SpeedResult:
             text = f"Soonest at chrF {self.settings.quality:g}: {order}" + (
                 f"; never: {', '.join(never)}" if never else ""
             )
-            found.append(Finding(f"{text}.", held=best == first.name))
+            found.append(Claim(f"{text}.", held=best == first.name))
         else:
             found.append(
-                Finding(f"None reached chrF {self.settings.quality:g} in {self.settings.steps} steps.", held=False)
+                Claim(f"None reached chrF {self.settings.quality:g} in {self.settings.steps} steps.", held=False)
             )
         alone = {one.name: one.decoding[0].seconds_a_sentence for one in self.families}
         fastest = min(alone, key=lambda name: alone[name])
         ratio = alone[first.name] / alone[fastest]
         text = f"One sentence at a time {fastest} decodes fastest; the {first.name} takes {ratio:.2f} times as long."
-        found.append(Finding(text + " No decoder here is parallel when it writes: each word waits for the one before."))
+        found.append(Claim(text + " No decoder here is parallel when it writes: each word waits for the one before."))
         return found
 
     def _draw(self, figure: Figure) -> None:
@@ -221,7 +221,7 @@ def _families(width: int, tokens: int) -> dict[str, list[str]]:
     }
 
 
-def _own_paces(bench: Bench, runs: list[Run], tokens: int, repeats: int) -> dict[str, float]:
+def _own_paces(bench: Bench, runs: list[LabRun], tokens: int, repeats: int) -> dict[str, float]:
     """Tokens a second at the task's own mean length, in turns: on a busy CPU the loop's figures would not compare."""
     lengths = Corpus.open(bench.corpus).split("train").target_lengths
     mean = max(2, round(float(lengths.mean())) + 1)
@@ -230,7 +230,7 @@ def _own_paces(bench: Bench, runs: list[Run], tokens: int, repeats: int) -> dict
 
 
 def _measured(
-    settings: Speed, bench: Bench, runs: list[Run], paces: dict[tuple[str, int], float], own: dict[str, float]
+    settings: Speed, bench: Bench, runs: list[LabRun], paces: dict[tuple[str, int], float], own: dict[str, float]
 ) -> list[Family]:
     opened = {run.name: run.open() for run in runs}
     sources = some_sources(Corpus.open(bench.corpus), 32)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.comparison.compare import run_plan
-from transduce.comparison.plan import Plan, read_plan
+from transduce.comparison.plan import ComparisonPlan, read_plan
 from transduce.comparison.results import Results, Row
 from transduce.engines.torch_engine import pick_device
 from transduce.errors import ConfigError, RunError
 from transduce.lab.learning import BASE
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
 from transduce.plot import INK, colours, dress
 
@@ -68,7 +68,7 @@ class Table3:
                 f"rows: expected 'base' among them, which the others are compared with, got {list(self.rows)}"
             )
 
-    def plan(self, corpus: Path) -> Plan:
+    def plan(self, corpus: Path) -> ComparisonPlan:
         """The runs of all rows, with what they have in common."""
         common = [
             f"data.folder={corpus}",
@@ -103,8 +103,8 @@ class Table3Result:
     def base(self) -> Ablation:
         return next(row for row in self.rows if row.name == "base")
 
-    def report(self) -> Report:
-        return Report(
+    def report(self) -> LabReport:
+        return LabReport(
             name="table3",
             title="Table 3: what each part is worth",
             question="What happens when one thing about the model is changed?",
@@ -118,7 +118,7 @@ class Table3Result:
             size=(9.0, 0.9 + 0.42 * len(self.rows)),
         )
 
-    def _table(self) -> Table:
+    def _table(self) -> LabTable:
         """BLEU only where it says something: texts of fewer than four words, as of the generated task, have 0."""
         with_bleu = any(row.bleu for row in self.rows)
         headings = "variant", "perplexity", "over base's", "chrF", *(["BLEU"] if with_bleu else []), "parameters"
@@ -126,22 +126,22 @@ class Table3Result:
         for row in self.rows:
             quality = (row.chrf, row.bleu) if with_bleu else (row.chrf,)
             cells.append((row.name, row.perplexity, row.perplexity / self.base.perplexity, *quality, row.parameters))
-        return Table("table3", "Ablations", headings, tuple(cells))
+        return LabTable("table3", "Ablations", headings, tuple(cells))
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         changes = {row.name: row.perplexity / self.base.perplexity - 1 for row in self.rows if row.name != "base"}
         order = sorted(changes, key=lambda name: changes[name])
         told = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in order)
-        found = [Finding(f"Perplexity against base, the best first: {told}.")]
+        found = [Claim(f"Perplexity against base, the best first: {told}.")]
         smaller = [name for name in ("C-width-half", "C-layers-third", "C-feed-forward-half") if name in changes]
         if smaller:
             told = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in smaller)
             text = f'Row (C): "bigger models are better". Here smaller ones have perplexities of {told} against base.'
-            found.append(Finding(text, held=all(changes[name] > 0 for name in smaller)))
+            found.append(Claim(text, held=all(changes[name] > 0 for name in smaller)))
         for name, text in CLAIMS.items():
             if name in changes:
                 found.append(
-                    Finding(
+                    Claim(
                         f"{text} Here {name} has {100 * changes[name]:+.0f} % perplexity.",
                         EXPECTED[name](changes[name]),
                     )
@@ -189,7 +189,7 @@ def table3(settings: Table3 | None = None) -> Table3Result:
         return Table3Result(settings, place, tuple(_ablations(compared.results)))
 
 
-def _chosen(plan: Plan, settings: Table3) -> Plan:
+def _chosen(plan: ComparisonPlan, settings: Table3) -> ComparisonPlan:
     if "all" in settings.rows:
         return plan
     unknown = [name for name in settings.rows if name not in plan.variants]

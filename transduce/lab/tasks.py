@@ -23,7 +23,7 @@ LETTERS = "abcdefghijkl"
 
 
 @dataclass(frozen=True)
-class Task:
+class LabTask:
     """What is learned, and what it is tested on; `pieces` 0 makes every character a token."""
 
     name: str
@@ -73,13 +73,13 @@ def backwards(text: str) -> str:
     return text[::-1]
 
 
-def copying(count: int, lengths: Sequence[int], held_out: int, seed: int, turned: bool = False) -> Task:
+def copying(count: int, lengths: Sequence[int], held_out: int, seed: int, turned: bool = False) -> LabTask:
     """Strings to write again, or from the end."""
     pairs = strings(count + held_out, lengths, seed, backwards if turned else str)
-    return Task("Strings to turn round" if turned else "Strings to copy", pairs[held_out:], pairs[:held_out])
+    return LabTask("Strings to turn round" if turned else "Strings to copy", pairs[held_out:], pairs[:held_out])
 
 
-def number_words(count: int, held_out: int, seed: int) -> Task:
+def number_words(count: int, held_out: int, seed: int) -> LabTask:
     """Numbers below a million from English to German; 0 to 99 are always to be learned: no rule tells a word never
     seen.
     """
@@ -88,4 +88,4 @@ def number_words(count: int, held_out: int, seed: int) -> Task:
     while len(found) < count + held_out - 100:
         found[chooser.randrange(100, 10 ** chooser.randint(3, 6))] = None
     pairs = tuple((english(number), german(number)) for number in (*found, *range(100)))
-    return Task("Number words, English to German", pairs[held_out:], pairs[:held_out], pieces=100)
+    return LabTask("Number words, English to German", pairs[held_out:], pairs[:held_out], pieces=100)

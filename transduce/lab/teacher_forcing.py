@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
-from transduce.lab.learning import TRANSFORMER, Bench, Learning
+from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment
 from transduce.lab.pace import random_batch
-from transduce.lab.report import Finding, Report, Table
+from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
 from transduce.lab.timing import least_seconds
 from transduce.objectives.base import teacher_force
@@ -32,7 +32,7 @@ _SAME = 1e-4  # two sums of the same numbers in another order
 
 
 @dataclass(frozen=True)
-class TeacherForcing(Learning):
+class TeacherForcing(TrainingExperiment):
     """`lengths` are those of the targets whose training pass is timed, `rows` sentences at a time."""
 
     steps: int = 250
@@ -67,7 +67,7 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class Learned:
+class ChrfCurve:
     """Held-out chrF over the steps."""
 
     way: str
@@ -81,9 +81,9 @@ class TeacherForcingResult:
     settings: TeacherForcing
     place: str
     passes: tuple[Passes, ...]
-    learned: tuple[Learned, ...]
+    learned: tuple[ChrfCurve, ...]
 
-    def report(self) -> Report:
+    def report(self) -> LabReport:
         steps = [step for step, _ in self.learned[0].curve]
         curves = tuple((one.way, *(value for _, value in one.curve)) for one in self.learned)
         times = tuple(
@@ -91,21 +91,21 @@ class TeacherForcingResult:
             for one in self.passes
         )
         headings = "target tokens", "all at once, ms", "one by one, ms", "ratio", "relative difference of the loss"
-        return Report(
+        return LabReport(
             name="teacher-forcing",
             title="Teacher forcing",
             question="What is won by letting the decoder read the right answer while it learns?",
             setup=f"{self.place}; passes forward and back over {self.settings.rows} sentences.",
             tables=(
-                Table("teacher-forcing", "chrF on held-out text", ("reads", *(f"step {n}" for n in steps)), curves),
-                Table("passes", "A training pass, all places at once or one by one", headings, times),
+                LabTable("teacher-forcing", "chrF on held-out text", ("reads", *(f"step {n}" for n in steps)), curves),
+                LabTable("passes", "A training pass, all places at once or one by one", headings, times),
             ),
             findings=tuple(self._findings()),
             draw=self._draw,
             size=(10.0, 4.0),
         )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Claim]:
         short, long = self.passes[0], self.passes[-1]
         worst = max(one.difference for one in self.passes)
         ends = {one.way: one.curve[-1][1] for one in self.learned}
@@ -113,13 +113,13 @@ class TeacherForcingResult:
         first = self.learned[0].way
         ratios = short.one_by_one / short.together, long.one_by_one / long.together
         return [
-            Finding(f"Both ways give the same loss: they differ by {worst:.1e} of it at most.", held=worst < _SAME),
-            Finding(
+            Claim(f"Both ways give the same loss: they differ by {worst:.1e} of it at most.", held=worst < _SAME),
+            Claim(
                 f"One by one takes {ratios[0]:.1f} times as long at {short.length} tokens and {ratios[1]:.1f} times at"
                 f" {long.length}.",
                 held=ratios[1] > ratios[0] > 1,
             ),
-            Finding(
+            Claim(
                 f"chrF after {self.settings.steps} steps, reading: {told}.",
                 held=ends[first] > ends[self.learned[-1].way],
             ),
@@ -151,7 +151,7 @@ def teacher_forcing(settings: TeacherForcing | None = None) -> TeacherForcingRes
         learned = []
         for way, words in settings.ways().items():
             run = bench.train(way, *TRANSFORMER, *words, validations=5)
-            learned.append(Learned(way, tuple((step, value) for step, _, value in run.curve("chrf"))))
+            learned.append(ChrfCurve(way, tuple((step, value) for step, _, value in run.curve("chrf"))))
             config = run.config.model
         torch.manual_seed(settings.seed)
         model = config.build(_VOCABULARY, _VOCABULARY, shared=True).to(bench.device)

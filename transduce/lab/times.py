@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from transduce.durable import write_text
-from transduce.lab.report import Table, as_csv
+from transduce.lab.report import LabTable, as_csv
 
 FILE = "times.csv"
 HEADINGS = ("experiment", "seconds", "worked", "cores", "settings")
@@ -55,7 +55,7 @@ def _worked() -> float:
 def record(folder: Path, one: Took) -> Path:
     """Write it into the folder's file, in place of an earlier run of the same experiment."""
     kept = {**read_times(folder), one.experiment: one}
-    table = Table("times", "", HEADINGS, tuple(astuple(kept[name]) for name in sorted(kept)))
+    table = LabTable("times", "", HEADINGS, tuple(astuple(kept[name]) for name in sorted(kept)))
     path = folder / FILE
     write_text(path, as_csv(table))
     return path

@@ -18,10 +18,10 @@ from transduce.errors import ConfigError
 from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.dropout import dropout as drop
 from transduce.model.linear import Linear, mapped, narrowed
-from transduce.model.packing import PADDED, Padded
+from transduce.model.packing import PADDED, PaddedLayout
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 from transduce.model.stepping import Stepping
-from transduce.model.window import Stretches, seen_nearby
+from transduce.model.window import WindowBlocks, windowed_mask
 
 Trace = dict[str, Tensor]
 _EQUATION_1 = DotScore()
@@ -116,14 +116,14 @@ def attend(
     return drop(weights.to(value.dtype), dropout, True) @ value  # (B, H, T, K)
 
 
-def hidden(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask as numbers to add to scores: 0 where one may look, else the lowest there is."""
     # Not torch.where: it would bring both numbers to the device, for which a graph that is recorded cannot wait.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True)
-class Sight:
+class AttentionMask:
     """What queries may see, what is added to their scores, and where weights are noted (see `attend`).
 
     `mask` is True where a query may look, or what a layout gives in its place (packing.py). `window` > 0 lets each see
@@ -138,11 +138,11 @@ class Sight:
     name: str = ""
 
 
-EVERYTHING = Sight()
-Turn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) turned by their places, or left as they are
+UNMASKED = AttentionMask()
+RotaryFn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) turned by their places, or left as they are
 
 
-def unturned(heads: Tensor) -> Tensor:
+def identity(heads: Tensor) -> Tensor:
     return heads
 
 
@@ -202,32 +202,36 @@ class MultiHeadAttention(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def remember(self, memory: Tensor, turn: Turn = unturned, layout: Padded = PADDED) -> tuple[Tensor, Tensor]:
+    def project_kv(
+        self, memory: Tensor, rotate: RotaryFn = identity, layout: PaddedLayout = PADDED
+    ) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
         if layout.beside:
             pair = self._beside(memory, self.key, self.value)
             return pair, pair
         key, value = (layout.spread(x) for x in self._project(memory, self.key, self.value))
-        return turn(self.key_norm(split(key, self.width))), split(value, self.value_width)
+        return rotate(self.key_norm(split(key, self.width))), split(value, self.value_width)
 
-    def reflect(self, x: Tensor, turn: Turn = unturned, layout: Padded = PADDED) -> tuple[Tensor, Tensor, Tensor]:
+    def project_qkv(
+        self, x: Tensor, rotate: RotaryFn = identity, layout: PaddedLayout = PADDED
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same x, for self-attention."""
         if layout.beside:
             all_three = self._beside(x, self.query, self.key, self.value)
             return all_three, all_three, all_three
         key, value, query = (layout.spread(part) for part in self._project(x, self.key, self.value, self.query))
         query, key = self.query_norm(split(query, self.width)), self.key_norm(split(key, self.width))
-        return turn(query), turn(key), split(value, self.value_width)
+        return rotate(query), rotate(key), split(value, self.value_width)
 
     def forward(
-        self, x: Tensor, key: Tensor, value: Tensor, sight: Sight = EVERYTHING, layout: Padded = PADDED
+        self, x: Tensor, key: Tensor, value: Tensor, sight: AttentionMask = UNMASKED, layout: PaddedLayout = PADDED
     ) -> Tensor:
         """Look from x (B, T, D) at remembered keys and values; (B, T, D)."""
         query = self.query_norm(split(layout.spread(self.query(x)), self.width))
-        return self.look(query, key, value, sight, layout)
+        return self.attend(query, key, value, sight, layout)
 
-    def look(
-        self, query: Tensor, key: Tensor, value: Tensor, sight: Sight = EVERYTHING, layout: Padded = PADDED
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, sight: AttentionMask = UNMASKED, layout: PaddedLayout = PADDED
     ) -> Tensor:
         """The same for queries (B, H, T, K) there are."""
         if layout.direct and isinstance(self.score, DotScore):
@@ -240,7 +244,7 @@ class MultiHeadAttention(nn.Module):
         joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)
         return joined
 
-    def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+    def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: AttentionMask) -> Tensor:
         """What the heads find before they are joined, (B, H, T, K); all heads have keys and values."""
         dropout = self.dropout if self.training else 0.0
         look = partial(attend, dropout=dropout, score=self.score, to_weights=self.to_weights)
@@ -249,17 +253,17 @@ class MultiHeadAttention(nn.Module):
         if not window:
             return look(query, key, value, mask, causal, bias, trace=trace, name=sight.name)
         if bias is None and trace is None and queries == keys > 2 * window:
-            cut = Stretches(queries, window, causal)
+            cut = WindowBlocks(queries, window, causal)
             seen = cut.mask(mask, len(query), query.device)
             return cut.join(look(cut.queries(query), cut.keys(key), cut.keys(value), seen))
         if bias is None and trace is None and mask is None and causal and keys > queries + window:
             key, value = (heads[:, :, -(queries + window) :] for heads in (key, value))  # the rest is out of sight
-        seen = seen_nearby(mask, queries, key.size(2), window, causal, query.device)
+        seen = windowed_mask(mask, queries, key.size(2), window, causal, query.device)
         return look(query, key, value, seen, bias=bias, trace=trace, name=sight.name)
 
-    def step(self, x: Tensor, memory: tuple[Tensor, Tensor], turn: Turn, layout: Stepping) -> Tensor:
+    def step(self, x: Tensor, memory: tuple[Tensor, Tensor], rotate: RotaryFn, layout: Stepping) -> Tensor:
         """Self-attention of the newest tokens x (B, K, D) of K paths, in memory set aside; (B, K, D)."""
-        query, key, value = self.reflect(x, turn)
+        query, key, value = self.project_qkv(x, rotate)
         assert isinstance(self.score, DotScore)
         query, key = self.score.prepare(query, key)  # once for each key: prepared again, it stays as it is
         found: Tensor = self.output(layout.attend_held(query, (key, value), memory, self.score.scale))

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from transduce.model.packing import Packed
+from transduce.model.packing import PackedLayout
 
 T = TypeVar("T")
 UNDECIDED = -1  # what a place of a canvas holds that is still to be written; no token of any vocabulary
@@ -33,20 +33,20 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class State:
+class DecoderState:
     """Where a decoder stands. Every tensor inside is batch first.
 
-    `fixed` never changes within a sentence (keys and values of the source, masks), so a beam search that reorders
-    hypotheses of one sentence gathers only `grown`. `length` counts the tokens read so far.
+    `static` never changes within a sentence (keys and values of the source, masks), so a beam search that reorders
+    hypotheses of one sentence gathers only `cache`. `length` counts the tokens read so far.
     """
 
-    fixed: Any
-    grown: Any
+    static: Any
+    cache: Any
     length: int
 
 
 @dataclass(frozen=True)
-class Room:
+class CacheShape:
     """Memory that a search sets aside: B `sentences` of up to `source` tokens, K `paths` of each, `length` (L) long."""
 
     sentences: int
@@ -56,34 +56,34 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Held(State):
+class StaticDecoderState(DecoderState):
     """A state in memory that is set aside once, so that every step has the same shapes and addresses.
 
-    `advance` then takes the newest tokens (B, K) of K paths of each sentence, all of them at the sentence's place (B,),
-    and writes what it remembers into `grown` where it is. ancestors (B, K, L) says for each path and place which of the
-    K wrote there what the path goes on from, so that paths are reordered without moving anything. `length` is as far as
-    attention looks: above every place.
+    `advance` then takes the newest tokens (B, K) of K paths of each sentence, all of them at the sentence's position
+    (B,), and writes what it remembers into `cache` where it is. ancestors (B, K, L) says for each path and place which
+    of the K wrote there what the path goes on from, so that paths are reordered without moving anything. `length` is as
+    far as attention looks: above every place.
     """
 
-    place: Tensor
+    position: Tensor
     ancestors: Tensor
 
 
-class Stepwise(Protocol):
+class Autoregressive(Protocol):
     """A model that can be read and advanced token by token."""
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory: ...
 
-    def start(self, memory: Memory) -> State: ...
+    def start(self, memory: Memory) -> DecoderState: ...
 
     def advance(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """`mask` (B, t) is True at real tokens; None means all. Padding comes last, and nothing before it sees it."""
         ...
 
 
-class Holding(Stepwise, Protocol):
+class SupportsStaticCache(Autoregressive, Protocol):
     """A stepwise model that can work in memory set aside once."""
 
     @property
@@ -91,27 +91,27 @@ class Holding(Stepwise, Protocol):
         """How many tokens there are to choose from."""
         ...
 
-    def reserve(self, room: Room) -> Held | None:
+    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
         """Memory for so much, with nothing in it; None where this model cannot have it."""
         ...
 
-    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
         """Put the memory of b sentences in the places slots (b,) of the B there are."""
         ...
 
 
-class Learning(Stepwise, Protocol):
+class TrainableSeq2Seq(Autoregressive, Protocol):
     """A stepwise model whose logits are `states @ output.T + output_bias`: a loss may project them as it sees fit."""
 
     output_bias: Tensor | None
 
     def states(
-        self, tokens: Tensor, state: State, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]: ...
+        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]: ...
 
     def packed(
         self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, room: tuple[int, int]
-    ) -> tuple[Tensor, Packed]:
+    ) -> tuple[Tensor, PackedLayout]:
         """States of all tokens without work on padding, see whole.py; asked for only where the stacks can."""
         ...
 
@@ -119,22 +119,22 @@ class Learning(Stepwise, Protocol):
     def output(self) -> Tensor: ...
 
 
-def stepwise_log_probs(
-    model: Stepwise, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
+def teacher_forced_log_probs(
+    model: Autoregressive, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
 ) -> Tensor:
     """log p (B, T) of each token of target (B, T + 1) after those before it; mask (B, T)."""
     logits, _ = model.advance(target[:, :-1], model.start(memory), trace, mask)
     return logits.float().log_softmax(-1).gather(-1, target[:, 1:, None]).squeeze(-1)
 
 
-class Headed(Protocol):
+class HasHeads(Protocol):
     """A model with outputs beside the decoder's: functions of the memory, by their names."""
 
     @property
     def heads(self) -> Mapping[str, Callable[[Memory], Tensor]]: ...
 
 
-class Parallel(Protocol):
+class NonAutoregressive(Protocol):
     """A model that writes on a canvas: all undecided places at once, as often as one likes."""
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory: ...
@@ -170,7 +170,7 @@ class Canvas:
     log_prob: Tensor
 
 
-class Writing(Parallel, Protocol):
+class TokenCanvasModel(NonAutoregressive, Protocol):
     """A parallel model whose canvas holds the tokens themselves, as many as there are, and the end symbol."""
 
     def lay(self, memory: Memory, gold: Tensor, mask: Tensor) -> Canvas:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, Sight, Trace
-from transduce.model.contract import Memory, State
+from transduce.model.attention import Attention, AttentionMask, Trace
+from transduce.model.contract import DecoderState, Memory
 from transduce.model.dropout import Dropout
 from transduce.model.positions import Learned, Sinusoidal, Unordered
 from transduce.model.whole import TopDecoder
@@ -133,7 +133,7 @@ class ConvolutionalEncoderStack(nn.Module):
 
 
 @dataclass(frozen=True)
-class SourceView:
+class ConvSource:
     """Keys and values (B, G, S, K) for each layer, where they are real (B, 1, 1, S), and sqrt(how many) (B, 1, 1)."""
 
     layers: tuple[tuple[Tensor, Tensor], ...]
@@ -149,18 +149,20 @@ class ConvolutionalBlock(nn.Module):
         self.convolution = GatedConvolution(d_model, config.kernel, dropout, config.separable)
         self.attention = config.attention.build(d_model)
 
-    def remember(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def project_kv(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's top (B, S, D), projected once a sentence."""
-        return self.attention.remember(memory)
+        return self.attention.project_kv(memory)
 
     def forward(
-        self, read: Tensor, word: Tensor, source: SourceView, number: int, trace: Trace | None, name: str
+        self, read: Tensor, word: Tensor, source: ConvSource, number: int, trace: Trace | None, name: str
     ) -> Tensor:
         """read (B, t + k - 1, D), of which the last t are new, and the words' own vectors (B, t, D); (B, t, D)."""
         x: Tensor = self.convolution(read)
         key, value = source.layers[number]
         query = (x + word) * HALF  # theirs projects x before the sum; ours projects the sum
-        looked: Tensor = self.attention(query, key, value, Sight(source.mask, trace=trace, name=f"{name}.cross"))
+        looked: Tensor = self.attention(
+            query, key, value, AttentionMask(source.mask, trace=trace, name=f"{name}.cross")
+        )
         # A mean of m vectors has an m-th of their variance: their factor m sqrt(1 / m).
         return (x + looked * source.scale.to(looked.dtype)) * HALF
 
@@ -179,25 +181,25 @@ class ConvolutionalDecoderStack(nn.Module):
     def blocks(self) -> Iterator[ConvolutionalBlock]:
         return (cast("ConvolutionalBlock", layer) for layer in self.layers)
 
-    def start(self, memory: Memory) -> State:
+    def start(self, memory: Memory) -> DecoderState:
         """Keys and values for each layer, and zeros before the first word."""
         top = memory.layers[-1]
-        layers = tuple(layer.remember(top) for layer in self.blocks())
+        layers = tuple(layer.project_kv(top) for layer in self.blocks())
         scale = memory.mask.sum(1).to(top.dtype).sqrt().view(-1, 1, 1)
         before = tuple(top.new_zeros(top.size(0), self.kept, top.size(2)) for _ in self.layers)  # (B, k - 1, D)
-        return State(SourceView(layers, memory.mask[:, None, None, :], scale), before, 0)
+        return DecoderState(ConvSource(layers, memory.mask[:, None, None, :], scale), before, 0)
 
     def forward(
-        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
         x = word = self.dropout(SMALL * self.positions.add(x, state.length))
-        grown: list[Tensor] = []
+        cache: list[Tensor] = []
         for number, layer in enumerate(self.blocks()):
             name = f"decoder.{number}"
-            read = torch.cat((state.grown[number], self.dropout(x)), dim=1)  # (B, k - 1 + t, D)
-            grown.append(read[:, read.size(1) - self.kept :])
-            x = (layer(read, word, state.fixed, number, trace, name) + x) * HALF
+            read = torch.cat((state.cache[number], self.dropout(x)), dim=1)  # (B, k - 1 + t, D)
+            cache.append(read[:, read.size(1) - self.kept :])
+            x = (layer(read, word, state.static, number, trace, name) + x) * HALF
             if trace is not None:
                 trace[f"{name}.out"] = x
-        return self.dropout(x), replace(state, grown=tuple(grown), length=state.length + x.size(1))
+        return self.dropout(x), replace(state, cache=tuple(cache), length=state.length + x.size(1))

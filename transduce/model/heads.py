@@ -30,7 +30,7 @@ class CTCHead:
             raise ConfigError(f"upsample: expected at least 1, got {self.upsample}")
 
     def build(self, d_model: int, vocabulary: int) -> nn.Module:
-        return Frames(d_model, vocabulary, self.upsample)
+        return CTCHeadOutput(d_model, vocabulary, self.upsample)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LengthHead:
             raise ConfigError(f"longest: expected at least 1, got {self.longest}")
 
     def build(self, d_model: int, vocabulary: int) -> nn.Module:
-        return Length(d_model, self.longest)
+        return LengthHeadOutput(d_model, self.longest)
 
 
 Head = CTCHead | LengthHead
@@ -61,7 +61,7 @@ def check_heads(heads: tuple[Head, ...]) -> None:
         raise ConfigError(f"heads: expected each kind at most once, got {', '.join(kinds)}")
 
 
-class Frames(nn.Module):
+class CTCHeadOutput(nn.Module):
     """Logits (B, S * upsample, V + 1) of the memory; the class after the last token, V, is CTC's blank."""
 
     def __init__(self, d_model: int, vocabulary: int, upsample: int) -> None:
@@ -81,7 +81,7 @@ class Frames(nn.Module):
         return logits
 
 
-class Length(nn.Module):
+class LengthHeadOutput(nn.Module):
     """Logits (B, longest + 1) of the target's length."""
 
     def __init__(self, d_model: int, longest: int) -> None:

@@ -20,12 +20,12 @@ except ImportError:  # torch for CPUs comes without triton
 LONGEST = 128  # places of a row that attention can look at where it lies
 
 
-def on_gpu(x: Tensor) -> bool:
+def has_varlen_kernel(x: Tensor) -> bool:
     """Whether there is a kernel for what is on this device."""
     return x.is_cuda and attention_on_gpu is not None
 
 
-def sight(mask: Tensor) -> Tensor:
+def key_mask(mask: Tensor) -> Tensor:
     """(B, S) as (B, 1, 1, S), for every head and query: look at real tokens only.
 
     A row of padding alone looks at all of it, for kernels differ in what they make of nothing to look at.
@@ -33,7 +33,7 @@ def sight(mask: Tensor) -> Tensor:
     return (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
 
 
-class Padded:
+class PaddedLayout:
     """Tokens stay where they are, (B, T, *)."""
 
     direct: ClassVar[bool] = False  # whether it has a way of its own to `attend`
@@ -57,17 +57,17 @@ class Padded:
 
     def sight(self, mask: Tensor) -> Tensor:
         """What attention to these tokens is told of them."""
-        return sight(mask)
+        return key_mask(mask)
 
     def within(self, start: int) -> int | Tensor:
         """The place of each token in its row, as positions take it, for rows that begin at `start`."""
         return start
 
 
-PADDED = Padded()
+PADDED = PaddedLayout()
 
 
-class Packed(Padded):
+class PackedLayout(PaddedLayout):
     """(B, T, *) <-> (1, N, *) for the tokens at which mask (B, T) is True; there must not be more than `room` = N.
 
     Nothing waits for the device. Places of padding, and packed ones beyond the last token, hold the first token's
@@ -97,7 +97,7 @@ class Packed(Padded):
         return self.used.unsqueeze(0)  # (1, N)
 
 
-class Lying(Packed):
+class VarlenLayout(PackedLayout):
     """Packed, and looked at where they lie: heads are (1, H, N, K), and `sight` is where each row starts.
 
     `beside`: what one product makes stays side by side, so that its gradient need not be put together: queries, keys

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, Sight, Trace
-from transduce.model.contract import Memory, State
+from transduce.model.attention import Attention, AttentionMask, Trace
+from transduce.model.contract import DecoderState, Memory
 from transduce.model.dropout import Dropout
 from transduce.model.scores import Additive, Bilinear, Score
 from transduce.model.whole import TopDecoder
@@ -56,7 +56,7 @@ class Recurrence(nn.Module):
         return out, tuple(tensor.squeeze(0) for tensor in (after if self.pair else (after,)))
 
 
-def turned(mask: Tensor) -> Tensor:
+def reversal(mask: Tensor) -> Tensor:
     """For each row of mask (B, S) the places that read its real part backwards and leave its padding; own inverse."""
     place = torch.arange(mask.size(1), device=mask.device)
     length = mask.sum(1, keepdim=True)
@@ -104,7 +104,7 @@ class RecurrentEncoderStack(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens, padding last: no real place comes after it either way."""
-        places = turned(mask).unsqueeze(-1)  # (B, S, 1)
+        places = reversal(mask).unsqueeze(-1)  # (B, S, 1)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.forwards):
             x = self.dropout(x)
@@ -165,7 +165,7 @@ class FixedVector:
         return FixedVectorStack(config, self.every_step, d_model, dropout)
 
 
-Look = Luong | Bahdanau | FixedVector
+RecurrentAttention = Luong | Bahdanau | FixedVector
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class RecurrentDecoder(TopDecoder):
     kind: ClassVar[str] = "recurrent"
     layers: int = 2
     cell: Cell = "lstm"
-    attention: Look = Luong()
+    attention: RecurrentAttention = Luong()
     summary: Summary = "ends"
 
     def __post_init__(self) -> None:
@@ -264,22 +264,22 @@ class FixedVectorStack(RecurrentStack):
         super().__init__(config, fed, d_model, dropout)
         self.every_step = every_step
 
-    def start(self, memory: Memory) -> State:
-        return State(summarise(memory, self.summary) if self.every_step else None, self.first(memory), 0)
+    def start(self, memory: Memory) -> DecoderState:
+        return DecoderState(summarise(memory, self.summary) if self.every_step else None, self.first(memory), 0)
 
     def forward(
-        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
         x = self.dropout(x)
         if self.every_step:
-            x = torch.cat((x, state.fixed.unsqueeze(1).expand(-1, x.size(1), -1)), dim=-1)
-        outputs, carried = self.run(x, state.grown)
-        return self.traced(outputs, trace), replace(state, grown=carried, length=state.length + x.size(1))
+            x = torch.cat((x, state.static.unsqueeze(1).expand(-1, x.size(1), -1)), dim=-1)
+        outputs, carried = self.run(x, state.cache)
+        return self.traced(outputs, trace), replace(state, cache=carried, length=state.length + x.size(1))
 
 
 @dataclass(frozen=True)
-class SourceView:
+class RecurrentSource:
     """Keys and values (B, G, S, K) of the encoder's top, and where they are real (B, 1, 1, S)."""
 
     key: Tensor
@@ -299,13 +299,15 @@ class AttentionStack(RecurrentStack):
         self.join = nn.Linear(joined * d_model, d_model)
         self.name = f"decoder.{config.layers - 1}.cross"
 
-    def start(self, memory: Memory) -> State:
-        key, value = self.attention.remember(memory.layers[-1])  # type: ignore[operator]
-        return State(SourceView(key, value, memory.mask[:, None, None, :]), self.first(memory), 0)
+    def start(self, memory: Memory) -> DecoderState:
+        key, value = self.attention.project_kv(memory.layers[-1])  # type: ignore[operator]
+        return DecoderState(RecurrentSource(key, value, memory.mask[:, None, None, :]), self.first(memory), 0)
 
-    def look(self, x: Tensor, source: SourceView, trace: Trace | None) -> Tensor:
+    def attend(self, x: Tensor, source: RecurrentSource, trace: Trace | None) -> Tensor:
         """The context (B, T, D) for each of x (B, T, D)."""
-        context: Tensor = self.attention(x, source.key, source.value, Sight(source.mask, trace=trace, name=self.name))
+        context: Tensor = self.attention(
+            x, source.key, source.value, AttentionMask(source.mask, trace=trace, name=self.name)
+        )
         return context
 
     def joined(self, *parts: Tensor) -> Tensor:
@@ -319,12 +321,12 @@ class LuongStack(AttentionStack):
         super().__init__(config, attention, 0, 2, d_model, dropout)
 
     def forward(
-        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
-        outputs, carried = self.run(self.dropout(x), state.grown)
-        outputs[-1] = self.joined(self.look(outputs[-1], state.fixed, trace), outputs[-1])
-        return self.traced(outputs, trace), replace(state, grown=carried, length=state.length + x.size(1))
+        outputs, carried = self.run(self.dropout(x), state.cache)
+        outputs[-1] = self.joined(self.attend(outputs[-1], state.static, trace), outputs[-1])
+        return self.traced(outputs, trace), replace(state, cache=carried, length=state.length + x.size(1))
 
 
 class BahdanauStack(AttentionStack):
@@ -334,16 +336,16 @@ class BahdanauStack(AttentionStack):
         super().__init__(config, attention, d_model, 3, d_model, dropout)
 
     def forward(
-        self, x: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
-        x, carried = self.dropout(x), state.grown
+        x, carried = self.dropout(x), state.cache
         steps: list[list[Tensor]] = []
         contexts: list[Tensor] = []
         weights: list[Tensor] = []
         for word in torch.split(x, 1, dim=1):  # (B, 1, D)
             seen = None if trace is None else Trace()
-            contexts.append(self.look(carried[0][:, -1:], state.fixed, seen))
+            contexts.append(self.attend(carried[0][:, -1:], state.static, seen))
             outputs, carried = self.run(torch.cat((word, contexts[-1]), dim=-1), carried)
             steps.append(outputs)
             weights.extend((seen or {}).values())
@@ -351,4 +353,4 @@ class BahdanauStack(AttentionStack):
         outputs[-1] = self.joined(outputs[-1], torch.cat(contexts, dim=1), x)
         if trace is not None:
             trace[self.name] = torch.cat(weights, dim=2)  # (B, H, t, S)
-        return self.traced(outputs, trace), replace(state, grown=carried, length=state.length + x.size(1))
+        return self.traced(outputs, trace), replace(state, cache=carried, length=state.length + x.size(1))

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transduce.model.attention import MultiHeadAttention, hidden
-from transduce.model.contract import Held, Room
+from transduce.model.attention import MultiHeadAttention, additive_mask
+from transduce.model.contract import CacheShape, StaticDecoderState
 
 
 @dataclass(frozen=True)
-class Remembered:
+class KVCache:
     """Keys and values (B, G, L, W) of one attention, G = H unless heads share them."""
 
     key: Tensor
     value: Tensor
 
-    def extend(self, newest: Remembered) -> Remembered:
+    def extend(self, newest: KVCache) -> KVCache:
         """All there is with the newest (B, G, t, W)."""
-        return Remembered(torch.cat((self.key, newest.key), dim=2), torch.cat((self.value, newest.value), dim=2))
+        return KVCache(torch.cat((self.key, newest.key), dim=2), torch.cat((self.value, newest.value), dim=2))
 
 
 @dataclass(frozen=True)
-class Reserved(Remembered):
+class StaticKVCache(KVCache):
     """The same in memory set aside: keys and values (B, L, K, G, W), the paths of a place side by side.
 
     What a path needs thus lies together with what its sentence's other paths need: attention reads all of it once, for
@@ -37,39 +37,39 @@ class Reserved(Remembered):
     """
 
     @classmethod
-    def of(cls, room: Room, attention: MultiHeadAttention) -> Reserved:
+    def of(cls, room: CacheShape, attention: MultiHeadAttention) -> StaticKVCache:
         """All zeros, not whatever the memory held: what nobody sees is still multiplied, by 0."""
         like, before = attention.key.weight, (room.sentences, room.length, room.paths, attention.groups)
         return cls(like.new_zeros(*before, attention.width), like.new_zeros(*before, attention.value_width))
 
-    def at(self, where: tuple[Tensor, Tensor], reach: int) -> Open:
+    def at(self, where: tuple[Tensor, Tensor], reach: int) -> StaticKVView:
         """To be written `where` (numbers of sentences and places in them), and read as far as `reach`."""
-        return Open(self.key, self.value, where, reach)
+        return StaticKVView(self.key, self.value, where, reach)
 
 
 @dataclass(frozen=True)
-class Open(Remembered):
+class StaticKVView(KVCache):
     """Memory set aside, at one step."""
 
     where: tuple[Tensor, Tensor]
     reach: int
 
-    def extend(self, newest: Remembered) -> Remembered:
+    def extend(self, newest: KVCache) -> KVCache:
         """Writes keys and values (B, G, K, W) of the K newest; all there is: (B, G, reach * K, W)."""
         self.key.index_put_(self.where, newest.key.transpose(1, 2))
         self.value.index_put_(self.where, newest.value.transpose(1, 2))
-        return Remembered(*(held[:, : self.reach].flatten(1, 2).transpose(1, 2) for held in (self.key, self.value)))
+        return KVCache(*(held[:, : self.reach].flatten(1, 2).transpose(1, 2) for held in (self.key, self.value)))
 
 
-def paths_seen(held: Held, window: int = 0) -> Tensor:
+def ancestor_mask(held: StaticDecoderState, window: int = 0) -> Tensor:
     """Which of the reach * K places of a sentence each path goes on from, its newest included: (B, 1, K, reach * K).
 
     With a window none further back than that.
     """
-    places = torch.arange(held.length, device=held.place.device)
-    before = places <= held.place[:, None]  # (B, reach)
+    places = torch.arange(held.length, device=held.position.device)
+    before = places <= held.position[:, None]  # (B, reach)
     if window:
-        before &= places >= held.place[:, None] - window
+        before &= places >= held.position[:, None] - window
     paths = held.ancestors.size(1)
     if paths == 1:
         return before[:, None, None]
@@ -78,27 +78,27 @@ def paths_seen(held: Held, window: int = 0) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SourceView:
+class CrossKV:
     """What the decoder knows of the source: keys and values for each of its layers, and where they are real.
 
     mask (B, 1, 1, S) is True there, or a number to add to the scores (attention.hidden).
     """
 
-    layers: tuple[Remembered, ...]
+    layers: tuple[KVCache, ...]
     mask: Tensor
 
     @classmethod
-    def of(cls, room: Room, attentions: Sequence[MultiHeadAttention], additive: bool) -> SourceView:
+    def of(cls, room: CacheShape, attentions: Sequence[MultiHeadAttention], additive: bool) -> CrossKV:
         """Memory for the sources of all sentences, for the attention of each layer."""
         layers = []
         for attention in attentions:
             like, before = attention.key.weight, (room.sentences, attention.groups, room.source)
             widths = attention.width, attention.value_width
-            layers.append(Remembered(*(like.new_zeros(*before, width) for width in widths)))
+            layers.append(KVCache(*(like.new_zeros(*before, width) for width in widths)))
         mask = torch.zeros(room.sentences, 1, 1, room.source, dtype=torch.bool, device=like.device)
-        return cls(tuple(layers), hidden(mask, like.dtype) if additive else mask)
+        return cls(tuple(layers), additive_mask(mask, like.dtype) if additive else mask)
 
-    def put(self, slots: Tensor, view: SourceView) -> None:
+    def put(self, slots: Tensor, view: CrossKV) -> None:
         """In the places slots (b,) what was found of b sentences of at most S tokens."""
         length = view.mask.size(-1)
         for held, new in zip(self.layers, view.layers, strict=True):
@@ -106,4 +106,4 @@ class SourceView:
             held.value[:, :, :length].index_copy_(0, slots, new.value)
         mask = view.mask.new_zeros(len(slots), 1, 1, self.mask.size(-1))
         mask[..., :length] = view.mask
-        self.mask.index_copy_(0, slots, mask if self.mask.dtype == torch.bool else hidden(mask, self.mask.dtype))
+        self.mask.index_copy_(0, slots, mask if self.mask.dtype == torch.bool else additive_mask(mask, self.mask.dtype))

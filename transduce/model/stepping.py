@@ -13,8 +13,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from transduce.model.contract import Held
-from transduce.model.packing import Padded
+from transduce.model.contract import StaticDecoderState
+from transduce.model.packing import PaddedLayout
 
 try:
     from transduce.model import decoding_on_gpu
@@ -46,12 +46,12 @@ def kernels_for(x: Tensor) -> ModuleType | None:
     return decoding_on_gpu if x.is_cuda and not plain and x.get_device() == torch.cuda.current_device() else None
 
 
-class Stepping(Padded):
+class Stepping(PaddedLayout):
     """One token of each path, which looks at memory set aside where it lies."""
 
     direct = True
 
-    def __init__(self, held: Held, kernels: ModuleType) -> None:
+    def __init__(self, held: StaticDecoderState, kernels: ModuleType) -> None:
         self.held, self.kernels = held, kernels
 
     def attend(
@@ -65,7 +65,7 @@ class Stepping(Padded):
         self, query: Tensor, newest: tuple[Tensor, Tensor], memory: tuple[Tensor, Tensor], scale: float | None
     ) -> Tensor:
         """To what each path has written, `newest` keys and values included, which are put into memory."""
-        place, ancestors = self.held.place, self.held.ancestors
+        place, ancestors = self.held.position, self.held.ancestors
         found: Tensor = self.kernels.attend_held(query, newest, memory, place, ancestors, _scale(query, scale))
         return found
 

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.attention import Attention, MultiHeadAttention, Sight, Trace, Turn, hidden
-from transduce.model.contract import Held, Memory, Room, State
+from transduce.model.attention import Attention, AttentionMask, MultiHeadAttention, RotaryFn, Trace, additive_mask
+from transduce.model.contract import CacheShape, DecoderState, Memory, StaticDecoderState
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
-from transduce.model.packing import PADDED, Padded
+from transduce.model.packing import PADDED, PaddedLayout
 from transduce.model.positions import DistanceScheme, Positions, PositionScheme, Sinusoidal
-from transduce.model.remembered import Remembered, Reserved, SourceView, paths_seen
+from transduce.model.remembered import CrossKV, KVCache, StaticKVCache, ancestor_mask
 from transduce.model.scores import Softmax
 from transduce.model.stepping import Stepping, kernels_for
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, PreNorm, Residual
-from transduce.model.whole import Block, Parts, Seq2Seq, StepwiseDecoder
+from transduce.model.whole import Parts, Seq2Seq, StackLayer, StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
 
 
@@ -110,47 +110,54 @@ class TransformerDecoder(StepwiseDecoder, WiredStack):
         return DecoderStack(self, d_model, dropout, encoder_layers)
 
     def assemble(self, parts: Parts) -> Seq2Seq:
-        return HoldingSeq2Seq(parts)
+        return StaticCacheSeq2Seq(parts)
 
 
 @dataclass(frozen=True)
-class Places:
+class PositionContext:
     """What a stack's positions, the layout of its tokens and its window mean for the attention of all its layers.
 
     `seen` is where each of several paths may look, (B, 1, K, L); None where that is what stands before.
     """
 
-    turn: Turn
+    rotate: RotaryFn
     bias: Tensor | None
-    layout: Padded
+    layout: PaddedLayout
     window: int = 0
     seen: Tensor | None = None
 
     @classmethod
-    def of(cls, positions: PositionScheme, window: int, start: int, count: int, layout: Padded = PADDED) -> Places:
+    def of(
+        cls, positions: PositionScheme, window: int, start: int, count: int, layout: PaddedLayout = PADDED
+    ) -> PositionContext:
         """For `count` tokens after `start` read before."""
         where, bias = layout.within(start), positions.bias(count, start + count)
         return cls(lambda heads: positions.rotate(heads, where), bias, layout, window)
 
     @classmethod
-    def stepping(cls, positions: PositionScheme, layout: Stepping) -> Places:
+    def stepping(cls, positions: PositionScheme, layout: Stepping) -> PositionContext:
         """For the newest token of every path, which a kernel lets look at its own past."""
-        place = layout.held.place.unsqueeze(1)
+        place = layout.held.position.unsqueeze(1)
         return cls(lambda heads: positions.rotate(heads, place), None, layout)
 
     @classmethod
-    def held(cls, positions: PositionScheme, window: int, state: Held, dtype: torch.dtype | None) -> Places:
+    def held(
+        cls, positions: PositionScheme, window: int, state: StaticDecoderState, dtype: torch.dtype | None
+    ) -> PositionContext:
         """The same without a kernel; with a dtype, mask and bias are one (attention.hidden)."""
-        seen, place = paths_seen(state, window), state.place
+        seen, place = ancestor_mask(state, window), state.position
         bias = positions.bias_at(place, state.length)
         if bias is not None:
             bias = bias.repeat_interleave(state.ancestors.size(1), dim=3)  # the K paths of a place stand together
         if dtype is not None:
-            seen, bias = hidden(seen, dtype) if bias is None else bias.to(dtype) + hidden(seen, dtype), None
+            seen, bias = (
+                additive_mask(seen, dtype) if bias is None else bias.to(dtype) + additive_mask(seen, dtype),
+                None,
+            )
         return cls(lambda heads: positions.rotate(heads, place.unsqueeze(1)), bias, PADDED, seen=seen)
 
 
-class EncoderBlock(Block):
+class EncoderBlock(StackLayer):
     """Figure 1, left."""
 
     def __init__(self, config: Stack, d_model: int, dropout: float) -> None:
@@ -161,14 +168,14 @@ class EncoderBlock(Block):
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, looking: Tensor, places: Places, trace: Trace | None, name: str
+        self, x: Tensor, mask: Tensor | None, looking: Tensor, places: PositionContext, trace: Trace | None, name: str
     ) -> Tensor:
         """x (B, S, D), mask (B, S); looking as the layout's `sight` gives it."""
 
         def attention(y: Tensor) -> Tensor:
-            asked = self.attention.reflect(y, places.turn, places.layout)
-            sight = Sight(looking, False, places.bias, places.window, trace, f"{name}.self")
-            return self.attention.look(*asked, sight, places.layout)
+            asked = self.attention.project_qkv(y, places.rotate, places.layout)
+            sight = AttentionMask(looking, False, places.bias, places.window, trace, f"{name}.self")
+            return self.attention.attend(*asked, sight, places.layout)
 
         x = self.around_attention(x, attention, mask)
         x = self.around_feed_forward(x, self.feed_forward, mask)
@@ -211,9 +218,9 @@ class EncoderStack(PackingStack):
     def blocks(self) -> Iterator[EncoderBlock]:
         return (cast("EncoderBlock", layer) for layer in self.layers)
 
-    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: Padded = PADDED) -> Memory:
+    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
-        places, looking = Places.of(self.positions, self.window, 0, x.size(1), layout), layout.sight(mask)
+        places, looking = PositionContext.of(self.positions, self.window, 0, x.size(1), layout), layout.sight(mask)
         x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.blocks()):
@@ -226,10 +233,10 @@ class EncoderStack(PackingStack):
         return Memory(tuple(outputs), mask)
 
 
-class DecoderBlock(Block):
+class DecoderBlock(StackLayer):
     """Figure 1, right; not `causal`, each place sees those after it too."""
 
-    entrances = ("remember_source",)
+    entrances = ("project_source",)
 
     def __init__(self, config: Stack, d_model: int, dropout: float, causal: bool = True) -> None:
         super().__init__()
@@ -242,24 +249,24 @@ class DecoderBlock(Block):
         self.around_cross = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
-    def remember_source(self, memory: Tensor, layout: Padded = PADDED) -> tuple[Tensor, Tensor]:
+    def project_source(self, memory: Tensor, layout: PaddedLayout = PADDED) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's output (B, S, D), projected once a sentence."""
-        remembered: tuple[Tensor, Tensor] = self.cross.remember(memory, layout=layout)
+        remembered: tuple[Tensor, Tensor] = self.cross.project_kv(memory, layout=layout)
         return remembered
 
     def forward(
         self,
         x: Tensor,
-        past: Remembered | None,
-        source: Remembered,
+        past: KVCache | None,
+        source: KVCache,
         source_mask: Tensor,
         mask: Tensor | None,
-        places: Places,
+        places: PositionContext,
         trace: Trace | None,
         name: str,
-    ) -> tuple[Tensor, Remembered]:
+    ) -> tuple[Tensor, KVCache]:
         """x (B, t, D) after `past`; gives the block's output and all it now remembers of the target."""
-        grown: list[Remembered] = []
+        cache: list[KVCache] = []
         causal = self.causal and places.seen is None
         # A causal place sees no padding, which comes last; any other must be kept from it.
         looking = places.seen if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
@@ -267,29 +274,29 @@ class DecoderBlock(Block):
 
         def attention(y: Tensor) -> Tensor:
             if isinstance(layout, Stepping) and past is not None:
-                grown.append(past)
-                return self.attention.step(y, (past.key, past.value), places.turn, layout)
-            query, *newest = own = self.attention.reflect(y, places.turn, layout)
+                cache.append(past)
+                return self.attention.step(y, (past.key, past.value), places.rotate, layout)
+            query, *newest = own = self.attention.project_qkv(y, places.rotate, layout)
             if self.unnormed_past:
-                newest = list(self.attention.remember(x, places.turn, layout))
-            known = Remembered(*newest) if past is None else past.extend(Remembered(*newest))
-            grown.append(known)
-            sight = Sight(looking, causal, places.bias, places.window, trace, f"{name}.self")
-            seen = self.attention.look(query, known.key, known.value, sight, layout)
+                newest = list(self.attention.project_kv(x, places.rotate, layout))
+            known = KVCache(*newest) if past is None else past.extend(KVCache(*newest))
+            cache.append(known)
+            sight = AttentionMask(looking, causal, places.bias, places.window, trace, f"{name}.self")
+            seen = self.attention.attend(query, known.key, known.value, sight, layout)
             if self.unnormed_past and past is None:  # the first place sees its own normed value alone
-                alone = self.attention.look(own[0][:, :, :1], own[1][:, :, :1], own[2][:, :, :1], layout=layout)
+                alone = self.attention.attend(own[0][:, :, :1], own[1][:, :, :1], own[2][:, :, :1], layout=layout)
                 seen = torch.cat((alone, seen[:, 1:]), dim=1)
             return seen
 
         def cross(y: Tensor) -> Tensor:
-            sight = Sight(source_mask, trace=trace, name=f"{name}.cross")
+            sight = AttentionMask(source_mask, trace=trace, name=f"{name}.cross")
             out: Tensor = self.cross(y, source.key, source.value, sight, layout)
             return out
 
         x = self.around_attention(x, attention, mask)
         x = self.around_cross(x, cross, mask)
         x = self.around_feed_forward(x, self.feed_forward, mask)
-        return x, grown[0]
+        return x, cache[0]
 
 
 class DecoderStack(PackingStack):
@@ -309,28 +316,28 @@ class DecoderStack(PackingStack):
     def blocks(self) -> Iterator[DecoderBlock]:
         return (cast("DecoderBlock", layer) for layer in self.layers)
 
-    def start(self, memory: Memory, layout: Padded = PADDED) -> State:
+    def start(self, memory: Memory, layout: PaddedLayout = PADDED) -> DecoderState:
         """Keys and values of what each layer will look at, projected once a sentence."""
         looked_at = zip(self.blocks(), self.wiring(memory.layers), strict=True)
-        layers = tuple(Remembered(*layer.remember_source(x, layout)) for layer, x in looked_at)
-        return State(fixed=SourceView(layers, layout.sight(memory.mask)), grown=None, length=0)
+        layers = tuple(KVCache(*layer.project_source(x, layout)) for layer, x in looked_at)
+        return DecoderState(static=CrossKV(layers, layout.sight(memory.mask)), cache=None, length=0)
 
-    def reserve(self, room: Room) -> Held | None:
+    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
         """None where learned positions end before the room does. Weights of self-attention are joined."""
         if not self.positions.reaches(room.length) or any(block.unnormed_past for block in self.blocks()):
             return None
-        source = SourceView.of(room, [block.cross for block in self.blocks()], additive=self._fused)
+        source = CrossKV.of(room, [block.cross for block in self.blocks()], additive=self._fused)
         for block in self.blocks():
             block.attention.join()
-        grown = tuple(Reserved.of(room, block.attention) for block in self.blocks())
+        cache = tuple(StaticKVCache.of(room, block.attention) for block in self.blocks())
         nothing = torch.zeros(room.sentences, dtype=torch.int64, device=source.mask.device)
         ancestors = nothing.new_zeros(room.sentences, room.paths, room.length)
-        return Held(source, grown, room.length, nothing, ancestors)
+        return StaticDecoderState(source, cache, room.length, nothing, ancestors)
 
-    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
         """See contract.py."""
-        source: SourceView = held.fixed
-        source.put(slots, self.start(memory).fixed)
+        source: CrossKV = held.static
+        source.put(slots, self.start(memory).static)
 
     @property
     def _fused(self) -> bool:
@@ -345,54 +352,58 @@ class DecoderStack(PackingStack):
     def forward(
         self,
         x: Tensor,
-        state: State,
+        state: DecoderState,
         trace: Trace | None = None,
         mask: Tensor | None = None,
-        layout: Padded = PADDED,
-    ) -> tuple[Tensor, State]:
+        layout: PaddedLayout = PADDED,
+    ) -> tuple[Tensor, DecoderState]:
         """Read x (B, t, D), real where mask (B, t) is True, further from `state`; (1, N, D) in a packed layout."""
         read = x.size(1)
-        source: SourceView = state.fixed
+        source: CrossKV = state.static
         start: int | Tensor
-        kernels = kernels_for(x) if isinstance(state, Held) and trace is None and self._tiled else None
-        if isinstance(state, Held) and kernels is not None:
-            places, start, past = Places.stepping(self.positions, Stepping(state, kernels)), state.place, state.grown
-        elif isinstance(state, Held):
+        kernels = kernels_for(x) if isinstance(state, StaticDecoderState) and trace is None and self._tiled else None
+        if isinstance(state, StaticDecoderState) and kernels is not None:
+            places, start, past = (
+                PositionContext.stepping(self.positions, Stepping(state, kernels)),
+                state.position,
+                state.cache,
+            )
+        elif isinstance(state, StaticDecoderState):
             dtype = x.dtype if self._fused else None
-            places, start = Places.held(self.positions, self.window, state, dtype), state.place
-            where = torch.arange(len(x), device=x.device), state.place
-            past = [reserved.at(where, state.length) for reserved in state.grown]
+            places, start = PositionContext.held(self.positions, self.window, state, dtype), state.position
+            where = torch.arange(len(x), device=x.device), state.position
+            past = [reserved.at(where, state.length) for reserved in state.cache]
         else:
-            places, start = Places.of(self.positions, self.window, state.length, read, layout), state.length
-            past = state.grown or [None] * len(self.layers)
+            places, start = PositionContext.of(self.positions, self.window, state.length, read, layout), state.length
+            past = state.cache or [None] * len(self.layers)
         x, mask = self.dropout(layout.collect(self.positions.add(x, start))), layout.real(mask)
-        grown: list[Remembered] = []
+        cache: list[KVCache] = []
         for number, layer in enumerate(self.blocks()):
             name = "" if trace is None else f"decoder.{number}"
             x, remembered = layer.run(x, past[number], source.layers[number], source.mask, mask, places, trace, name)
-            grown.append(remembered)
+            cache.append(remembered)
             if trace is not None:
                 trace[f"decoder.{number}.out"] = x
         x = self.final(x, mask)
-        if isinstance(state, Held):
-            return x, replace(state, place=state.place + 1)
-        return x, replace(state, grown=tuple(grown), length=state.length + read)
+        if isinstance(state, StaticDecoderState):
+            return x, replace(state, position=state.position + 1)
+        return x, replace(state, cache=tuple(cache), length=state.length + read)
 
 
-class HoldingSeq2Seq(Seq2Seq):
+class StaticCacheSeq2Seq(Seq2Seq):
     """The model of a Transformer decoder, which can work in memory set aside once."""
 
-    def holding(self) -> HoldingSeq2Seq:
+    def static_cache_model(self) -> StaticCacheSeq2Seq:
         return self
 
     @property
     def vocabulary(self) -> int:
         return self.output.size(0)
 
-    def reserve(self, room: Room) -> Held | None:
-        held: Held | None = self.decoder.reserve(room)  # type: ignore[operator]
+    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
+        held: StaticDecoderState | None = self.decoder.allocate_cache(room)  # type: ignore[operator]
         return held
 
-    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
         """See contract.py."""
-        self.decoder.fill(held, slots, memory)  # type: ignore[operator]
+        self.decoder.prefill(held, slots, memory)  # type: ignore[operator]

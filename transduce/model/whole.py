@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from transduce.errors import ConfigError
 from transduce.model.attention import Trace
-from transduce.model.contract import Holding, Memory, State, stepwise_log_probs
-from transduce.model.packing import LONGEST, Lying, Packed, on_gpu
+from transduce.model.contract import DecoderState, Memory, SupportsStaticCache, teacher_forced_log_probs
+from transduce.model.packing import LONGEST, PackedLayout, VarlenLayout, has_varlen_kernel
 from transduce.model.stepping import kernels_for
 
 
@@ -81,7 +81,7 @@ class Parts:
     bias: nn.Parameter | None = None
 
 
-class Block(nn.Module):
+class StackLayer(nn.Module):
     """A layer of a stack, large enough to be held in pieces by several processes and put together while it works.
 
     `entrances` are the methods besides `forward` by which a stack uses its weights. With `recomputes` (activation
@@ -133,7 +133,7 @@ class EncoderDecoder(nn.Module):
         final = getattr(self.decoder, "final", None)
         return self.logits(x if final is None else final(x, None))
 
-    def holding(self) -> Holding | None:
+    def static_cache_model(self) -> SupportsStaticCache | None:
         """This model, if it can work in memory set aside once."""
         return None
 
@@ -163,9 +163,9 @@ class EncoderDecoder(nn.Module):
             found |= getattr(module, "stacked", dict)()
         return found
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[StackLayer]:
         """The layers that several processes may hold in pieces; a stack that has none is held whole."""
-        return [module for module in self.modules() if isinstance(module, Block)]
+        return [module for module in self.modules() if isinstance(module, StackLayer)]
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter and saved buffer by name, a shared one once, by its first name: what a checkpoint holds."""
@@ -186,39 +186,39 @@ class EncoderDecoder(nn.Module):
 class Seq2Seq(EncoderDecoder):
     """Source tokens in, logits over the next target token out."""
 
-    def start(self, memory: Memory) -> State:
+    def start(self, memory: Memory) -> DecoderState:
         """The decoder before its first token."""
-        state: State = self.decoder.start(memory)  # type: ignore[operator]
+        state: DecoderState = self.decoder.start(memory)  # type: ignore[operator]
         return state
 
     def advance(
-        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """Read tokens (B, t), real where mask is True; logits (B, t, V) for what follows each, and the state after."""
         x, state = self.states(tokens, state, trace, mask)
         return self.logits(x), state
 
     def states(
-        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """The same before the projection by `output`: (B, t, D)."""
         x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
         return x, state
 
     def packed(
         self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, room: tuple[int, int]
-    ) -> tuple[Tensor, Packed]:
+    ) -> tuple[Tensor, PackedLayout]:
         """`states` of tokens (B, T) after their sources (B, S), without work on padding; for stacks that can pack.
 
         (1, N, D), and the layout that brings anything else of the target into the same order. `room` (source, target)
         is how many real tokens there are at most.
         """
         longest = max(source.size(1), tokens.size(1))
-        short = longest <= LONGEST and on_gpu(source) and self.encoder.short and self.decoder.short
+        short = longest <= LONGEST and has_varlen_kernel(source) and self.encoder.short and self.decoder.short
         # Compiled, a product of joined weights costs little; as it is written, joining them costs more than it saves.
         beside = torch.compiler.is_compiling() and bool(self.encoder.alike and self.decoder.alike)
         layouts = [
-            Lying(real, count, longest, beside) if short else Packed(real, count)
+            VarlenLayout(real, count, longest, beside) if short else PackedLayout(real, count)
             for real, count in zip((source_mask, mask), room, strict=True)
         ]
         memory = self.encoder(self.source_embedding(source), source_mask, None, layouts[0])
@@ -232,7 +232,7 @@ class Seq2Seq(EncoderDecoder):
         return self.output_embedding.weight
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
-        return stepwise_log_probs(self, memory, target, mask, trace)
+        return teacher_forced_log_probs(self, memory, target, mask, trace)
 
 
 class StepwiseDecoder:
@@ -244,7 +244,7 @@ class StepwiseDecoder:
         return Seq2Seq(parts)
 
 
-class Looking(Protocol):
+class AttentionConfig(Protocol):
     """The config of how a decoder looks at the source."""
 
     def check_width(self, d_model: int) -> None: ...
@@ -254,7 +254,7 @@ class TopDecoder(StepwiseDecoder):
     """Those of them that look at the encoder's top alone."""
 
     @property
-    def attention(self) -> Looking:
+    def attention(self) -> AttentionConfig:
         """A field of each config."""
         raise NotImplementedError
 

@@ -12,28 +12,28 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def near(queries: int, keys: int, window: int, causal: bool, device: torch.device) -> Tensor:
+def within_window(queries: int, keys: int, window: int, causal: bool, device: torch.device) -> Tensor:
     """(T, S), True where a key is in the window of a query; the queries are the last T of the S places."""
     place = torch.arange(keys - queries, keys, device=device).unsqueeze(1)
     distance = place - torch.arange(keys, device=device)
     return (distance <= window) & (distance >= (0 if causal else -window))
 
 
-def seen_nearby(
+def windowed_mask(
     mask: Tensor | None, queries: int, keys: int, window: int, causal: bool, device: torch.device
 ) -> Tensor:
     """`near` where mask, broadcastable to (B, H, T, S), lets one look too; for every score and every number of queries.
 
     Padding far from anything real looks at all that is real: kernels differ in what they make of nothing to look at.
     """
-    nearby = near(queries, keys, window, causal, device)
+    nearby = within_window(queries, keys, window, causal, device)
     if mask is None:
         return nearby
     both = mask & nearby
     return both | (mask & ~both.any(-1, keepdim=True))
 
 
-class Stretches:
+class WindowBlocks:
     """A self-attention of T = S places as one of B * N short ones: `cut` queries, keys and values, then `join`."""
 
     def __init__(self, length: int, window: int, causal: bool) -> None:
@@ -59,7 +59,7 @@ class Stretches:
         real = torch.ones(1, 1, self.length, 1, dtype=torch.bool, device=device) if mask is None else mask.mT
         cut = self.keys(real.expand(batch, -1, -1, -1)).mT  # (B * N, 1, 1, W neighbours)
         reach = self.window * self.neighbours
-        nearby = near(reach, reach, self.window, self.causal, device)[self.window : 2 * self.window]
+        nearby = within_window(reach, reach, self.window, self.causal, device)[self.window : 2 * self.window]
         seen = cut & nearby
         return seen | ~seen.any(-1, keepdim=True)  # of padding alone: of what it sees nothing is used
 

@@ -51,7 +51,7 @@ class Arrays(Structure):
     )
 
 
-class View(Structure):
+class ResultView(Structure):
     """What came of it: `View` of core.cpp, to be copied and released."""
 
     _fields_ = (
@@ -84,8 +84,8 @@ def library() -> ctypes.CDLL:
     core.transduce_close.restype = None
     core.transduce_sizes.argtypes = (handle, POINTER(c_int32), c_char_p, c_size_t)
     core.transduce_sizes.restype = None
-    core.transduce_search.argtypes = (handle, POINTER(Options), POINTER(Arrays), POINTER(View), *error)
-    core.transduce_release.argtypes = (POINTER(View),)
+    core.transduce_search.argtypes = (handle, POINTER(Options), POINTER(Arrays), POINTER(ResultView), *error)
+    core.transduce_release.argtypes = (POINTER(ResultView),)
     core.transduce_release.restype = None
     floats = POINTER(c_float)
     core.transduce_multiply.argtypes = (
@@ -122,14 +122,14 @@ class Core:
         self.longest_source, self.longest_target, self.layers, self.heads = sizes[3], sizes[4], sizes[5], sizes[6]
         self.kernels = name.value.decode()
 
-    def search(self, options: Options, arrays: Arrays) -> View:
+    def search(self, options: Options, arrays: Arrays) -> ResultView:
         """Run a search; the view's arrays live until `release`."""
-        view, error = View(), ctypes.create_string_buffer(_ROOM)
+        view, error = ResultView(), ctypes.create_string_buffer(_ROOM)
         if self._core.transduce_search(self._engine, byref(options), byref(arrays), byref(view), error, _ROOM):
             raise _failure(error)
         return view
 
-    def release(self, view: View) -> None:
+    def release(self, view: ResultView) -> None:
         self._core.transduce_release(byref(view))
 
     def __del__(self) -> None:

@@ -27,7 +27,7 @@ from transduce.model.transformer import Stack, TransformerDecoder, TransformerEn
 from transduce.model.whole import EncoderDecoder
 from transduce.model.wiring import Matched
 from transduce.native.layout import Sizes, is_wired, whole_facts
-from transduce.native.weight_file import Floats, Packed, floats, integers, matrix
+from transduce.native.weight_file import Floats, PackedTensor, floats, integers, matrix
 from transduce.native.weight_format import padded
 
 
@@ -56,7 +56,7 @@ def reasons_against(config: Model) -> list[str]:
     return found
 
 
-def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, Packed]:
+def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, PackedTensor]:
     """Every tensor of the weight file."""
     reasons = reasons_against(config)
     if reasons:
@@ -106,7 +106,7 @@ class _Weights(dict[str, Floats]):
             raise ConfigError(f"the native engine does not know these weights of the model: {', '.join(left)}")
 
 
-def _wiring(config: Model, weights: _Weights) -> Iterator[tuple[str, Packed]]:
+def _wiring(config: Model, weights: _Weights) -> Iterator[tuple[str, PackedTensor]]:
     """For each decoder layer its share of each encoder layer, normed."""
     encoder, decoder = config.encoder.layers, cast("TransformerDecoder", config.decoder)
     if isinstance(decoder.wiring, Matched):
@@ -119,7 +119,7 @@ def _wiring(config: Model, weights: _Weights) -> Iterator[tuple[str, Packed]]:
         yield from _affine(f"wiring.{layer}", weights[f"{own}.weight"], weights[f"{own}.bias"])
 
 
-def _affine(name: str, gain: Floats, shift: Floats) -> Iterator[tuple[str, Packed]]:
+def _affine(name: str, gain: Floats, shift: Floats) -> Iterator[tuple[str, PackedTensor]]:
     for kind, values in (("gain", gain), ("shift", shift)):
         yield f"{name}.{kind}", floats(np.pad(values, (0, padded(len(values)) - len(values))))
 
@@ -131,7 +131,7 @@ class _Lowered(Sizes):
     weights: _Weights
     quantize: bool
 
-    def tensors(self, scheme: PositionScheme) -> Iterator[tuple[str, Packed]]:
+    def tensors(self, scheme: PositionScheme) -> Iterator[tuple[str, PackedTensor]]:
         stack = self.stack
         tables = dict(self._positions(scheme))
         yield from tables.items()
@@ -142,7 +142,7 @@ class _Lowered(Sizes):
         if isinstance(stack.residual, PreNorm):
             yield from self._norm(f"{self.name}.final", f"{self.name}.final")
 
-    def _positions(self, scheme: PositionScheme) -> Iterator[tuple[str, Packed]]:
+    def _positions(self, scheme: PositionScheme) -> Iterator[tuple[str, PackedTensor]]:
         """What the scheme does, read off what it does to zeros and ones."""
         longest, heads = self.longest, self.attention.heads
         with torch.no_grad():
@@ -167,7 +167,7 @@ class _Lowered(Sizes):
         assert first is not None
         return first[0, :, 0, 1:]
 
-    def _layer(self, own: str, name: str) -> Iterator[tuple[str, Packed]]:
+    def _layer(self, own: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
         yield from self._attention(f"{own}.attention", f"{name}.self", with_keys=True)
         yield from self._norm(f"{own}.around_attention.norm", f"{name}.around_self")
         if self.name == "decoder":
@@ -184,7 +184,7 @@ class _Lowered(Sizes):
         yield from self._matrix(f"{name}.outer", *self._linear(f"{own}.feed_forward.outer"))
         yield from self._norm(f"{own}.around_feed_forward.norm", f"{name}.around_feed_forward")
 
-    def _attention(self, own: str, name: str, with_keys: bool) -> Iterator[tuple[str, Packed]]:
+    def _attention(self, own: str, name: str, with_keys: bool) -> Iterator[tuple[str, PackedTensor]]:
         weight, bias = self._query(own)
         if with_keys:
             parts = self._keys_and_values(own)
@@ -230,10 +230,10 @@ class _Lowered(Sizes):
     def _linear(self, name: str) -> tuple[Floats, Floats]:
         return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
 
-    def _matrix(self, name: str, weight: Floats, bias: Floats) -> Iterator[tuple[str, Packed]]:
+    def _matrix(self, name: str, weight: Floats, bias: Floats) -> Iterator[tuple[str, PackedTensor]]:
         yield from matrix(name, weight, bias, self.quantize).items()
 
-    def _norm(self, own: str, name: str) -> Iterator[tuple[str, Packed]]:
+    def _norm(self, own: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
         gain = self.weights[f"{own}.weight"]
         if isinstance(self.stack.norm, BatchNorm):
             gain = gain / np.sqrt(self.weights[f"{own}.running_variance"] + np.float32(1e-5))

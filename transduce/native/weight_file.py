@@ -22,7 +22,7 @@ from transduce.native.weight_format import (
     FLOATS,
     INTEGERS,
     PANEL,
-    Stored,
+    StoredTensor,
     bytes_before_tensors,
     header_and_table,
     padded,
@@ -32,7 +32,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTensor:
     """A tensor as it is stored: its kind, its shape without padding, its bytes."""
 
     kind: int
@@ -41,17 +41,19 @@ class Packed:
     data: bytes
 
 
-def floats(values: NDArray[np.floating]) -> Packed:
+def floats(values: NDArray[np.floating]) -> PackedTensor:
     """A matrix of numbers, or a row."""
     values = np.atleast_2d(np.asarray(values, dtype="<f4"))
-    return Packed(FLOATS, values.shape[0], values.shape[1], values.tobytes())
+    return PackedTensor(FLOATS, values.shape[0], values.shape[1], values.tobytes())
 
 
-def integers(values: list[int]) -> Packed:
-    return Packed(INTEGERS, 1, len(values), np.asarray(values, dtype="<i4").tobytes())
+def integers(values: list[int]) -> PackedTensor:
+    return PackedTensor(INTEGERS, 1, len(values), np.asarray(values, dtype="<i4").tobytes())
 
 
-def matrix(name: str, weight: Floats, bias: Floats | None, quantize: bool, filling: float = 0.0) -> dict[str, Packed]:
+def matrix(
+    name: str, weight: Floats, bias: Floats | None, quantize: bool, filling: float = 0.0
+) -> dict[str, PackedTensor]:
     """weight (N, K) and bias (N,) under `name`; `filling` is the bias of outputs that only pad."""
     outputs, inputs = weight.shape
     whole = np.zeros((padded(outputs), padded(inputs)), dtype=np.float32)
@@ -61,11 +63,11 @@ def matrix(name: str, weight: Floats, bias: Floats | None, quantize: bool, filli
     found = {f"{name}.bias": floats(shift)}
     if quantize:
         values, scales = quantized(whole)
-        found[name] = Packed(BYTE_PANELS, outputs, inputs, byte_panels(values).tobytes())
+        found[name] = PackedTensor(BYTE_PANELS, outputs, inputs, byte_panels(values).tobytes())
         found[f"{name}.scales"] = floats(scales)
     else:
         panels = whole.reshape(-1, PANEL, whole.shape[1]).transpose(0, 2, 1)
-        found[name] = Packed(FLOAT_PANELS, outputs, inputs, panels.astype("<f4").tobytes())
+        found[name] = PackedTensor(FLOAT_PANELS, outputs, inputs, panels.astype("<f4").tobytes())
     return found
 
 
@@ -82,7 +84,7 @@ def byte_panels(values: NDArray[np.int8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(shifted.reshape(-1, PANEL, values.shape[1] // 4, 4).transpose(0, 2, 1, 3))
 
 
-def write(path: Path, tensors: Mapping[str, Packed]) -> None:
+def write(path: Path, tensors: Mapping[str, PackedTensor]) -> None:
     """All tensors in one file; those with the same bytes share them."""
     start, body = bytes_before_tensors(len(tensors)), bytearray()
     offsets: dict[bytes, int] = {}
@@ -93,5 +95,5 @@ def write(path: Path, tensors: Mapping[str, Packed]) -> None:
             body += bytes(-(start + len(body)) % ALIGN)
             offsets[own] = start + len(body)
             body += tensor.data
-        table.append(Stored(name, tensor.kind, tensor.rows, tensor.columns, offsets[own]))
+        table.append(StoredTensor(name, tensor.kind, tensor.rows, tensor.columns, offsets[own]))
     write_bytes(path, *header_and_table(table, body), memoryview(body))

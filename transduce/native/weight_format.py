@@ -44,7 +44,7 @@ class Header(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor as the table has it: its kind, its shape without padding, and where in the file its bytes begin."""
 
     name: str
@@ -72,7 +72,7 @@ def bytes_before_tensors(count: int) -> int:
     return _HEADER.size + count * _ENTRY.size
 
 
-def header_and_table(tensors: Sequence[Stored], body: bytes | bytearray) -> tuple[bytes, bytes]:
+def header_and_table(tensors: Sequence[StoredTensor], body: bytes | bytearray) -> tuple[bytes, bytes]:
     """What stands before the bytes of the tensors."""
     table = bytearray()
     for tensor in tensors:
@@ -94,7 +94,7 @@ def verify(path: Path) -> None:
         _check_hash(path, data)
 
 
-def read_table(path: Path) -> tuple[mmap.mmap, dict[str, Stored]]:
+def read_table(path: Path) -> tuple[mmap.mmap, dict[str, StoredTensor]]:
     """A file whose hash was found right, mapped, and its tensors by name, all of which are sound and within it."""
     data = _mapped(path)
     _check_hash(path, data)
@@ -103,7 +103,7 @@ def read_table(path: Path) -> tuple[mmap.mmap, dict[str, Stored]]:
         raise failure(path, "is no weight file of the native engine")
     if header.version != _VERSION:
         raise failure(path, f"has format {header.version}, and this program reads {_VERSION}")
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     for tensor in _entries(header, data):
         if not tensor.is_sound:  # it ends within the file, as the hash could not be right without
             raise failure(path, f"is damaged: tensor '{tensor.name}' has impossible sizes, or leaves the file")
@@ -153,11 +153,11 @@ def _header_of(data: mmap.mmap) -> Header:
     return Header._make(_HEADER.unpack_from(data))
 
 
-def _entries(header: Header, data: mmap.mmap) -> Iterator[Stored]:
+def _entries(header: Header, data: mmap.mmap) -> Iterator[StoredTensor]:
     """The table, which must lie within the file."""
     for place in range(_HEADER.size, bytes_before_tensors(header.tensors), _ENTRY.size):
         name, kind, rows, columns, _, offset = _ENTRY.unpack_from(data, place)
-        yield Stored(name.partition(b"\0")[0].decode("ascii", "replace"), kind, rows, columns, offset)
+        yield StoredTensor(name.partition(b"\0")[0].decode("ascii", "replace"), kind, rows, columns, offset)
 
 
 def _end(header: Header, data: mmap.mmap) -> int:

@@ -20,7 +20,7 @@ from transduce.native.weight_format import (
     FLOATS,
     INTEGERS,
     PANEL,
-    Stored,
+    StoredTensor,
     failure,
     padded,
     read_table,
@@ -86,7 +86,7 @@ class WeightReader:
             for part in parts:
                 self._tensor(f"{entry.name}.{part}", FLOATS, 1, padded(entry.rows))
 
-    def _tensor(self, name: str, kind: int, rows: int, columns: int) -> Stored:
+    def _tensor(self, name: str, kind: int, rows: int, columns: int) -> StoredTensor:
         tensor = self._tensors.get(name)
         if tensor is None:
             raise self._failure(f"lacks the tensor '{name}'")
@@ -97,7 +97,7 @@ class WeightReader:
             )
         return tensor
 
-    def _matrix(self, name: str, outputs: int, inputs: int) -> Stored:
+    def _matrix(self, name: str, outputs: int, inputs: int) -> StoredTensor:
         return self._tensor(name, BYTE_PANELS if self.rounded(name) else FLOAT_PANELS, outputs, inputs)
 
     def _floats(self, name: str, rows: int, columns: int) -> Floats:

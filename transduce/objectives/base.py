@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from transduce.data.batch import Batch
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Learning, Memory, Stepwise
+from transduce.model.contract import Autoregressive, Memory, TrainableSeq2Seq
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Objective(Protocol):
     def __call__(self, model: Any, batch: Batch, step: int) -> Loss: ...
 
 
-def _no_teacher(folder: str) -> Stepwise:
-    raise ValueError("an objective with a teacher is built with Tools(teacher=...)")
+def _no_teacher(folder: str) -> Autoregressive:
+    raise ValueError("an objective with a teacher is built with ObjectiveContext(teacher=...)")
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardOutput:
     """What one forward pass leaves for an objective and the terms beside it: states (B, T, D) of all target positions.
 
     `inputs` (B, T) is what the decoder read. `trace` holds what it wrote of itself: nothing where none was asked for.
     """
 
-    model: Learning
+    model: TrainableSeq2Seq
     batch: Batch
     inputs: Tensor
     memory: Memory
@@ -70,25 +70,25 @@ class Pass:
 
 
 def forward(
-    model: Learning,
+    model: TrainableSeq2Seq,
     batch: Batch,
     trace: dict[str, Tensor] | None = None,
     read: Callable[[Memory], Tensor] | None = None,
-) -> Pass:
+) -> ForwardOutput:
     """All target positions at once. The decoder reads the right answer shifted by one, or what `read` gives (B, T)."""
     memory = model.encode(batch.source, batch.source_mask)  # never traced: no term reads it, and it stays fused
     inputs = batch.inputs if read is None else read(memory)
     states, _ = model.states(inputs, model.start(memory), trace, batch.target_mask)
-    return Pass(model, batch, inputs, memory, states, {} if trace is None else trace)
+    return ForwardOutput(model, batch, inputs, memory, states, {} if trace is None else trace)
 
 
-def teacher_force(model: Learning, batch: Batch) -> Tensor:
+def teacher_force(model: TrainableSeq2Seq, batch: Batch) -> Tensor:
     """The logits (B, T, V) of `forward`."""
     return forward(model, batch).logits
 
 
 @dataclass(frozen=True)
-class Tools:
+class ObjectiveContext:
     """What some objectives need beside model and batch: the target's symbols and text, and other trained models.
 
     Handed to `build` by the loop; an objective that uses none may be built without.
@@ -96,14 +96,14 @@ class Tools:
 
     symbols: Symbols = Symbols(pad=0, bos=1, eos=2, unk=3)
     detokenize: Callable[[Sequence[int]], str] = lambda tokens: " ".join(map(str, tokens))
-    teacher: Callable[[str], Stepwise] = _no_teacher
+    teacher: Callable[[str], Autoregressive] = _no_teacher
     vocabulary: int = 0  # target tokens there are, special ones included; 0: not told
 
 
-BARE = Tools()
+NO_CONTEXT = ObjectiveContext()
 
 
-class Step(nn.Module):
+class ObjectiveStep(nn.Module):
     """Model and objective as one module: what distributed training wraps, so that every gradient is seen."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
-from transduce.model.contract import Learning, Memory
+from transduce.model.contract import Memory, TrainableSeq2Seq
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import BARE, Loss, Objective, Pass, Tools, forward
+from transduce.objectives.base import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
 from transduce.objectives.inputs import InputsChoice, TeacherForcing
 from transduce.objectives.projected import projected_losses
 from transduce.objectives.terms import Term, Terms
@@ -47,7 +47,7 @@ class Smoothed:
         """Whether every step does the same, but for random draws: then its launches can be recorded and replayed."""
         return not self.terms
 
-    def loss_of(self, passed: Pass, terms: Terms, step: int) -> Loss:
+    def loss_of(self, passed: ForwardOutput, terms: Terms, step: int) -> Loss:
         """Cross-entropy and terms of one forward pass."""
         loss = smoothed_loss(passed.log_probs, passed.batch.gold, passed.batch.target_mask, self.label_smoothing)
         return terms.add(Loss(self.weight * loss.total, loss.count, loss.metrics), passed, step)
@@ -63,10 +63,10 @@ class CrossEntropy(Smoothed):
     def steady(self) -> bool:
         return not self.terms and isinstance(self.inputs, TeacherForcing)
 
-    def build(self, tools: Tools = BARE) -> Objective:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
         read, terms = self.inputs.build(tools), Terms(self.terms, tools)
 
-        def objective(model: Learning, batch: Batch, step: int) -> Loss:
+        def objective(model: TrainableSeq2Seq, batch: Batch, step: int) -> Loss:
             def inputs(memory: Memory) -> Tensor:
                 return read(model, batch, memory, step)
 
@@ -79,14 +79,14 @@ class CrossEntropy(Smoothed):
 
         return objective
 
-    def _projected(self, model: Learning, states: Tensor, gold: Tensor, mask: Tensor) -> Loss:
+    def _projected(self, model: TrainableSeq2Seq, states: Tensor, gold: Tensor, mask: Tensor) -> Loss:
         """states (B, T, D), gold and mask (B, T)."""
         flat = states.flatten(0, 1), model.output, gold.flatten(), mask.flatten()
         smoothed, nll = projected_losses(*flat, self.label_smoothing, model.output_bias)
         return Loss(self.weight * smoothed, mask.sum(), {"nll": nll.detach()})
 
 
-def _packed(model: Learning, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def _packed(model: TrainableSeq2Seq, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """States, gold and mask end to end, as one row."""
     read = batch.source, batch.source_mask, batch.inputs, batch.target_mask
     states, layout = model.packed(*read, batch.room)

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
-from transduce.model.contract import Stepwise
-from transduce.objectives.base import Pass, Tools
+from transduce.model.contract import Autoregressive
+from transduce.objectives.base import ForwardOutput, ObjectiveContext
 from transduce.objectives.weighted import Added, Weighted
 
 
@@ -37,11 +37,11 @@ class Distillation(Weighted):
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"temperature: expected a number above 0, got {self.temperature}")
 
-    def build(self, tools: Tools) -> Added:
+    def build(self, tools: ObjectiveContext) -> Added:
         teacher = tools.teacher(self.teacher)
         return lambda passed: self._loss(passed, teacher)
 
-    def _loss(self, passed: Pass, teacher: Stepwise) -> Tensor:
+    def _loss(self, passed: ForwardOutput, teacher: Autoregressive) -> Tensor:
         batch = passed.batch
         with torch.no_grad():
             memory = teacher.encode(batch.source, batch.source_mask)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transduce.errors import ConfigError, DataError
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import Pass, Tools
+from transduce.objectives.base import ForwardOutput, ObjectiveContext
 from transduce.objectives.weighted import Added, Weighted
 
 
@@ -54,7 +54,7 @@ class Guided(Weighted):
         if max(self.heads, default=0) >= own:
             raise ConfigError(f"heads: expected numbers from 0 to {own - 1} in this layer, got {list(self.heads)}")
 
-    def attention(self, passed: Pass) -> Tensor:
+    def attention(self, passed: ForwardOutput) -> Tensor:
         """Cross-attention of the chosen layer and heads, (B, heads, T, S), in single precision."""
         layers = len({name.split(".")[1] for name in passed.trace if name.startswith("decoder.")})
         weights = passed.trace.get(f"decoder.{self.layer % max(1, layers)}.cross")
@@ -88,10 +88,10 @@ class GuidedAttention(Guided):
         if not self.width > 0:
             raise ConfigError(f"width: expected a number above 0, got {self.width}")
 
-    def build(self, tools: Tools) -> Added:
+    def build(self, tools: ObjectiveContext) -> Added:
         return self._loss
 
-    def _loss(self, passed: Pass) -> Tensor:
+    def _loss(self, passed: ForwardOutput) -> Tensor:
         # Of the memory, not of the source: it has fewer places than there are frames of speech.
         cost = off_diagonal(passed.memory.mask, passed.batch.target_mask, self.width)
         return (self.attention(passed).mean(1) * cost).sum()
@@ -123,10 +123,10 @@ class GuidedAlignment(Guided):
     layer: int = -2
     heads: tuple[int, ...] = (0,)
 
-    def build(self, tools: Tools) -> Added:
+    def build(self, tools: ObjectiveContext) -> Added:
         return self._loss
 
-    def _loss(self, passed: Pass) -> Tensor:
+    def _loss(self, passed: ForwardOutput) -> Tensor:
         links = passed.batch.alignment  # (B, T, S)
         if links is None:
             raise DataError(

@@ -18,14 +18,14 @@ from torch import Tensor
 from transduce.data.batch import Batch
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
-from transduce.model.contract import Memory, Stepwise
-from transduce.objectives.base import BARE, Tools
+from transduce.model.contract import Autoregressive, Memory
+from transduce.objectives.base import NO_CONTEXT, ObjectiveContext
 
 
 class Inputs(Protocol):
     """The decoder's inputs (B, T) for a batch, at the step after `step` updates."""
 
-    def __call__(self, model: Stepwise, batch: Batch, memory: Memory, step: int) -> Tensor: ...
+    def __call__(self, model: Autoregressive, batch: Batch, memory: Memory, step: int) -> Tensor: ...
 
 
 def _check_shares(**shares: float) -> None:
@@ -38,7 +38,7 @@ def _check_shares(**shares: float) -> None:
 class TeacherForcing:
     """The right answer, shifted by one."""
 
-    def build(self, tools: Tools = BARE) -> Inputs:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
         return lambda model, batch, memory, step: batch.inputs
 
 
@@ -120,10 +120,10 @@ class ScheduledSampling:
         if not 0 <= self.temperature < math.inf:
             raise ConfigError(f"temperature: expected 0 (the most probable token) or more, got {self.temperature}")
 
-    def build(self, tools: Tools = BARE) -> Inputs:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
         struck = special(tools.symbols)
 
-        def inputs(model: Stepwise, batch: Batch, memory: Memory, step: int) -> Tensor:
+        def inputs(model: Autoregressive, batch: Batch, memory: Memory, step: int) -> Tensor:
             probability = self.schedule.at(step)
             if probability == 0:
                 return batch.inputs
@@ -166,13 +166,13 @@ class InputNoise:
         if self.replace + self.drop > 1:
             raise ConfigError(f"drop: expected at most 1 together with replace, got {self.drop} + {self.replace}")
 
-    def build(self, tools: Tools = BARE) -> Inputs:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
         if self.replace and not tools.vocabulary:
-            raise ValueError("noise that replaces tokens is built with Tools(vocabulary=...)")
+            raise ValueError("noise that replaces tokens is built with ObjectiveContext(vocabulary=...)")
         struck = sorted({*special(tools.symbols), tools.symbols.unk})
         ordinary = tools.vocabulary - len(struck)
 
-        def inputs(model: Stepwise, batch: Batch, memory: Memory, step: int) -> Tensor:
+        def inputs(model: Autoregressive, batch: Batch, memory: Memory, step: int) -> Tensor:
             draws = _draws(batch)
             noise = torch.full_like(batch.inputs, tools.symbols.unk)
             if self.replace:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
-from transduce.model.contract import UNDECIDED, Writing
-from transduce.objectives.base import BARE, Loss, Objective, Tools
+from transduce.model.contract import UNDECIDED, TokenCanvasModel
+from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import smoothed_loss
 from transduce.objectives.masking import Everything, Glancing, Uniform
 
@@ -39,10 +39,10 @@ class MaskedPrediction:
         if not 0 <= self.length_weight < math.inf:
             raise ConfigError(f"length_weight: expected 0 or more, got {self.length_weight}")
 
-    def build(self, tools: Tools = BARE) -> Objective:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
         return self._loss
 
-    def _loss(self, model: Writing, batch: Batch, step: int) -> Loss:
+    def _loss(self, model: TokenCanvasModel, batch: Batch, step: int) -> Loss:
         memory = model.encode(batch.source, batch.source_mask)
         canvas = model.lay(memory, batch.gold, batch.target_mask)
 
@@ -51,7 +51,7 @@ class MaskedPrediction:
                 guess = model.refine(canvas.gold.masked_fill(canvas.open, UNDECIDED), canvas.mask, memory)
             return guess.argmax(-1) != canvas.gold
 
-        hidden = self.masking.hidden(canvas.open, wrong, step)  # (B, C)
+        hidden = self.masking.masked(canvas.open, wrong, step)  # (B, C)
         logits = model.refine(canvas.gold.masked_fill(hidden, UNDECIDED), canvas.mask, memory)
         words = smoothed_loss(logits.float().log_softmax(-1), canvas.gold, hidden, self.label_smoothing)
         length = -canvas.log_prob.sum()

@@ -18,7 +18,7 @@ from transduce.errors import ConfigError
 class Uniform:
     """A number drawn evenly from 1 to all, anywhere (Ghazvininejad et al. 2019): for a search that refines."""
 
-    def hidden(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
+    def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
         """Of `places` (B, C) those to be written; `wrong` (B, C) tells where a first pass errs, if it is asked."""
         count = places.sum(1)
         drawn = (torch.rand(len(count), device=count.device) * count).long() + 1  # 1 .. count
@@ -29,7 +29,7 @@ class Uniform:
 class Everything:
     """All of them (Gu et al. 2018): for a search of one pass."""
 
-    def hidden(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
+    def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
         return places
 
 
@@ -52,10 +52,10 @@ class Glancing:
         if self.steps < 1:
             raise ConfigError(f"steps: expected at least 1, got {self.steps}")
 
-    def hidden(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
-        return places & ~self.told(wrong() & places, places, step)
+    def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
+        return places & ~self.revealed(wrong() & places, places, step)
 
-    def told(self, wrong: Tensor, among: Tensor, step: int) -> Tensor:
+    def revealed(self, wrong: Tensor, among: Tensor, step: int) -> Tensor:
         """The places (B, C) to give away: as many as the share of `wrong` (B, C), any of `among` (B, C)."""
         share = self.first + (self.last - self.first) * min(1.0, step / self.steps)
         return draw(among, (wrong.sum(1) * share).long())

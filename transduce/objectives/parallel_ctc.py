@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.data.batch import Batch
-from transduce.model.contract import UNDECIDED, Parallel
-from transduce.objectives.base import BARE, Loss, Objective, Tools
+from transduce.model.contract import UNDECIDED, NonAutoregressive
+from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
 from transduce.objectives.masking import Everything, Glancing
 
 
@@ -31,10 +31,10 @@ class ParallelCTC:
 
     masking: Everything | Glancing = Everything()
 
-    def build(self, tools: Tools = BARE) -> Objective:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
         return self._loss
 
-    def _loss(self, model: Parallel, batch: Batch, step: int) -> Loss:
+    def _loss(self, model: NonAutoregressive, batch: Batch, step: int) -> Loss:
         memory = model.encode(batch.source, batch.source_mask)
         lengths = model.lengths(memory)
         frames = lengths.argmax(1)  # (B,)
@@ -44,7 +44,7 @@ class ParallelCTC:
             with torch.no_grad():
                 guess = model.refine(canvas, mask, memory).float().log_softmax(-1)
             right = align(guess, batch, frames)
-            told = self.masking.told((guess.argmax(-1) != right) & mask, mask, step)
+            told = self.masking.revealed((guess.argmax(-1) != right) & mask, mask, step)
             canvas = right.where(told, canvas)
         log_probs = model.refine(canvas, mask, memory).float().log_softmax(-1)
         total = ctc(log_probs, batch, frames)

@@ -15,8 +15,8 @@ import torch
 
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
-from transduce.model.contract import Learning, rows
-from transduce.objectives.base import BARE, Loss, Objective, Tools, forward
+from transduce.model.contract import TrainableSeq2Seq, rows
+from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext, forward
 from transduce.objectives.cross_entropy import Smoothed
 from transduce.objectives.terms import Terms
 
@@ -32,15 +32,15 @@ class RDrop(Smoothed):
         if not 0 <= self.alpha < math.inf:
             raise ConfigError(f"alpha: expected 0 or more, got {self.alpha}")
 
-    def build(self, tools: Tools = BARE) -> Objective:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
         terms = Terms(self.terms, tools)
 
-        def objective(model: Learning, batch: Batch, step: int) -> Loss:
+        def objective(model: TrainableSeq2Seq, batch: Batch, step: int) -> Loss:
             return self._loss(model, batch, step, terms)
 
         return objective
 
-    def _loss(self, model: Learning, batch: Batch, step: int, terms: Terms) -> Loss:
+    def _loss(self, model: TrainableSeq2Seq, batch: Batch, step: int, terms: Terms) -> Loss:
         twice = rows(batch, torch.arange(len(batch.source), device=batch.source.device).repeat(2))
         passed = forward(model, twice, terms.trace(step))  # (2 B, T, V): each row a second time, under other dropout
         both = self.loss_of(passed, terms, step)

@@ -21,9 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transduce.data.batch import Batch
 from transduce.errors import ConfigError
 from transduce.evaluation.sentence import SentenceMetric, SentenceScorer, sentence_scorer
-from transduce.model.contract import Memory, Stepwise, evaluating, rows
+from transduce.model.contract import Autoregressive, Memory, evaluating, rows
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import BARE, Loss, Objective, Tools
+from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.hypothesis import Search
 from transduce.search.limits import Limits
@@ -69,10 +69,10 @@ class SequenceLevel:
         except ConfigError as error:
             raise ConfigError(f"cross_entropy.{error}") from None
 
-    def build(self, tools: Tools = BARE) -> Objective:
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
         scorer, cross_entropy = sentence_scorer(self.reward), self.cross_entropy.build(tools)
 
-        def loss(model: Stepwise, batch: Batch, step: int) -> Loss:
+        def loss(model: Autoregressive, batch: Batch, step: int) -> Loss:
             lengths = batch.target_mask.sum(1)  # (B,)
             with evaluating(cast("nn.Module", model)):
                 memory = model.encode(batch.source, batch.source_mask)
@@ -94,10 +94,10 @@ class SequenceLevel:
 class Sentences:
     """A batch, encoded: finds translations of its sentences, rewards them and scores them."""
 
-    model: Stepwise
+    model: Autoregressive
     memory: Memory
     batch: Batch
-    tools: Tools
+    tools: ObjectiveContext
     scorer: SentenceScorer
 
     @cached_property

@@ -12,7 +12,7 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.objectives.base import Loss, Pass, Tools
+from transduce.objectives.base import ForwardOutput, Loss, ObjectiveContext
 from transduce.objectives.distillation import Distillation
 from transduce.objectives.guided import GuidedAlignment, GuidedAttention
 from transduce.objectives.weighted import Added, Weighted, read_head
@@ -29,11 +29,11 @@ class CTC(Weighted):
     head: ClassVar[str] = "ctc"
     weight: float = 0.3
 
-    def build(self, tools: Tools) -> Added:
+    def build(self, tools: ObjectiveContext) -> Added:
         return ctc_loss
 
 
-def ctc_loss(passed: Pass) -> Tensor:
+def ctc_loss(passed: ForwardOutput) -> Tensor:
     """The sum over sentences. The lengths go to the host, where torch wants them: one wait a batch on a GPU."""
     log_probs = read_head(passed, "ctc").log_softmax(-1)  # (B, S * upsample, V + 1)
     mask = passed.memory.mask
@@ -53,11 +53,11 @@ class Length(Weighted):
     head: ClassVar[str] = "length"
     weight: float = 0.1
 
-    def build(self, tools: Tools) -> Added:
+    def build(self, tools: ObjectiveContext) -> Added:
         return length_loss
 
 
-def length_loss(passed: Pass) -> Tensor:
+def length_loss(passed: ForwardOutput) -> Tensor:
     """The sum over sentences; a target longer than the last class is of that class."""
     logits = read_head(passed, "length")  # (B, longest + 1)
     length = (passed.batch.target_mask.sum(1) - 1).clamp_max(logits.size(1) - 1)  # -1 in rows without a pair
@@ -71,11 +71,11 @@ class ZLoss(Weighted):
     kind: ClassVar[str] = "z_loss"
     weight: float = 1e-4
 
-    def build(self, tools: Tools) -> Added:
+    def build(self, tools: ObjectiveContext) -> Added:
         return z_loss
 
 
-def z_loss(passed: Pass) -> Tensor:
+def z_loss(passed: ForwardOutput) -> Tensor:
     """The sum over target tokens."""
     squared = passed.logits.float().logsumexp(-1).square()  # (B, T)
     return squared.where(passed.batch.target_mask, squared.new_zeros(())).sum()
@@ -87,14 +87,14 @@ Term = GuidedAttention | GuidedAlignment | CTC | Length | ZLoss | Distillation
 class Terms:
     """Terms that have been built, beside an objective."""
 
-    def __init__(self, configs: Sequence[Term], tools: Tools) -> None:
+    def __init__(self, configs: Sequence[Term], tools: ObjectiveContext) -> None:
         self._terms = [(config, config.build(tools)) for config in configs]
 
     def trace(self, step: int) -> dict[str, Tensor] | None:
         """An empty trace for the pass to fill, if a term of this step wants one: attention then cannot be fused."""
         return {} if any(config.traced and config.active(step) for config, _ in self._terms) else None
 
-    def add(self, loss: Loss, passed: Pass, step: int) -> Loss:
+    def add(self, loss: Loss, passed: ForwardOutput, step: int) -> Loss:
         """The loss with the terms of this step; each reports its own sum, before its weight."""
         total, metrics = loss.total, dict(loss.metrics)
         for number, (config, term) in enumerate(self._terms):

@@ -14,11 +14,11 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from transduce.errors import ConfigError
-from transduce.model.contract import Headed
+from transduce.model.contract import HasHeads
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import Pass
+from transduce.objectives.base import ForwardOutput
 
-Added = Callable[[Pass], Tensor]
+Added = Callable[[ForwardOutput], Tensor]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,6 @@ def check_weight(weight: float) -> None:
         raise ConfigError(f"weight: expected 0 or more, got {weight}")
 
 
-def read_head(passed: Pass, kind: str) -> Tensor:
+def read_head(passed: ForwardOutput, kind: str) -> Tensor:
     """The logits that the model's head of this kind gives for the memory, in single precision."""
-    return cast("Headed", passed.model).heads[kind](passed.memory).float()
+    return cast("HasHeads", passed.model).heads[kind](passed.memory).float()

@@ -31,7 +31,7 @@ RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
-class Score:
+class DirectionScore:
     """How well one direction is translated."""
 
     source: str
@@ -55,7 +55,7 @@ class Scores:
     name: str
     size: int  # bytes of its weights
     search: str
-    directions: tuple[Score, ...]
+    directions: tuple[DirectionScore, ...]
     odd: dict[str, Health]
 
     @property
@@ -85,8 +85,8 @@ class Scores:
         return cls(found["name"], found["size"], found["search"], directions, odd)
 
 
-def _score(table: dict[str, Any]) -> Score:
-    return Score(**{**table, "health": Health(**table["health"])})
+def _score(table: dict[str, Any]) -> DirectionScore:
+    return DirectionScore(**{**table, "health": Health(**table["health"])})
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Measuring:
         write_text(output / RESULTS, json.dumps(asdict(found), indent=1, ensure_ascii=False) + "\n")
         return found
 
-    def _direction(self, translator: Translator, direction: Direction, output: Path) -> Score:
+    def _direction(self, translator: Translator, direction: Direction, output: Path) -> DirectionScore:
         kept = output / f"{direction.name}.json"
         if kept.is_file():
             return _score(json.loads(kept.read_bytes()))
@@ -129,7 +129,7 @@ class Measuring:
         by_bleu = bleu(texts, references, tokenize=tokenizer_for(direction.target_language))
         by_chrf = chrf(texts, references)
         health = examine(sources, texts, [one.finished for one in made], references)
-        score = Score(
+        score = DirectionScore(
             direction.source_language,
             direction.target_language,
             len(texts),

@@ -63,7 +63,7 @@ class PlannedStage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PipelinePlan:
     """All stages, in order, and the folder that they write in."""
 
     folder: Path
@@ -81,7 +81,7 @@ class Plan:
         return names.index(name)
 
 
-def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
+def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> PipelinePlan:
     """The plan in a pipeline file; a ConfigError names the file and the dotted key."""
     if not Path(file).is_file():
         raise ConfigError(f"{file}: no such file; give a pipeline file, a .toml file of [[stage]] tables{_known(file)}")
@@ -105,7 +105,7 @@ def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> Plan:
             )
         except ConfigError as error:
             raise ConfigError(f"{file}: stage '{name}': {error}") from None
-    return Plan(Path(folder), tuple(PlannedStage(*one) for one in planned))
+    return PipelinePlan(Path(folder), tuple(PlannedStage(*one) for one in planned))
 
 
 def _known(file: str | Path) -> str:

@@ -17,14 +17,14 @@ from pathlib import Path
 from transduce.data.folders import lock_folder
 from transduce.durable import disk_errors, remove
 from transduce.errors import ConfigError, DataError, RunError
-from transduce.pipelines.plan import Plan, PlannedStage, read_pipeline
+from transduce.pipelines.plan import PipelinePlan, PlannedStage, read_pipeline
 from transduce.pipelines.stages import FINISHED
 from transduce.pipelines.stamps import FOLDER, Identity, Stamp, Stamps
 from transduce.progress import seconds_as_text
 
 
 @dataclass(frozen=True)
-class Piped:
+class PipelineResult:
     """How a call of `pipeline` ended: stages done now and found done, and the signal that stopped it, if one did."""
 
     folder: Path
@@ -44,7 +44,7 @@ class StageState:
     seconds: float = 0.0
 
 
-def pipeline(file: str | Path, overrides: Sequence[str] = (), start: str = "", until: str = "") -> Piped:
+def pipeline(file: str | Path, overrides: Sequence[str] = (), start: str = "", until: str = "") -> PipelineResult:
     """Run the stages of a pipeline file that are not done, from `start` up to and with `until`, all if not said.
 
     What lies in the folders of stages before `start` is taken as it is, whatever it was made of.
@@ -58,15 +58,15 @@ def pipeline(file: str | Path, overrides: Sequence[str] = (), start: str = "", u
         plan.folder.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(plan.folder / FOLDER)
     try:
-        return _Run(plan).go(first, last)
+        return _PipelineRun(plan).go(first, last)
     finally:
         os.close(lock)
 
 
-def look(file: str | Path, overrides: Sequence[str] = ()) -> list[StageState]:
+def pipeline_states(file: str | Path, overrides: Sequence[str] = ()) -> list[StageState]:
     """Where each stage stands, without doing anything. A stage after one that is not done cannot be judged yet."""
     plan = read_pipeline(file, overrides)
-    run, found = _Run(plan), list[StageState]()
+    run, found = _PipelineRun(plan), list[StageState]()
     open_stages: set[str] = set()
     for planned in plan.stages:
         kind, waits = planned.stage.kind, [name for name in planned.needs if name in open_stages]
@@ -82,11 +82,11 @@ def look(file: str | Path, overrides: Sequence[str] = ()) -> list[StageState]:
     return found
 
 
-class _Run:
-    def __init__(self, plan: Plan) -> None:
+class _PipelineRun:
+    def __init__(self, plan: PipelinePlan) -> None:
         self.plan, self.stamps = plan, Stamps(plan)
 
-    def go(self, first: int, last: int) -> Piped:
+    def go(self, first: int, last: int) -> PipelineResult:
         done, skipped = list[str](), list[str]()
         for number, planned in enumerate(self.plan.stages[: last + 1]):
             if number < first:
@@ -101,9 +101,9 @@ class _Run:
             _say(f"{label}: {told}")
             stopped = self._do(planned, label)
             if stopped:
-                return Piped(self.plan.folder, tuple(done), tuple(skipped), stopped)
+                return PipelineResult(self.plan.folder, tuple(done), tuple(skipped), stopped)
             done.append(planned.name)
-        return Piped(self.plan.folder, tuple(done), tuple(skipped))
+        return PipelineResult(self.plan.folder, tuple(done), tuple(skipped))
 
     def state(self, planned: PlannedStage) -> StageState:
         """Where a stage stands whose needs are all done."""

@@ -19,7 +19,7 @@ from typing import Any
 from transduce.data.corpus import file_digest
 from transduce.durable import write_text
 from transduce.errors import RunError
-from transduce.pipelines.plan import Plan, PlannedStage
+from transduce.pipelines.plan import PipelinePlan, PlannedStage
 
 FOLDER = "stamps"
 
@@ -58,7 +58,7 @@ class Stamp:
 class Stamps:
     """The stamps of one pipeline, and the hashes of files."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PipelinePlan) -> None:
         self.plan, self.folder = plan, plan.folder / FOLDER
         self._known: dict[str, list[Any]] = _read(self.folder / "files.json")
 

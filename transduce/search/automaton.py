@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transduce.search.wishes import Phrase, holds
+from transduce.search.constraints import Phrase, holds
 
-Include = tuple[tuple[Phrase, ...], ...]  # of each wish the phrases that fulfil it
+Include = tuple[tuple[Phrase, ...], ...]  # of each constraint the phrases that fulfil it
 
 
 @dataclass(frozen=True)
 class Automaton:
     """One sentence's phrases in plain Python. `tokens` are all that occur in them; any other token leads to node 0.
 
-    goto[node][i] is the node after token i, complete[node] the wishes fulfilled on arriving there, rest[node][wish]
-    the tokens that still fulfil a wish from there, needed[wish] the same from nowhere.
+    goto[node][i] is the node after token i, complete[node] the constraints fulfilled on arriving there,
+    rest[node][constraint] the tokens that still fulfil a constraint from there, needed[constraint] the same from
+    nowhere.
     """
 
     tokens: list[int]
@@ -52,7 +53,10 @@ class Automaton:
 
 
 def without_implied(include: Include) -> Include:
-    """Without the wishes that another fulfils however it is written; of two that fulfil each other the first stays."""
+    """Without the constraints that another fulfils however it is written.
+
+    Of two that fulfil each other the first stays.
+    """
     kept: list[tuple[Phrase, ...]] = []
     for place, ways in enumerate(include):
         earlier = any(implies(other, ways) for other in kept)

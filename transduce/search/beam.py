@@ -18,27 +18,27 @@ import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Memory, Stepwise, rows
-from transduce.search.constraints import Rule, checked, next_log_probs, rules_of
+from transduce.model.contract import Autoregressive, Memory, rows
+from transduce.search.constraints import DecodingConstraints, cancelled_rows
 from transduce.search.coverage import attention, coverage_penalty
 from transduce.search.diverse import Order, first_going, in_groups
 from transduce.search.hypothesis import Hypothesis, best_first
-from transduce.search.lexical import Wanted
-from transduce.search.paths import Paths, Progress, best_of, greatest
+from transduce.search.lexical import LexicalConstraints
+from transduce.search.paths import BeamProgress, Paths, best_of, greatest
+from transduce.search.rules import Rule, checked, next_log_probs, rules_of
 from transduce.search.settings import Beam
 from transduce.search.stepwise import part
-from transduce.search.wishes import Wishes, unwanted
 
 INCOMPLETE = 1e9  # taken from the score of a path that had to end before all was included: any whole one is better
 
 
 @dataclass(frozen=True)
-class Task:
+class BeamRules:
     """What stays the same from step to step: the rules, what to include, the penalty of each length, the end symbol,
     and which source tokens (B, S) are real."""
 
     rules: Sequence[Rule]
-    wanted: Wanted
+    wanted: LexicalConstraints
     penalties: Tensor
     eos: int
     real: Tensor
@@ -53,28 +53,28 @@ class BeamSearch:
     @torch.no_grad()
     def __call__(
         self,
-        model: Stepwise,
+        model: Autoregressive,
         memory: Memory,
         symbols: Symbols,
-        wishes: Sequence[Wishes] | None = None,
+        constraints: Sequence[DecodingConstraints] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        asked, limits, device = checked(wishes, len(memory.mask)), self.beam.limits, memory.mask.device
-        wanted = Wanted.of([wish.include for wish in asked], device)
+        asked, limits, device = checked(constraints, len(memory.mask)), self.beam.limits, memory.mask.device
+        wanted = LexicalConstraints.of([constraint.include for constraint in asked], device)
         longest = limits.lengths(memory.mask.sum(1).tolist(), asked)
-        task = Task(
+        task = BeamRules(
             rules_of(limits, symbols, asked, device), wanted, self._penalties(longest, device), symbols.eos, memory.mask
         )
         progress = self._begin(longest, task)
         size = progress.live.rank.shape[1]
         state = rows(model.start(memory), progress.sentence.repeat_interleave(size))
         newest = torch.full_like(progress.live.rank, symbols.bos, dtype=torch.int64)  # (R, K)
-        left: list[Progress] = []
+        left: list[BeamProgress] = []
         while True:
             trace: dict[str, Tensor] | None = {} if self.beam.needs_attention else None
             logits, state = model.advance(newest.view(-1, 1), state, trace)
             progress, parent = self._step(attend(progress, trace), logits[:, -1], task)
-            for number in unwanted(asked):
+            for number in cancelled_rows(asked):
                 progress.longest[progress.sentence == number] = 0
             staying, leaving = part(self._decided(progress, task.penalties))
             if len(leaving):
@@ -85,11 +85,11 @@ class BeamSearch:
             index = (staying[:, None] * size + parent).flatten()
             if len(leaving):
                 state = rows(state, index)
-            else:  # paths change places within their sentences only, where `fixed` is the same for all
-                state = dataclasses.replace(state, grown=rows(state.grown, index))
+            else:  # paths change places within their sentences only, where `static` is the same for all
+                state = dataclasses.replace(state, cache=rows(state.cache, index))
             newest = progress.live.tokens[:, :, -1]
 
-    def _begin(self, longest: list[int], task: Task) -> Progress:
+    def _begin(self, longest: list[int], task: BeamRules) -> BeamProgress:
         """Nothing written: one live path a row, or the first step would find each continuation K times."""
         groups, device = self.beam.groups, task.real.device
         size = self.beam.size // groups
@@ -105,13 +105,13 @@ class BeamSearch:
         live.rank[:, 0] = 0
         slots = (task.wanted.needed.sum(1) + 1).clamp(min=size)[sentence]
         limits, finished = torch.tensor(longest, device=device)[sentence], nothing(self.beam.n_best)
-        return Progress(sentence, limits, slots, live, finished)
+        return BeamProgress(sentence, limits, slots, live, finished)
 
     def _penalties(self, longest: list[int], device: torch.device) -> Tensor:
         """The penalty of each length up to the longest. From one table, so that scores and bounds round alike."""
         return torch.tensor([self.beam.penalty(length) for length in range(max(longest) + 2)], device=device)
 
-    def _step(self, progress: Progress, logits: Tensor, task: Task) -> tuple[Progress, Tensor]:
+    def _step(self, progress: BeamProgress, logits: Tensor, task: BeamRules) -> tuple[BeamProgress, Tensor]:
         """One token further: the paths after logits (R * K, V), and the parent (R, K) of each that lives."""
         live, sentence = progress.live, progress.sentence
         size, step = live.rank.shape[1], live.tokens.shape[2]
@@ -148,7 +148,7 @@ class BeamSearch:
         finished = best_of(progress.finished, ends, task.eos)
         return dataclasses.replace(progress, slots=slots, live=after, finished=finished), parent.gather(1, going)
 
-    def _ways(self, progress: Progress, task: Task) -> tuple[Sequence[Rule], Order]:
+    def _ways(self, progress: BeamProgress, task: BeamRules) -> tuple[Sequence[Rule], Order]:
         """What this step may write, and how its continuations are ordered: with nothing to include by their totals."""
         wanted, sentence, live = task.wanted, progress.sentence, progress.live
         size, step = live.rank.shape[1], live.tokens.shape[2]
@@ -160,13 +160,13 @@ class BeamSearch:
             totals, sentence[members], left[members], task.eos
         )
 
-    def _coverage(self, paths: Paths, sentence: Tensor, task: Task) -> Tensor:
+    def _coverage(self, paths: Paths, sentence: Tensor, task: BeamRules) -> Tensor:
         """The penalty (R, n) to add to each path's score."""
         if not self.beam.needs_attention:
             return paths.rank.new_zeros(())
         return coverage_penalty(paths.covered, task.real[sentence], self.beam.coverage)
 
-    def _decided(self, progress: Progress, penalties: Tensor) -> Tensor:
+    def _decided(self, progress: BeamProgress, penalties: Tensor) -> Tensor:
         """Rows (R,) at their limit, or whose live paths cannot beat the last finished one that counts any more.
 
         Log-probabilities only fall, and coverage takes from a score. So no live path will score more than what it has
@@ -191,7 +191,7 @@ class BeamSearch:
         """How many hypotheses of a group stand in the result whatever the other groups found."""
         return min(self.beam.n_best, self.beam.size // self.beam.groups)
 
-    def _collect(self, left: list[Progress], task: Task) -> list[list[Hypothesis]]:
+    def _collect(self, left: list[BeamProgress], task: BeamRules) -> list[list[Hypothesis]]:
         """The n best of each sentence; live paths at the limit only fill places that finished ones left empty.
 
         Each group gives its best. Where groups give the same, the places are filled with what else they found.
@@ -210,7 +210,7 @@ class BeamSearch:
                     own.setdefault(hypothesis.tokens, hypothesis)
         return [sorted(own.values(), key=best_first)[: self.beam.n_best] for own in found]
 
-    def _read(self, paths: Paths, sentence: Tensor, task: Task) -> list[list[Hypothesis]]:
+    def _read(self, paths: Paths, sentence: Tensor, task: BeamRules) -> list[list[Hypothesis]]:
         covering = self._coverage(paths, sentence, task).expand_as(paths.rank)
         complete = paths.standing.met.all(-1)
         parts = (paths.tokens, paths.token_log_probs, paths.rank, covering, complete)
@@ -233,7 +233,7 @@ def ordered(totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return places, totals.flatten(1).gather(1, places)
 
 
-def attend(progress: Progress, trace: dict[str, Tensor] | None) -> Progress:
+def attend(progress: BeamProgress, trace: dict[str, Tensor] | None) -> BeamProgress:
     """The same with the attention of one step more on the source, where it is traced."""
     if trace is None:
         return progress

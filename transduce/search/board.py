@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Room
+from transduce.model.contract import CacheShape
 from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, best_first
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class PrefillBatch:
     """Sentences that come in: source (b, S), of which each has so many tokens (b,), the slots (b,) they take of the B.
 
     longest (b,) is the most tokens each may write, shortest (b,) the fewest before an end, prefix (b, P) how it must
@@ -48,11 +48,11 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
-class Board:
+class BeamState:
     """All that is known of B sentences.
 
-    newest (B, K) are tokens still to be read, place (B,) tells how many were written before them, done (B,) whether the
-    sentence is decided (or nobody is in its slot). chosen (B, L + 1, K) holds for each place and path the token
+    newest (B, K) are tokens still to be read, position (B,) tells how many were written before them, done (B,) whether
+    the sentence is decided (or nobody is in its slot). chosen (B, L + 1, K) holds for each place and path the token
     written there plus `radix` times the path it went on from; token_log_probs (B, L + 1, K) how probable it was. Line
     0, where nothing is written, takes what sentences write that are done. Of live paths cost (B, K) is minus the
     log-probability, width (B,) is how many there may be (fewer than K only in a shrinking beam), and ancestors
@@ -62,7 +62,7 @@ class Board:
     """
 
     newest: Tensor
-    place: Tensor
+    position: Tensor
     done: Tensor
     longest: Tensor
     shortest: Tensor
@@ -77,7 +77,7 @@ class Board:
     finished: Tensor
 
     @classmethod
-    def of(cls, room: Room, kept: int, prefix: int, phrases: tuple[int, int], device: torch.device) -> Board:
+    def of(cls, room: CacheShape, kept: int, prefix: int, phrases: tuple[int, int], device: torch.device) -> BeamState:
         """With nobody in it. `phrases`: how many to exclude there may be, and how long."""
         size, paths, length = room.sentences, room.paths, room.length
 
@@ -89,7 +89,7 @@ class Board:
 
         return cls(
             newest=whole(paths),
-            place=whole(),
+            position=whole(),
             done=torch.ones(size, dtype=torch.bool, device=device),
             longest=whole() + 1,
             shortest=whole(),
@@ -104,12 +104,12 @@ class Board:
             finished=real(kept, 3).double() - torch.inf,  # whole numbers and float32 both fit in float64
         )
 
-    def admit(self, arrivals: Arrivals, symbols: Symbols) -> None:
+    def admit(self, arrivals: PrefillBatch, symbols: Symbols) -> None:
         """New sentences, with nothing written: one live path each, or the first step would find all K times."""
         slots = arrivals.slots
         for name in ("longest", "shortest", "prefix", "exclude", "streams"):
             getattr(self, name).index_copy_(0, slots, getattr(arrivals, name))
-        self.place.index_fill_(0, slots, 0)
+        self.position.index_fill_(0, slots, 0)
         self.done.index_fill_(0, slots, False)
         self.newest.index_fill_(0, slots, symbols.bos)
         self.finished.index_fill_(0, slots, -torch.inf)
@@ -121,14 +121,14 @@ class Board:
 
     def write(self, rows: Tensor, chosen: Tensor, log_probs: Tensor) -> None:
         """One token further for each path: both (B, K); rows are the numbers of all sentences."""
-        where = rows, (self.place + 1).masked_fill(self.done, 0)
+        where = rows, (self.position + 1).masked_fill(self.done, 0)
         self.chosen.index_put_(where, chosen)
         self.token_log_probs.index_put_(where, log_probs)
 
     def close(self, decided: Tensor) -> None:
         """Sentences that are decided (B,), or at their limit, are done; the others go on to their next place."""
-        self.done.logical_or_(decided).logical_or_(self.longest <= self.place + 1)
-        self.place.add_(~self.done)
+        self.done.logical_or_(decided).logical_or_(self.longest <= self.position + 1)
+        self.position.add_(~self.done)
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:
@@ -137,33 +137,33 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Finding:
+class BeamResult:
     """What is read of boards when sentences are done: parts of `Board` for them, on the CPU."""
 
-    place: Tensor
+    position: Tensor
     chosen: Tensor
     token_log_probs: Tensor
     cost: Tensor
     finished: Tensor
 
     @classmethod
-    def of(cls, board: Board, slots: Tensor) -> Finding:
+    def of(cls, board: BeamState, slots: Tensor) -> BeamResult:
         """On its way: a GPU has to come by what it is asked now before this may be read or joined."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(getattr(board, name).index_select(0, slots).to("cpu", non_blocking=True) for name in names))
 
     @classmethod
-    def joined(cls, findings: Sequence[Finding]) -> Finding:
+    def joined(cls, findings: Sequence[BeamResult]) -> BeamResult:
         """All of them in a row."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(torch.cat([getattr(finding, name) for finding in findings]) for name in names))
 
     def singles(self, eos: int) -> list[list[Hypothesis]]:
         """Every path of each sentence, the most probable first, of equals the first: they went on by themselves."""
-        paths, most = self.cost.shape[1], int(self.place.max()) + 1
+        paths, most = self.cost.shape[1], int(self.position.max()) + 1
         parts = (part[:, 1 : most + 1].transpose(1, 2).flatten(0, 1) for part in (self.chosen, self.token_log_probs))
         tokens, log_probs = (part.numpy() for part in parts)  # (B * K, most)
-        lengths = (self.place + 1).repeat_interleave(paths).numpy()
+        lengths = (self.position + 1).repeat_interleave(paths).numpy()
         ends = (tokens == eos) & (np.arange(most) < lengths[:, None])
         ended = ends.any(1)
         every = _written(tokens, log_probs, np.where(ended, ends.argmax(1) + 1, lengths), ended, UNNORMALIZED)
@@ -182,8 +182,8 @@ class Finding:
         # Reading takes a while, so only those are read that can be chosen: costs were added up in single precision.
         near = self.cost <= last * (1 + 1e-5) + 1e-4
         wanting = (self.cost < torch.inf) & near & (lacking > 0)
-        live = _ends(wanting, (self.place[:, None] + 1).expand_as(every), every)
-        found: list[list[Hypothesis]] = [[] for _ in range(len(self.place))]
+        live = _ends(wanting, (self.position[:, None] + 1).expand_as(every), every)
+        found: list[list[Hypothesis]] = [[] for _ in range(len(self.position))]
         for ends, lasts in ((finished, self.finished[..., 2][there].numpy()), (live, None)):
             for sentence, hypothesis in zip(
                 ends.sentence.tolist(), self._read(ends, lasts, radix, penalty), strict=True
@@ -192,7 +192,7 @@ class Finding:
         return [own if len(own) == 1 else _best(own, kept) for own in found]
 
     def _read(
-        self, ends: Ends, lasts: NDArray[np.float64] | None, radix: int, penalty: LengthPenalty
+        self, ends: PathEnds, lasts: NDArray[np.float64] | None, radix: int, penalty: LengthPenalty
     ) -> list[Hypothesis]:
         """Paths, walking back from where they ended. `lasts`: log-probabilities of their end symbols, or None."""
         chosen, log_probs, paths = self.chosen.numpy(), self.token_log_probs.numpy(), self.cost.shape[1]
@@ -231,7 +231,7 @@ def _written(
 
 
 @dataclass(frozen=True)
-class Ends:
+class PathEnds:
     """Where paths ended: numbers of sentence, place and path, all (h,)."""
 
     sentence: NDArray[np.int64]
@@ -239,9 +239,9 @@ class Ends:
     path: NDArray[np.int64]
 
 
-def _ends(there: Tensor, place: Tensor, path: Tensor) -> Ends:
+def _ends(there: Tensor, place: Tensor, path: Tensor) -> PathEnds:
     sentence, column = there.nonzero(as_tuple=True)
-    return Ends(sentence.numpy(), place[sentence, column].numpy(), path[sentence, column].numpy())
+    return PathEnds(sentence.numpy(), place[sentence, column].numpy(), path[sentence, column].numpy())
 
 
 def _best(own: list[Hypothesis], count: int) -> list[Hypothesis]:

@@ -13,13 +13,13 @@ SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCColl
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SearchOption:
     """A search by itself, as a command line names it: `search={kind="sample",top_p=0.9}`."""
 
     search: SearchChoice = Beam()
 
 
-def named(search: Any) -> str:
+def search_label(search: Any) -> str:
     """A search in a word or two, for people: `beam 4`, `greedy`, `mask_predict`."""
     kind = kind_of(type(search))
     return f"{kind} {search.size}" if isinstance(search, Beam) else kind

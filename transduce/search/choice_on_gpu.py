@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transduce.search.board import Board
+from transduce.search.board import BeamState
 
 STRETCH = tl.constexpr(64)  # tokens whose greatest is found first, so that few of them need be ordered
 FEW = 64  # rows up to which each is read at once, and not in parts that leave room for other rows
@@ -21,12 +21,12 @@ LAST = tl.constexpr((1 << 63) - 1)  # after every key
 LOWEST = tl.constexpr(-1e30)  # below any logit, and still a number
 
 
-def follow(logits: Tensor, board: Board, never: Tensor, eos: int) -> None:
+def follow(logits: Tensor, board: BeamState, never: Tensor, eos: int) -> None:
     """Greedy search: the most probable token of logits (B, 1, V), those left out that `never` (V,) marks by 1."""
     sentences, _, vocabulary = logits.shape
     tokens = _tile(sentences, vocabulary)
     _follow[(sentences,)](
-        logits, never, board.newest, board.place, board.done.view(torch.uint8), board.longest, board.shortest,
+        logits, never, board.newest, board.position, board.done.view(torch.uint8), board.longest, board.shortest,
         board.chosen, board.token_log_probs, vocabulary, logits.stride(0), board.chosen.size(1),
         EOS=eos, TOKENS=tokens, num_warps=_warps(tokens),
     )  # fmt: skip
@@ -70,7 +70,7 @@ def _read(logits, never, columns, there, held_back, EOS: tl.constexpr):
     return x, allowed & ((columns != EOS) | (held_back == 0))
 
 
-def expand(logits: Tensor, board: Board, never: Tensor, penalties: Tensor, eos: int, grows: bool) -> None:
+def expand(logits: Tensor, board: BeamState, never: Tensor, penalties: Tensor, eos: int, grows: bool) -> None:
     """Beam search: from logits (B, K, V) as `Stepper._expand` goes on; penalties (L + 1,) are those of each length.
 
     `grows`: longer paths are divided by more, so that the penalty of the longest bounds all scores.
@@ -81,12 +81,12 @@ def expand(logits: Tensor, board: Board, never: Tensor, penalties: Tensor, eos: 
     tops, least = (torch.empty(rows, size, device=logits.device) for size in (stretches, 2))
     tile = _tile(rows, vocabulary) // STRETCH.value
     _scan[(rows,)](
-        logits, never, board.place, board.shortest, tops, least, vocabulary, logits.stride(1), stretches,
+        logits, never, board.position, board.shortest, tops, least, vocabulary, logits.stride(1), stretches,
         PATHS=paths, EOS=eos, STRETCHES=tile, num_warps=_warps(tile * STRETCH.value),
     )  # fmt: skip
     every = triton.next_power_of_2(paths * stretches)
     _expand[(sentences,)](
-        logits, never, tops, least, board.newest, board.place, board.done.view(torch.uint8), board.longest,
+        logits, never, tops, least, board.newest, board.position, board.done.view(torch.uint8), board.longest,
         board.shortest, board.chosen, board.token_log_probs, board.cost, board.ancestors, board.finished, penalties,
         vocabulary, logits.stride(1), stretches, board.ancestors.size(2),
         PATHS=paths, KEPT=board.finished.size(1), EOS=eos, BY_LONGEST=grows, EVERY=every,

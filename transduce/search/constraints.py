@@ -1,157 +1,131 @@
-"""Which token a search may write next.
+"""What is asked of one sentence's translation: how it begins, what must appear in it and what must not.
 
-A rule is a function `(allowed (N, V), tokens (N, t), sentence (N,)) -> allowed`: from the tokens written so far
-(without start symbol) and each row's sentence in the batch it strikes out or puts back next tokens. Rules are applied
-in order and never touch a log-probability, so that scores stay the model's own.
-Shapes: N rows, B sentences, t tokens so far, V vocabulary.
+Words become tokens here. The same word can be written in several ways (`▁Haus`, `Ha us`), so each word to include is a
+choice of phrases and each word to exclude a set of them. Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from transduce.data.tokenizer import Tokenizer
+from transduce.errors import ConfigError, DataError
 
-from transduce.data.symbols import Symbols
-from transduce.search.limits import Limits, check_tokens, require
-from transduce.search.wishes import NOTHING, Phrase, Wishes
-
-Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
-LOWEST = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand
+Phrase = tuple[int, ...]
 
 
-def rules_of(limits: Limits, symbols: Symbols, wishes: Sequence[Wishes], device: torch.device) -> list[Rule]:
-    """What holds at every step, in order of application. The prefix comes last: it overrules the others."""
-    forced = [wish.prefix for wish in wishes]
-    found = [forbid((*symbols.never, *limits.forbid), device)]
-    if limits.shortest:
-        found.append(hold_back(symbols.eos, [limits.shortest + len(prefix) for prefix in forced], device))
-    if limits.no_repeat:
-        found.append(no_repeat(limits.no_repeat))
-    if any(wish.exclude for wish in wishes):
-        found.append(exclude([wish.exclude for wish in wishes], device))
-    if any(forced):
-        found.append(force(forced, device))
-    return found
+class CancelToken:
+    """Cancels work under way: whoever waited for it is gone. Any thread may cancel; searches look between
+    steps, and what they have then is not finished."""
+
+    def __init__(self) -> None:
+        self.cell = ctypes.c_int32(0)  # which the native core reads by itself
+
+    def cancel(self) -> None:
+        """From now on nobody waits."""
+        self.cell.value = 1
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self.cell.value)
 
 
-def checked(wishes: Sequence[Wishes] | None, batch: int) -> Sequence[Wishes]:
-    """Wishes for each sentence; none were given: nothing is asked."""
-    if wishes is None:
-        return [NOTHING] * batch
-    if len(wishes) != batch:
-        raise ValueError(f"wishes: expected one a sentence, {batch} in all, got {len(wishes)}")
-    return wishes
+@dataclass(frozen=True)
+class DecodingConstraints:
+    """Tokens a translation must begin with, phrases it must hold, and phrases that must not occur in it.
 
-
-def next_log_probs(logits: Tensor, tokens: Tensor, sentence: Tensor, rules: Sequence[Rule], eos: int) -> Tensor:
-    """Log-probabilities (N, V) of the next token, -inf where a rule forbids it. logits (N, V), in any precision.
-
-    A row to which nothing is left may end: every row has a token that can be written.
+    Of each choice in `include` one phrase at least must appear, its tokens in a row. A prefix overrules `exclude`.
+    `stop` tells a search, between two steps, that it may leave this sentence.
     """
-    log_probs = logits.log_softmax(-1, dtype=torch.float32)
-    end = log_probs[:, eos].clamp(min=LOWEST)  # (N,)
-    allowed = torch.ones_like(log_probs, dtype=torch.bool)
-    for rule in rules:
-        allowed = rule(allowed, tokens, sentence)
-    log_probs.masked_fill_(~allowed, -torch.inf)
-    stuck = log_probs.amax(-1) == -torch.inf  # (N,)
-    log_probs[:, eos] = torch.where(stuck, end, log_probs[:, eos])
-    return log_probs
+
+    prefix: Phrase = ()
+    include: tuple[tuple[Phrase, ...], ...] = ()
+    exclude: tuple[Phrase, ...] = ()
+    stop: CancelToken | None = None
 
 
-def forbid(never: Sequence[int], device: torch.device) -> Rule:
-    """Never these tokens."""
-    columns = torch.tensor(never, dtype=torch.int64, device=device)
-
-    highest = max(never, default=-1)
-
-    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
-        vocabulary = allowed.shape[1]
-        require(highest < vocabulary, "forbid", highest, f"token numbers below the vocabulary's size ({vocabulary})")
-        return allowed.index_fill(1, columns, False)
-
-    return rule
+UNCONSTRAINED = DecodingConstraints()
 
 
-def hold_back(eos: int, shortest: Sequence[int], device: torch.device) -> Rule:
-    """No end symbol before a sentence has `shortest` (B) tokens."""
-    needed = torch.tensor(shortest, device=device)
-    last = max(shortest)
-
-    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
-        step = tokens.shape[1]
-        if step >= last:
-            return allowed
-        held = allowed.clone()
-        held[:, eos] &= needed[sentence] <= step
-        return held
-
-    return rule
+def cancelled_rows(constraints: Sequence[DecodingConstraints]) -> list[int]:
+    """The sentences, by number, that nobody waits for any more."""
+    return [
+        number
+        for number, constraint in enumerate(constraints)
+        if constraint.stop is not None and constraint.stop.cancelled
+    ]
 
 
-def no_repeat(size: int) -> Rule:
-    """No n-gram of `size` tokens twice in one translation."""
-
-    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
-        step = tokens.shape[1]
-        if step < size:
-            return allowed
-        grams = tokens.unfold(1, size, 1)  # (N, step - size + 1, size)
-        latest = tokens[:, step - size + 1 :]  # (N, size - 1): what the next token would complete
-        repeats = (grams[..., :-1] == latest[:, None]).all(-1)  # (N, step - size + 1)
-        return strike(allowed, grams[..., -1], repeats)
-
-    return rule
+def check_one_path(constraints: Sequence[DecodingConstraints]) -> None:
+    """Refuse words to include for a search that keeps a single path."""
+    if any(constraint.include for constraint in constraints):
+        raise ConfigError(
+            "include: words that must appear need a beam search, which keeps paths at every stage of writing them;"
+            " greedy search and sampling follow one path. Use beam=4, or a search of kind 'beam'"
+        )
 
 
-def strike(allowed: Tensor, tokens: Tensor, where: Tensor) -> Tensor:
-    """Take from allowed (N, V) those of tokens (N, M) that stand `where` (N, M)."""
-    count, vocabulary = allowed.shape
-    struck = torch.zeros(count, vocabulary + 1, dtype=torch.bool, device=allowed.device)
-    columns = torch.where(where, tokens, vocabulary)  # one column more takes what is not struck
-    return allowed & ~struck.scatter(1, columns, True)[:, :vocabulary]
+def constraints_of_words(tokenizer: Tokenizer, include: Sequence[str], exclude: Sequence[str]) -> DecodingConstraints:
+    """Words (or runs of words) as tokens of the target side. A word that cannot be written need not be excluded."""
+    for name, words in (("include", include), ("exclude", exclude)):
+        for word in words:
+            if not word.strip() or not tokenizer.spelling(word):  # a zero-width space has no piece at all
+                raise DataError(f"{name}: a blank word was given; give words that can be seen, or none")
+    struck = {word: _shortest([*tokenizer.spellings(word), *_within(tokenizer, word)]) for word in exclude}
+    wanted = tuple(_choice(tokenizer, word, struck) for word in dict.fromkeys(include))
+    every = sorted({phrase for phrases in struck.values() for phrase in phrases})
+    return DecodingConstraints(include=wanted, exclude=tuple(_shortest(every)))
 
 
-def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
-    """No phrase of those given for each sentence: its last token is struck where the others have just been written."""
-    longest = max(len(phrase) for own in phrases for phrase in own)
-    most = max(map(len, phrases))
-    padded = [phrase_table(own, most, longest) for own in phrases]
-    table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, most, longest)
-    highest = max(max(phrase) for own in phrases for phrase in own)
-
-    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
-        check_tokens("exclude", highest, allowed.shape[1])
-        latest = F.pad(tokens, (longest - 1, 0), value=-3)[:, tokens.shape[1] :]  # (N, longest - 1)
-        own = table[sentence]  # (N, most, longest)
-        head, last = own[..., :-1], own[..., -1]
-        return strike(allowed, last, ((head == -1) | (head == latest[:, None])).all(-1) & (last >= 0))
-
-    return rule
-
-
-def phrase_table(phrases: Sequence[Phrase], most: int, longest: int) -> list[list[int]]:
-    """Phrases as lines of one length: -1 stands for any token, -2 is none that could be written."""
-    free, absent = [-1] * longest, [-2] * longest
-    return [[*free, *phrase][-longest:] for phrase in phrases] + [absent] * (most - len(phrases))
+def _choice(tokenizer: Tokenizer, word: str, struck: dict[str, list[Phrase]]) -> tuple[Phrase, ...]:
+    """The ways to write a word that must appear: as after a space, and where none is needed as inside other text."""
+    ways = [tokenizer.spelling(word)]
+    if not _spaced(word):
+        ways += [tokenizer.spelling(word, inside=True), *_within(tokenizer, word)]
+    written = [way for way in ways if tokenizer.symbols.unk not in way]
+    if not written:
+        unknown = "".join(tokenizer.unknown(word))
+        raise DataError(
+            f"include: {word!r} cannot be written, for the model's vocabulary lacks {unknown!r}; leave it out"
+        )
+    for other, phrases in struck.items():
+        written = [way for way in written if not any(holds(way, phrase) for phrase in phrases)]
+        if not written:
+            raise DataError(f"include: {word!r} cannot be written without {other!r}, which exclude forbids; drop one")
+    return tuple(written)
 
 
-def force(prefixes: Sequence[Phrase], device: torch.device) -> Rule:
-    """Only the prefix's token as long as it lasts, whatever the rules before this one said."""
-    longest = max(len(prefix) for prefix in prefixes)
-    padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
-    table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, longest)
-    highest = max(max(prefix, default=-1) for prefix in prefixes)
+def _within(tokenizer: Tokenizer, word: str) -> list[Phrase]:
+    """Pieces that hold a word among others: only where words are not parted by spaces are these the same word."""
+    return [] if _spaced(word) else tokenizer.holding(word)
 
-    def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
-        step = tokens.shape[1]
-        if step >= longest:
-            return allowed
-        check_tokens("prefix", highest, allowed.shape[1])
-        wanted = table[sentence, step, None]  # (N, 1), -1 where the prefix is over
-        return torch.where(wanted < 0, allowed, torch.arange(allowed.shape[1], device=allowed.device) == wanted)
 
-    return rule
+def _spaced(word: str) -> bool:
+    """Whether a space stands before the word: its script has digits or cases. `ein` is then not found in `kein`."""
+    begin = word.strip()[0]
+    return begin.isdigit() or begin.lower() != begin.upper()
+
+
+def _shortest(phrases: Sequence[Phrase]) -> list[Phrase]:
+    """Those that hold no other one: the rest cannot occur where these do not."""
+    phrases = [phrase for phrase in phrases if phrase]  # what normalization leaves nothing of cannot be looked for
+    every = set(phrases)
+    lengths: dict[int, set[int]] = {}  # of the phrases that begin with a token
+    for phrase in every:
+        lengths.setdefault(phrase[0], set()).add(len(phrase))
+
+    def free(phrase: Phrase) -> bool:
+        runs = ((begin, size) for begin, token in enumerate(phrase) for size in lengths.get(token, ()))
+        return not any(
+            size < len(phrase) and begin + size <= len(phrase) and phrase[begin : begin + size] in every
+            for begin, size in runs
+        )
+
+    return [phrase for phrase in phrases if free(phrase)]
+
+
+def holds(phrase: Phrase, part: Phrase) -> bool:
+    """Whether the part stands in the phrase, in a row."""
+    return any(phrase[i : i + len(part)] == part for i in range(len(phrase) - len(part) + 1))

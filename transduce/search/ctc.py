@@ -15,11 +15,11 @@ from torch import Tensor
 from transduce.data.batch import pad_sources
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
-from transduce.model.contract import UNDECIDED, Memory, Parallel, rows
-from transduce.search.constraints import checked
+from transduce.model.contract import UNDECIDED, Memory, NonAutoregressive, rows
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
+from transduce.search.rules import checked
 from transduce.search.settings import CTCCollapse
-from transduce.search.wishes import Wishes
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,16 @@ class CTCSearch:
     @torch.no_grad()
     def __call__(
         self,
-        model: Parallel,
+        model: NonAutoregressive,
         memory: Memory,
         symbols: Symbols,
-        wishes: Sequence[Wishes] | None = None,
+        constraints: Sequence[DecodingConstraints] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        if any(wish.prefix or wish.include or wish.exclude for wish in checked(wishes, len(memory.mask))):
+        if any(
+            constraint.prefix or constraint.include or constraint.exclude
+            for constraint in checked(constraints, len(memory.mask))
+        ):
             raise ConfigError(
                 "prefixes, include, exclude: a decoder with CTC spreads its tokens over frames as it likes and cannot"
                 " be told what to say; use a model that writes token by token"
@@ -127,7 +130,7 @@ def _add(left: float, right: float) -> float:
 
 
 def exact(
-    model: Parallel, memory: Memory, symbols: Symbols, found: list[list[tuple[int, ...]]]
+    model: NonAutoregressive, memory: Memory, symbols: Symbols, found: list[list[tuple[int, ...]]]
 ) -> list[list[Hypothesis]]:
     """Hypotheses with the model's own log-probabilities, best first."""
     device = memory.mask.device

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.contract import Held, Holding, Memory, Room, State, Stepwise, stepwise_log_probs
+from transduce.model.contract import (
+    Autoregressive,
+    CacheShape,
+    DecoderState,
+    Memory,
+    StaticDecoderState,
+    SupportsStaticCache,
+    teacher_forced_log_probs,
+)
 
 Trace = dict[str, Tensor]
 
@@ -46,33 +54,33 @@ class Ensemble(nn.Module):
         self.log_shares = [math.log(share / sum(shares)) for share in shares]
 
     @property
-    def members(self) -> list[Stepwise]:
-        return [cast("Stepwise", model) for model in self.models]
+    def members(self) -> list[Autoregressive]:
+        return [cast("Autoregressive", model) for model in self.models]
 
-    def holding(self) -> Holding | None:
+    def static_cache_model(self) -> SupportsStaticCache | None:
         """This ensemble, if all its members can work in memory set aside once."""
-        return self if all(member.holding() is not None for member in self.models) else None  # type: ignore[operator]
+        return self if all(member.static_cache_model() is not None for member in self.models) else None  # type: ignore[operator]
 
     @property
     def vocabulary(self) -> int:
         """The number of target tokens, the same for all."""
-        return cast("Holding", self.models[0]).vocabulary
+        return cast("SupportsStaticCache", self.models[0]).vocabulary
 
-    def reserve(self, room: Room) -> Held | None:
-        """`fixed` and `grown` are tuples of the members' own."""
-        found = [cast("Holding", model).reserve(room) for model in self.models]
+    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
+        """`static` and `cache` are tuples of the members' own."""
+        found = [cast("SupportsStaticCache", model).allocate_cache(room) for model in self.models]
         held = [one for one in found if one is not None]
         if len(held) < len(found):
             return None
         return dataclasses.replace(
-            held[0], fixed=tuple(one.fixed for one in held), grown=tuple(one.grown for one in held)
+            held[0], static=tuple(one.static for one in held), cache=tuple(one.cache for one in held)
         )
 
-    def fill(self, held: Held, slots: Tensor, memory: Memory) -> None:
+    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
         """Each member's memory where it belongs."""
         for number, (model, own) in enumerate(zip(self.models, cast("Memories", memory).members, strict=True)):
-            place = dataclasses.replace(held, fixed=held.fixed[number], grown=held.grown[number])
-            cast("Holding", model).fill(place, slots, own)
+            place = dataclasses.replace(held, static=held.static[number], cache=held.cache[number])
+            cast("SupportsStaticCache", model).prefill(place, slots, own)
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """source (B, S) tokens, mask (B, S) True at real ones."""
@@ -83,32 +91,34 @@ class Ensemble(nn.Module):
             _add(trace, own, number)
         return Memories((), found[0].mask, tuple(found))
 
-    def start(self, memory: Memory) -> State:
-        """`fixed` and `grown` are tuples of the members' own, so that searches reorder them as one."""
+    def start(self, memory: Memory) -> DecoderState:
+        """`static` and `cache` are tuples of the members' own, so that searches reorder them as one."""
         memories = cast("Memories", memory).members
         states = [member.start(own) for member, own in zip(self.members, memories, strict=True)]
-        return State(tuple(state.fixed for state in states), tuple(state.grown for state in states), states[0].length)
+        return DecoderState(
+            tuple(state.static for state in states), tuple(state.cache for state in states), states[0].length
+        )
 
     def advance(
-        self, tokens: Tensor, state: State, trace: Trace | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, tokens: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """Read tokens (B, t); the logarithm of the mean probability (B, t, V) of what follows each, and the state."""
         mixed: Tensor | None = None
-        fixed, grown, after = [], [], state
+        static, cache, after = [], [], state
         for number, member in enumerate(self.members):
             own: Trace | None = None if trace is None else {}
-            before = dataclasses.replace(state, fixed=state.fixed[number], grown=state.grown[number])
+            before = dataclasses.replace(state, static=state.static[number], cache=state.cache[number])
             logits, after = member.advance(tokens, before, own, mask)
             weighted = logits.log_softmax(-1, dtype=torch.float32) + self.log_shares[number]
             mixed = weighted if mixed is None else torch.logaddexp(mixed, weighted)
-            fixed.append(after.fixed)
-            grown.append(after.grown)
+            static.append(after.static)
+            cache.append(after.cache)
             _add(trace, own, number)
-        return cast("Tensor", mixed), dataclasses.replace(after, fixed=tuple(fixed), grown=tuple(grown))
+        return cast("Tensor", mixed), dataclasses.replace(after, static=tuple(static), cache=tuple(cache))
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
         """log p (B, T) of each token of a given translation, as of one model."""
-        return stepwise_log_probs(self, memory, target, mask, trace)
+        return teacher_forced_log_probs(self, memory, target, mask, trace)
 
 
 def _add(trace: Trace | None, own: Trace | None, number: int) -> None:

@@ -17,27 +17,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Held, Holding
-from transduce.search.board import Board, Finding
-from transduce.search.constraints import LOWEST, strike
+from transduce.model.contract import StaticDecoderState, SupportsStaticCache
+from transduce.search.board import BeamResult, BeamState
+from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.diverse import first_going
 from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
+from transduce.search.rules import LOWEST, strike
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.stepwise import drawing, make_streams, most_probable
-from transduce.search.wishes import NOTHING, Wishes
 
 try:
     from transduce.search import choice_on_gpu
 except ImportError:  # torch for CPUs comes without triton
     choice_on_gpu = None  # type: ignore[assignment]
 
-STRETCH = 64  # tokens whose greatest is found first, so that few of them need be ordered
+VOCABULARY_BLOCK = 64  # tokens whose greatest is found first, so that few of them need be ordered
 
 
 @dataclass(frozen=True)
-class Plan:
+class StaticSearchConfig:
     """A search that can be done in fixed shapes: a beam of so many paths and hypotheses kept, or paths by themselves.
 
     These take the most probable token, or draw as the settings `drawn` say (whose seed is not looked at). A `shrinking`
@@ -55,7 +55,9 @@ class Plan:
     shrinking: bool = False
 
     @classmethod
-    def of(cls, search: Any, wishes: Sequence[Wishes], symbols: Symbols, vocabulary: int) -> Plan | None:
+    def of(
+        cls, search: Any, constraints: Sequence[DecodingConstraints], symbols: Symbols, vocabulary: int
+    ) -> StaticSearchConfig | None:
         """The plan of a search config; None for what needs shapes that change, or would be refused."""
         if type(search) is MinimumBayesRisk:
             search = search.candidates
@@ -69,17 +71,17 @@ class Plan:
             plan = cls(True, *sizes, search.limits, symbols, vocabulary, shrinking=search.shrinking)
         else:
             return None
-        return plan if plan._serves(wishes) else None
+        return plan if plan._serves(constraints) else None
 
-    def _serves(self, wishes: Sequence[Wishes]) -> bool:
+    def _serves(self, constraints: Sequence[DecodingConstraints]) -> bool:
         never = {*self.symbols.never, *self.limits.forbid}
         left = self.vocabulary - len(never | {self.symbols.eos})
         known = all(token < self.vocabulary for token in never) and self.symbols.eos not in never
         asked = all(
-            not wish.include
-            and all(token < self.vocabulary for phrase in (wish.prefix, *wish.exclude) for token in phrase)
-            for wish in wishes
-            if wish is not NOTHING
+            not constraint.include
+            and all(token < self.vocabulary for phrase in (constraint.prefix, *constraint.exclude) for token in phrase)
+            for constraint in constraints
+            if constraint is not UNCONSTRAINED
         )
         return known and asked and left >= 1 and not (self.beam and self.vocabulary < 2 * self.paths)
 
@@ -94,9 +96,9 @@ class Plan:
     @property
     def radix(self) -> int:
         """The vocabulary's size, rounded up to whole stretches."""
-        return -(-self.vocabulary // STRETCH) * STRETCH
+        return -(-self.vocabulary // VOCABULARY_BLOCK) * VOCABULARY_BLOCK
 
-    def read(self, finding: Finding) -> list[list[Hypothesis]]:
+    def read(self, finding: BeamResult) -> list[list[Hypothesis]]:
         """Hypotheses of sentences that are done, best first."""
         if self.beam:
             return finding.beams(self.radix, self.penalty)
@@ -104,7 +106,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Constants:
+class StepConstants:
     """Numbers that every step needs, made once.
 
     rows (B,), paths (K, 1) and lines (L,) count from 0, penalties (L + 1,) are those of each length, `never` the tokens
@@ -122,11 +124,11 @@ class Constants:
     offsets: Tensor
 
     @classmethod
-    def of(cls, plan: Plan, board: Board) -> Constants:
+    def of(cls, plan: StaticSearchConfig, board: BeamState) -> StepConstants:
         sentences, paths, length = board.ancestors.shape
 
         def count(*bounds: int) -> Tensor:
-            return torch.arange(*bounds, device=board.place.device)
+            return torch.arange(*bounds, device=board.position.device)
 
         penalties = [plan.penalty(written) for written in range(length + 1)]
         never = torch.tensor(sorted({*plan.symbols.never, *plan.limits.forbid}), dtype=torch.int64)
@@ -134,23 +136,23 @@ class Constants:
             count(sentences),
             count(paths)[:, None],
             count(length),
-            torch.tensor(penalties).to(board.place.device),
-            never.to(board.place.device),
-            torch.zeros(plan.vocabulary, dtype=torch.uint8).index_fill_(0, never, 1).to(board.place.device),
-            count(0, paths * plan.radix, STRETCH),
-            count(STRETCH),
+            torch.tensor(penalties).to(board.position.device),
+            never.to(board.position.device),
+            torch.zeros(plan.vocabulary, dtype=torch.uint8).index_fill_(0, never, 1).to(board.position.device),
+            count(0, paths * plan.radix, VOCABULARY_BLOCK),
+            count(VOCABULARY_BLOCK),
         )
 
 
 @dataclass(frozen=True)
-class Stepper:
+class StaticSearchStep:
     """Reads the newest tokens of all paths of all sentences, and chooses the next."""
 
-    model: Holding
-    held: Held
-    board: Board
-    plan: Plan
-    constants: Constants
+    model: SupportsStaticCache
+    held: StaticDecoderState
+    board: BeamState
+    plan: StaticSearchConfig
+    constants: StepConstants
 
     def __call__(self, reach: int) -> None:
         """One token further; no sentence has written as many as `reach`."""
@@ -158,12 +160,12 @@ class Stepper:
 
     def read(self, reach: int) -> Tensor:
         """What the model thinks of each continuation of each path: (B, K, V)."""
-        state = replace(self.held, length=reach, place=self.board.place, ancestors=self.board.ancestors)
+        state = replace(self.held, length=reach, position=self.board.position, ancestors=self.board.ancestors)
         return self.model.advance(self.board.newest, state)[0]
 
     def choose(self, logits: Tensor) -> None:
         """Write what is chosen on the board."""
-        kernels = kernels_for(logits, self.plan) if self._simple else None
+        kernels = choice_kernels(logits, self.plan) if self._simple else None
         if kernels is not None and self.plan.beam:
             kernels.expand(
                 logits,
@@ -193,19 +195,19 @@ class Stepper:
         return single and not (plan.limits.no_repeat or board.exclude.numel() or board.prefix.size(1))
 
     def _allowed(self, log_probs: Tensor) -> Tensor:
-        """-inf where a rule forbids a token; the same rules as those of constraints.py, in the same order."""
+        """-inf where a rule forbids a token; the same rules as those of rules.py, in the same order."""
         board, eos, limits = self.board, self.plan.symbols.eos, self.plan.limits
         wanted = kept = None
         if board.prefix.size(1):
-            column = board.place.clamp(max=board.prefix.size(1) - 1)[:, None]
-            wanted = board.prefix.gather(1, column).masked_fill(board.place[:, None] > column, -1)[:, :, None]
+            column = board.position.clamp(max=board.prefix.size(1) - 1)[:, None]
+            wanted = board.prefix.gather(1, column).masked_fill(board.position[:, None] > column, -1)[:, :, None]
             wanted = wanted.expand(*log_probs.shape[:2], 1)  # (B, K, 1), -1 where the prefix is over
             kept = log_probs.gather(2, wanted.clamp(min=0))
         told = bool(limits.no_repeat or board.exclude.numel())  # rules that go by what is written
         end = log_probs[..., eos].clamp(min=LOWEST) if told else None
         log_probs.index_fill_(2, self.constants.never, -torch.inf)
         if limits.shortest:
-            log_probs[..., eos].masked_fill_((board.place < board.shortest)[:, None], -torch.inf)
+            log_probs[..., eos].masked_fill_((board.position < board.shortest)[:, None], -torch.inf)
         if end is not None:
             log_probs.masked_fill_(self._struck(log_probs), -torch.inf)
             stuck = log_probs.amax(-1) == -torch.inf  # other rules leave some token: a plan sees to that
@@ -222,7 +224,7 @@ class Stepper:
         allowed = torch.ones_like(log_probs, dtype=torch.bool).flatten(0, 1)
         if 0 < size <= written.size(2):
             grams = written.unfold(2, size, 1)  # (B, K, L - size, size)
-            whole = torch.arange(size, size + grams.size(2), device=written.device) <= board.place[:, None, None]
+            whole = torch.arange(size, size + grams.size(2), device=written.device) <= board.position[:, None, None]
             repeats = (grams[..., :-1] == self._latest(written, size)).all(-1) & whole
             allowed = strike(allowed, grams[..., -1].flatten(0, 1), repeats.flatten(0, 1))
         if board.exclude.numel():
@@ -234,7 +236,7 @@ class Stepper:
 
     def _latest(self, written: Tensor, size: int) -> Tensor:
         """The last size - 1 tokens of each path, -3 before its first: written (B, K, L - 1) -> (B, K, 1, size - 1)."""
-        behind = self.board.place[:, None, None] + torch.arange(1 - size, 0, device=written.device)
+        behind = self.board.position[:, None, None] + torch.arange(1 - size, 0, device=written.device)
         found = written.gather(2, behind.clamp(min=0).expand(*written.shape[:2], -1))
         return found.masked_fill(behind < 0, -3)[:, :, None]
 
@@ -242,10 +244,10 @@ class Stepper:
         """Greedy search and sampling: each path by itself; one that has ended writes end symbols."""
         board, eos, paths = self.board, self.plan.symbols.eos, self.plan.paths
         pick = most_probable if self.plan.drawn is None else drawing(self.plan.drawn)
-        steps = board.place[:, None].expand(-1, paths).flatten()
+        steps = board.position[:, None].expand(-1, paths).flatten()
         token = pick(log_probs.flatten(0, 1), board.streams.flatten(), steps).view(-1, paths)  # (B, K)
         if paths > 1:
-            token = token.masked_fill((board.newest == eos) & (board.place > 0)[:, None], eos)
+            token = token.masked_fill((board.newest == eos) & (board.position > 0)[:, None], eos)
         board.write(self.constants.rows, token, log_probs.gather(2, token[..., None]).squeeze(2))
         board.newest.copy_(token)
         board.close((token == eos).all(1) if paths > 1 else token[:, 0] == eos)
@@ -266,11 +268,11 @@ class Stepper:
         if self.plan.shrinking:
             left = left.masked_fill(constants.paths[:, 0] >= board.width[:, None], torch.inf)
         board.cost.copy_(torch.where(board.done[:, None], board.cost, left))
-        before = constants.lines <= board.place[:, None, None]
+        before = constants.lines <= board.position[:, None, None]
         followed = board.ancestors.gather(1, parent.gather(1, going)[..., None].expand_as(board.ancestors))
         board.ancestors.copy_(torch.where(before, followed, constants.paths))
 
-        kindest = constants.penalties[board.longest if self.plan.penalty.grows else board.place + 1]
+        kindest = constants.penalties[board.longest if self.plan.penalty.grows else board.position + 1]
         board.close(board.finished[:, -1, 0] >= -board.cost.amin(1) / kindest)
 
     def _ending(self, costs: Tensor, ended: Tensor) -> Tensor:
@@ -286,15 +288,15 @@ class Stepper:
     def _finish(self, path: Tensor, costs: Tensor, own: Tensor, ended: Tensor) -> None:
         """The best of what is finished and of what ends now; of equals the older: all (B, K)."""
         board = self.board
-        scores = -costs / self.constants.penalties[board.place + 1][:, None]
+        scores = -costs / self.constants.penalties[board.position + 1][:, None]
         scores = scores.masked_fill(~ended | board.done[:, None], -torch.inf)
-        end = board.place[:, None] * self.plan.paths + path
+        end = board.position[:, None] * self.plan.paths + path
         every = torch.cat([board.finished, torch.stack([scores, end, own], dim=2)], dim=1)  # (B, n + K, 3)
         order = every[..., 0].argsort(dim=1, descending=True, stable=True)[:, : self.plan.kept, None]
         torch.gather(every, 1, order.expand(-1, -1, 3), out=board.finished)
 
 
-def kernels_for(logits: Tensor, plan: Plan) -> ModuleType | None:
+def choice_kernels(logits: Tensor, plan: StaticSearchConfig) -> ModuleType | None:
     """Kernels of ours for a choice of one token, on the GPU in use; torch, where it compiles a step, makes its own."""
     if choice_on_gpu is None or not logits.is_cuda or torch.compiler.is_compiling():
         return None
@@ -310,10 +312,10 @@ def best(cost: Tensor, log_probs: Tensor, count: int, starts: Tensor, offsets: T
     whose own best are best: only those are ordered.
     """
     rows, paths, vocabulary = log_probs.shape
-    tops = log_probs.view(rows, paths, -1, STRETCH).amax(-1)  # (B, K, C)
+    tops = log_probs.view(rows, paths, -1, VOCABULARY_BLOCK).amax(-1)  # (B, K, C)
     start, _ = lowest((cost[..., None] - tops).flatten(1), starts, min(count, len(starts)))
     places = (start[..., None] + offsets).flatten(1)  # (B, count * STRETCH)
-    own = log_probs.flatten(1).gather(1, places).view(rows, -1, STRETCH)
+    own = log_probs.flatten(1).gather(1, places).view(rows, -1, VOCABULARY_BLOCK)
     costs = (cost.gather(1, start // vocabulary)[..., None] - own).flatten(1)
     found, index = lowest(costs, places, count)
     return found, costs.gather(1, index)

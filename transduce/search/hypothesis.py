@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from transduce.data.symbols import Symbols
-from transduce.search.wishes import Wishes
+from transduce.search.constraints import DecodingConstraints
 
 if TYPE_CHECKING:
     from transduce.model.contract import Memory
@@ -100,7 +100,7 @@ def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
     return not hypothesis.finished, -hypothesis.score
 
 
-class Choice(Protocol):
+class Reranker(Protocol):
     """A search config that finds candidates and leaves the choice among them to whoever sees their texts."""
 
     @property
@@ -121,13 +121,14 @@ class Search(Protocol):
         model: Any,
         memory: Memory,
         symbols: Symbols,
-        wishes: Sequence[Wishes] | None = None,
+        constraints: Sequence[DecodingConstraints] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
         """One list a sentence, best first and never empty.
 
         The model is of the kind that the search needs: `Stepwise` or `Parallel` (fit.py has seen to it).
-        `wishes`: how each translation must begin, what must appear in it and what must not, one a sentence. `keys`: one
-        64-bit number a sentence from which its random draws follow; without them the place in the batch is the key.
+        `constraints`: how each translation must begin, what must appear in it and what must not, one a sentence.
+        `keys`: one 64-bit number a sentence from which its random draws follow; without them the place in the batch is
+        the key.
         """
         ...

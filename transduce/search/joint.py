@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from transduce.data.batch import pad_sources
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
-from transduce.model.contract import Memory, rows, stepwise_log_probs
-from transduce.search.constraints import checked
+from transduce.model.contract import Memory, rows, teacher_forced_log_probs
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.ctc import prefix_beam
 from transduce.search.hypothesis import Hypothesis, best_first
+from transduce.search.rules import checked
 from transduce.search.settings import Joint
-from transduce.search.wishes import Wishes
 
 IMPOSSIBLE = -1e9  # log p of a text that has more tokens than there are frames
 
@@ -41,7 +41,7 @@ class JointSearch:
         model: Any,
         memory: Memory,
         symbols: Symbols,
-        wishes: Sequence[Wishes] | None = None,
+        constraints: Sequence[DecodingConstraints] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
         heads = getattr(model, "heads", {})
@@ -50,14 +50,16 @@ class JointSearch:
                 "search.kind: 'joint' needs a model with a CTC head (model.heads, trained by the term ctc), and it has"
                 " none; use beam"
             )
-        settings, asked = self.settings, checked(wishes, len(memory.mask))
+        settings, asked = self.settings, checked(constraints, len(memory.mask))
         found = settings.beam.build()(model, memory, symbols, asked, keys)
         logits = heads["ctc"](memory).float()
         frames = memory.mask.sum(1) * (logits.size(1) // memory.mask.size(1))
         heard = self._heard(logits, frames, symbols)
-        for number, wish in enumerate(asked):
+        for number, constraint in enumerate(asked):
             known = {hypothesis.tokens for hypothesis in found[number]}
-            free = not (wish.prefix or wish.include or wish.exclude)  # the head cannot be told what to say
+            free = not (
+                constraint.prefix or constraint.include or constraint.exclude
+            )  # the head cannot be told what to say
             found[number] += [_bare(tokens) for tokens in heard[number] if free and tokens not in known]
         return self._ranked(model, memory, symbols, found, logits.log_softmax(-1), frames)
 
@@ -82,7 +84,7 @@ class JointSearch:
         texts = [hypothesis.tokens for own in found for hypothesis in own]
         gold, mask = (tensor.to(device) for tensor in pad_sources(texts, symbols))  # (N, T)
         target = torch.cat((torch.full_like(gold[:, :1], symbols.bos), gold), dim=1)
-        parts = stepwise_log_probs(model, rows(memory, sentence), target, mask).tolist()
+        parts = teacher_forced_log_probs(model, rows(memory, sentence), target, mask).tolist()
         lengths = mask.sum(1) - 1
         blank = log_probs.size(2) - 1
         of_rows = log_probs[sentence].transpose(0, 1)  # (S, N, V + 1)

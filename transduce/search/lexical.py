@@ -2,7 +2,7 @@
 
 Each path stands at a node of its sentence's automaton (automaton.py). Places in the beam are dealt out by the number of
 tokens that are left to write, one after another to each number, so that every stage has a path.
-Shapes: B sentences, R rows, K paths, V vocabulary, M nodes, U tokens that occur in a sentence's phrases, W wishes.
+Shapes: B sentences, R rows, K paths, V vocabulary, M nodes, U tokens that occur in a sentence's phrases, W constraints.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from transduce.search.automaton import Automaton, Include
-from transduce.search.constraints import Rule
 from transduce.search.limits import check_tokens
-from transduce.search.paths import Standing, greatest
+from transduce.search.paths import ConstraintState, greatest
+from transduce.search.rules import Rule
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LexicalConstraints:
     """The automata of a batch, padded: tokens (B, U), goto (B, M, U + 1), complete and rest (B, M, W), needed (B, W).
 
-    The last column of `goto` is for every other token. A wish that only pads needs no token and is met from the start.
-    `most` is the greatest number of tokens that any sentence needs for all its wishes.
+    The last column of `goto` is for every other token. A constraint that only pads needs no token and is met from the
+    start. `most` is the greatest number of tokens that any sentence needs for all its constraints.
     """
 
     tokens: Tensor
@@ -36,14 +36,14 @@ class Wanted:
     most: int
 
     @classmethod
-    def of(cls, includes: Sequence[Include], device: torch.device) -> Wanted:
+    def of(cls, includes: Sequence[Include], device: torch.device) -> LexicalConstraints:
         known = {include: Automaton.of(include) for include in {*includes}}
         automata = [known[include] for include in includes]
         batch, nodes = len(automata), max(len(one.goto) for one in automata)
-        used, wishes = max(len(one.tokens) for one in automata), max(len(one.needed) for one in automata)
-        tokens, needed = torch.full((batch, used), -1), torch.zeros(batch, wishes, dtype=torch.int64)
-        goto, rest = needed.new_zeros(batch, nodes, used + 1), needed.new_zeros(batch, nodes, wishes)
-        complete = torch.zeros(batch, nodes, wishes, dtype=torch.bool)
+        used, constraints = max(len(one.tokens) for one in automata), max(len(one.needed) for one in automata)
+        tokens, needed = torch.full((batch, used), -1), torch.zeros(batch, constraints, dtype=torch.int64)
+        goto, rest = needed.new_zeros(batch, nodes, used + 1), needed.new_zeros(batch, nodes, constraints)
+        complete = torch.zeros(batch, nodes, constraints, dtype=torch.bool)
         for place, one in enumerate(automata):
             own_nodes, own_tokens, own_wishes = len(one.goto), len(one.tokens), len(one.needed)
             tokens[place, :own_tokens] = torch.tensor(one.tokens)
@@ -58,31 +58,31 @@ class Wanted:
 
     @property
     def nothing(self) -> bool:
-        """Whether no sentence has a wish."""
+        """Whether no sentence has a constraint."""
         return self.needed.shape[1] == 0
 
-    def start(self, sentence: Tensor, count: int) -> Standing:
+    def start(self, sentence: Tensor, count: int) -> ConstraintState:
         """Nothing written: sentence (R,) -> (R, count)."""
         node = sentence.new_zeros(len(sentence), count)
-        return Standing(node, (self.needed == 0)[sentence][:, None].expand(-1, count, -1))
+        return ConstraintState(node, (self.needed == 0)[sentence][:, None].expand(-1, count, -1))
 
-    def after(self, sentence: Tensor, standing: Standing, token: Tensor) -> Standing:
+    def after(self, sentence: Tensor, standing: ConstraintState, token: Tensor) -> ConstraintState:
         """One token further: token (R, n)."""
         if self.nothing:
             return standing
         same = token[..., None] == self.tokens[sentence][:, None]  # (R, n, U)
         column = torch.where(same.any(-1), same.to(torch.int8).argmax(-1), same.shape[2])
         node = self.goto[sentence[:, None], standing.node, column]
-        return Standing(node, standing.met | self.complete[sentence[:, None], node])
+        return ConstraintState(node, standing.met | self.complete[sentence[:, None], node])
 
-    def left(self, sentence: Tensor, standing: Standing) -> Tensor:
+    def left(self, sentence: Tensor, standing: ConstraintState) -> Tensor:
         """How many tokens complete what is begun and then write the other phrases one after another: (R, n).
 
         Phrases that overlap may need fewer: never more.
         """
         return self._left(sentence[:, None], standing.node, standing.met)
 
-    def left_after(self, sentence: Tensor, standing: Standing) -> Tensor:
+    def left_after(self, sentence: Tensor, standing: ConstraintState) -> Tensor:
         """The same after each token of `tokens`, and last after any other token: (R, n, U + 1)."""
         node = self.goto[sentence[:, None], standing.node]  # (R, n, U + 1)
         which = sentence[:, None, None]
@@ -93,7 +93,7 @@ class Wanted:
         unmet = needed.masked_fill(met, 0).sum(-1)
         return unmet - (needed - self.rest[which, node]).masked_fill(met, 0).amax(-1)
 
-    def rule(self, sentence: Tensor, standing: Standing, left: Tensor, room: Tensor, eos: int) -> Rule:
+    def rule(self, sentence: Tensor, standing: ConstraintState, left: Tensor, room: Tensor, eos: int) -> Rule:
         """No end before all is written, and no token that leaves too little room: its rows are (R, K) flattened.
 
         left (R, K, U + 1) is what `left_after` gave, room (R,) how many tokens may still come before the end. Where
@@ -118,8 +118,8 @@ class Wanted:
         """Where the best continuations stand in K * V, dealt out by what they leave, and their totals: (R, 2K).
 
         totals (R, K, V). Those with equally many tokens left are ranked by their total; then comes the first of each,
-        the second of each, and so on, those that leave least before the others. Without wishes this is the order of
-        the totals.
+        the second of each, and so on, those that leave least before the others. Without constraints this is the order
+        of the totals.
         """
         count, size, vocabulary = totals.shape
         own = self.tokens[sentence]  # (R, U)

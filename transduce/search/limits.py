@@ -1,4 +1,4 @@
-"""How long a translation may be, and which tokens it may never hold: the settings; constraints.py obeys them.
+"""How long a translation may be, and which tokens it may never hold: the settings; rules.py obeys them.
 
 Imports no torch: an engine without it has the same limits.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transduce.errors import ConfigError, DataError
-from transduce.search.wishes import Wishes
+from transduce.search.constraints import DecodingConstraints
 
 LARGEST_RATIO = 100  # tokens of a translation for each of its source
 MOST_ADDED = 4096  # tokens whatever the source, by longest_extra or shortest
@@ -24,7 +24,7 @@ def require(holds: bool, field: str, value: object, expected: str) -> None:
 
 
 def check_tokens(name: str, highest: int, vocabulary: int) -> None:
-    """Refuse wishes in tokens that no text could have become."""
+    """Refuse constraints in tokens that no text could have become."""
     if highest >= vocabulary:
         raise ValueError(f"{name}: expected tokens below the vocabulary's size ({vocabulary}), got {highest}")
 
@@ -63,11 +63,13 @@ class Limits:
         require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
         require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
 
-    def lengths(self, sources: Sequence[int], wishes: Sequence[Wishes]) -> list[int]:
+    def lengths(self, sources: Sequence[int], constraints: Sequence[DecodingConstraints]) -> list[int]:
         """The most steps each sentence may take, end symbol included. `sources` are their lengths, end included."""
         wanted = {source: int(self.longest_ratio * source) + self.longest_extra for source in set(sources)}
         written = {source: min(max(length, self.shortest + 1), self.longest) for source, length in wanted.items()}
-        return [written[source] + len(wish.prefix) for source, wish in zip(sources, wishes, strict=True)]
+        return [
+            written[source] + len(constraint.prefix) for source, constraint in zip(sources, constraints, strict=True)
+        ]
 
 
 def checked_prefix(tokens: Sequence[int], longest_source: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
-class Standing:
+class ConstraintState:
     """How far each path is with what it must include: node (R, n) of the automaton, met (R, n, W) what is written."""
 
     node: Tensor
@@ -34,7 +34,7 @@ class Paths:
     token_log_probs: Tensor
     rank: Tensor
     covered: Tensor
-    standing: Standing
+    standing: ConstraintState
 
     def take(self, index: Tensor) -> Paths:
         """Other paths of the same rows: index (R, m) -> (R, m, t)."""
@@ -44,14 +44,14 @@ class Paths:
             self.token_log_probs[row, index],
             self.rank[row, index],
             self.covered[row, index],
-            Standing(self.standing.node[row, index], self.standing.met[row, index]),
+            ConstraintState(self.standing.node[row, index], self.standing.met[row, index]),
         )
 
     def first(self, count: int) -> Paths:
         """The first paths of each row."""
         return self.take(torch.arange(count, device=self.rank.device).expand(len(self.rank), -1))
 
-    def append(self, token: Tensor, log_prob: Tensor, rank: Tensor, standing: Standing) -> Paths:
+    def append(self, token: Tensor, log_prob: Tensor, rank: Tensor, standing: ConstraintState) -> Paths:
         """Each path one token longer: all (R, n)."""
         tokens = torch.cat([self.tokens, token[..., None]], dim=2)
         token_log_probs = torch.cat([self.token_log_probs, log_prob[..., None]], dim=2)
@@ -59,7 +59,7 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BeamProgress:
     """All that is known of the rows still searched.
 
     sentence (R,) their place in the batch, longest (R,) their limit, slots (R,) how many of the K paths are theirs,
@@ -80,7 +80,7 @@ def best_of(finished: Paths, ends: Paths, eos: int) -> Paths:
         torch.cat([F.pad(finished.token_log_probs, (0, 1)), ends.token_log_probs], dim=1),
         torch.cat([finished.rank, ends.rank], dim=1),
         torch.cat([finished.covered, ends.covered], dim=1),
-        Standing(
+        ConstraintState(
             torch.cat([finished.standing.node, ends.standing.node], dim=1),
             torch.cat([finished.standing.met, ends.standing.met], dim=1),
         ),

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from transduce.data.symbols import Symbols
 from transduce.errors import ConfigError
-from transduce.model.contract import UNDECIDED, Memory, Parallel, rows
-from transduce.search.constraints import checked
+from transduce.model.contract import UNDECIDED, Memory, NonAutoregressive, rows
+from transduce.search.constraints import DecodingConstraints, Phrase
 from transduce.search.hypothesis import Hypothesis
+from transduce.search.rules import checked
 from transduce.search.settings import MaskPredict
-from transduce.search.wishes import Phrase, Wishes
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class MaskPredictSearch:
     @torch.no_grad()
     def __call__(
         self,
-        model: Parallel,
+        model: NonAutoregressive,
         memory: Memory,
         symbols: Symbols,
-        wishes: Sequence[Wishes] | None = None,
+        constraints: Sequence[DecodingConstraints] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        asked = checked(wishes, len(memory.mask))
-        if any(wish.include or wish.exclude for wish in asked):
+        asked = checked(constraints, len(memory.mask))
+        if any(constraint.include or constraint.exclude for constraint in asked):
             raise ConfigError(
                 "include, exclude: a search that writes all words at once promises nothing about single ones; use a"
                 " model that writes token by token"
             )
-        forced = [wish.prefix for wish in asked]
+        forced = [constraint.prefix for constraint in asked]
         log_probs = model.lengths(memory)  # (B, L)
         possible = int((log_probs > -torch.inf).sum(1).max())
         best = log_probs.topk(min(self.settings.length_candidates, possible))  # both (B, k)
@@ -85,7 +85,7 @@ class MaskPredictSearch:
             sheet = sheet.write(again, found.indices, found.values - total)
         return self._collect(sheet, best.values, symbols.eos)
 
-    def _score_given(self, model: Parallel, memory: Memory, sheet: Sheet) -> Sheet:
+    def _score_given(self, model: NonAutoregressive, memory: Memory, sheet: Sheet) -> Sheet:
         """A forced beginning has the log-probability that it would have as the work of one pass."""
         undecided = sheet.tokens.masked_fill(sheet.given, UNDECIDED)
         found = model.refine(undecided, sheet.mask, memory).float().log_softmax(-1)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
-from transduce.model.contract import Memory, Stepwise, rows
-from transduce.search.constraints import checked, next_log_probs, rules_of
+from transduce.model.contract import Autoregressive, Memory, rows
+from transduce.search.constraints import DecodingConstraints, cancelled_rows, check_one_path
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.limits import Limits
+from transduce.search.rules import checked, next_log_probs, rules_of
 from transduce.search.settings import Sample
-from transduce.search.wishes import Wishes, check_one_path, unwanted
 
 Step = int | Tensor  # how many tokens are written, by all rows or by each (N,)
 Pick = Callable[[Tensor, Tensor, Step], Tensor]  # log-probabilities (N, V), streams (N,), step -> tokens (N,)
@@ -37,14 +37,14 @@ class StepwiseSearch:
     @torch.no_grad()
     def __call__(
         self,
-        model: Stepwise,
+        model: Autoregressive,
         memory: Memory,
         symbols: Symbols,
-        wishes: Sequence[Wishes] | None = None,
+        constraints: Sequence[DecodingConstraints] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
         batch, device = len(memory.mask), memory.mask.device
-        asked = checked(wishes, batch)
+        asked = checked(constraints, batch)
         check_one_path(asked)
         rules = rules_of(self.limits, symbols, asked, device)
         lengths = torch.tensor(self.limits.lengths(memory.mask.sum(1).tolist(), asked), device=device)
@@ -66,7 +66,7 @@ class StepwiseSearch:
             newest = self.pick(log_probs, written.streams, step)
             written = written.append(newest, log_probs.gather(1, newest[:, None]))
             step += 1
-            lengths[unwanted(asked)] = 0
+            lengths[cancelled_rows(asked)] = 0
             staying, leaving = part((newest == symbols.eos) | (lengths[sentence] <= step))
             if len(leaving):
                 left.append(rows(written, leaving))

@@ -16,16 +16,16 @@ from transduce.errors import UserError
 from transduce.server.failures import Gone, Refused
 from transduce.server.reading import key_of, query_of
 from transduce.server.rendering import Json
-from transduce.server.state import State
+from transduce.server.state import ServerState
 
 T = TypeVar("T")
 GONE = 499  # for the meter: nobody reads it
 TOO_LONG = 413
 
 
-def state_of(request: Request) -> State:
+def state_of(request: Request) -> ServerState:
     """What the application shares."""
-    state: State = request.app.state.transduce
+    state: ServerState = request.app.state.transduce
     return state
 
 

@@ -20,12 +20,12 @@ from transduce.server.middleware import Guard
 from transduce.server.models import Served
 from transduce.server.rendering import Json
 from transduce.server.settings import Settings
-from transduce.server.state import State
+from transduce.server.state import ServerState
 
 
 def application(models: Sequence[Served], settings: Settings | None = None) -> Starlette:
     """An ASGI app that translates with these models; `app.state.transduce` is what its handlers share."""
-    state = State(models, settings or Settings())
+    state = ServerState(models, settings or Settings())
     routes = [*_health(), *libretranslate.routes(), *deepl.routes(), *ours.routes(), *pages.routes(state)]
     endpoints = [route.path for route in routes if isinstance(route, Route)]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transduce.errors import UserError
-from transduce.search.wishes import Stop
+from transduce.search.constraints import CancelToken
 from transduce.server.settings import Settings
 from transduce.server.work import Sentence, Work
 from transduce.translator import Translator
@@ -28,14 +28,14 @@ POLITENESS = 10  # by which the model's threads stand back behind the loop, as `
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedWork:
     """A sentence on its way: what is asked, what it costs, and where the answer goes."""
 
     work: Work
     item: Sentence
     tokens: int
     future: asyncio.Future[Any]
-    stop: Stop = field(default_factory=Stop)
+    stop: CancelToken = field(default_factory=CancelToken)
 
 
 class Batcher:
@@ -45,7 +45,7 @@ class Batcher:
         self.translator, self.settings, self._told = translator, settings, told
         self.running = 0  # sentences in the model
         self.gathering = 0  # threads that wait for more sentences
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[QueuedWork] = deque()
         self._waiting_tokens = 0  # of all of them
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -58,7 +58,7 @@ class Batcher:
 
     async def run(self, work: Work, item: Sentence, tokens: int) -> Any:
         """What the work gives for one item. Cancelled, it stops the work."""
-        job = Job(work, item, tokens, asyncio.get_running_loop().create_future())
+        job = QueuedWork(work, item, tokens, asyncio.get_running_loop().create_future())
         with self._changed:
             if self._closed:
                 raise RuntimeError("this batcher is closed")
@@ -69,7 +69,7 @@ class Batcher:
         try:
             return await job.future
         except asyncio.CancelledError:
-            job.stop.ask()
+            job.stop.cancel()
             raise
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Batcher:
             with suppress(RuntimeError):
                 batch[0].future.get_loop().call_soon_threadsafe(self._deliver, batch, answers, tokens, seconds)
 
-    def _next(self) -> list[Job]:
+    def _next(self) -> list[QueuedWork]:
         """The next batch, or none where no more will come."""
         with self._changed:
             while True:
@@ -121,15 +121,15 @@ class Batcher:
                 return
             self._changed.wait(left)
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[QueuedWork]:
         """As many as fit of those that ask the same as the first, in order; who is not wanted any more is dropped."""
-        batch: list[Job] = []
-        passed: list[Job] = []
+        batch: list[QueuedWork] = []
+        passed: list[QueuedWork] = []
         room = self.settings.batch_tokens
         while self._waiting and room > 0:
             job = self._waiting.popleft()
             self._waiting_tokens -= job.tokens
-            if job.stop.asked:
+            if job.stop.cancelled:
                 continue
             if batch and (job.work != batch[0].work or job.tokens > room):
                 passed.append(job)
@@ -144,7 +144,7 @@ class Batcher:
             self._changed.notify()  # another thread may begin with these
         return batch
 
-    def _answers(self, batch: Sequence[Job]) -> list[Any]:
+    def _answers(self, batch: Sequence[QueuedWork]) -> list[Any]:
         """Of each job a result or an exception. Where a batch fails, each is tried alone: one is at fault."""
         work, translator = batch[0].work, self.translator
         try:
@@ -156,7 +156,7 @@ class Batcher:
                 log.exception("a sentence could not be translated")
             return [error]
 
-    def _deliver(self, batch: Sequence[Job], answers: Sequence[Any], tokens: int, seconds: float) -> None:
+    def _deliver(self, batch: Sequence[QueuedWork], answers: Sequence[Any], tokens: int, seconds: float) -> None:
         """In the loop's thread: give everybody their answer."""
         with self._changed:
             self.running -= len(batch)

@@ -14,8 +14,8 @@ from transduce.server.failures import Refused
 from transduce.server.reading import Fields, read_fields
 from transduce.server.rendering import Json, rendered
 from transduce.server.settings import Settings
-from transduce.server.state import State
-from transduce.server.translating import Asked, translate
+from transduce.server.state import ServerState
+from transduce.server.translating import TranslationRequest, translate
 
 UNLIMITED = 1_000_000_000_000  # characters, as DeepL writes it
 # Targets whose variants its clients insist on, though one model writes them all.
@@ -32,7 +32,7 @@ def routes() -> list[BaseRoute]:
     ]
 
 
-async def _fields(request: Request) -> tuple[State, Fields, bytes]:
+async def _fields(request: Request) -> tuple[ServerState, Fields, bytes]:
     """What is asked for, and by whom."""
     state = state_of(request)
     fields = await read_fields(request, state.settings)
@@ -50,7 +50,7 @@ async def _translate(request: Request) -> Response:
     texts = _texts(fields, state.settings)
     if fields.get("glossary_id", [None])[-1]:
         raise Refused(404, "Glossaries are not offered by this server", "glossary")
-    asked = Asked(
+    asked = TranslationRequest(
         texts,
         _source(state, fields),
         _target(state, fields),
@@ -94,7 +94,7 @@ def _texts(fields: Fields, settings: Settings) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _source(state: State, fields: Fields) -> str:
+def _source(state: ServerState, fields: Fields) -> str:
     code = _word(fields, "source_lang")
     found = find(code, state.models.sources) if code else "auto"
     if found is None:
@@ -102,7 +102,7 @@ def _source(state: State, fields: Fields) -> str:
     return found
 
 
-def _target(state: State, fields: Fields) -> str:
+def _target(state: ServerState, fields: Fields) -> str:
     code = _word(fields, "target_lang")
     if not code:
         raise Refused(400, "Parameter 'target_lang' not specified.", "missing")

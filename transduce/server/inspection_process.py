@@ -1,7 +1,8 @@
 """Inspections of a model in a child process: torch takes neither the server's memory nor its interpreter.
 
 The child starts with the first inspection, opens the models it is asked about, and ends after a minute without one.
-It is killed when nobody waits for its answer. A server that runs torch itself inspects in a thread of its own instead.
+When nobody waits for its answer any more, the answer is thrown away; only if it takes longer is the child killed. A
+server that runs torch itself inspects in a thread of its own instead.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,16 +22,20 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from transduce.errors import RunError, UserError
+from transduce.search.constraints import CancelToken
 from transduce.search.fit import STEPWISE
-from transduce.search.wishes import Stop
+from transduce.server.failures import Refused
 from transduce.server.models import Served
 from transduce.server.rendering import pieces
 from transduce.translator import Translator
 
 IDLE_SECONDS = 60.0  # without an inspection, after which the child ends and its memory is free
 LOOK_SECONDS = 0.02  # between two looks at whether somebody still waits
+GRACE_SECONDS = 5.0  # for an answer that nobody waits for: to load torch again takes as long
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # one sentence needs no more; translations have the others
-ANSWERED, REFUSED, LACKING = "answered", "refused", "lacking"  # how the child's answer begins
+ANSWERED, REFUSED, LACKING, FAILED = "answered", "refused", "lacking", "failed"  # how the child's answer begins
+# The child imports what the server does, and nothing from the folder that it was started in.
+PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor})"
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,12 @@ class Inspect:
     prefix: tuple[int, ...]
     model: str
 
-    def run(self, translator: Translator, stop: Stop | None) -> dict[str, Any]:
-        from transduce.inspection.inspecting import Looking, inspect
+    def run(self, translator: Translator, stop: CancelToken | None) -> dict[str, Any]:
+        from transduce.inspection.inspecting import InspectOptions, inspect
 
         beam = self.beam if getattr(translator.decoder, "offers", STEPWISE) == STEPWISE else 0
         seen = inspect(
-            translator, self.text, to=self.to, beam=beam, prefix=self.prefix, looking=Looking(branches=0),
+            translator, self.text, to=self.to, beam=beam, prefix=self.prefix, looking=InspectOptions(branches=0),
             model=self.model, stop=stop,
         )  # fmt: skip
         return seen.as_json()
@@ -60,7 +67,7 @@ class Learn:
     to: str
     layer: int
 
-    def run(self, translator: Translator, stop: Stop | None) -> dict[str, Any]:
+    def run(self, translator: Translator, stop: CancelToken | None) -> dict[str, Any]:
         from transduce.inspection.figure_one import alive
 
         return alive(translator, self.text, self.to, self.layer, stop)
@@ -74,34 +81,49 @@ def as_json(tree: Any) -> bytes:
     return b"".join(piece.encode() for piece in pieces(tree))
 
 
+class Abandoned(RunError):
+    """Nobody waits for the answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__("inspect: nobody waits for the answer any more; ask again")
+
+
 class InspectionProcess:
     """Runs inspections one at a time, in the child where that spares this process torch."""
 
-    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
-        self._idle_seconds = idle_seconds
+    def __init__(self, idle_seconds: float = IDLE_SECONDS, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._idle_seconds, self._grace_seconds = idle_seconds, grace_seconds
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._closed = CancelToken()
+        self._child: _InspectionChild | None = None
         self._timer: threading.Timer | None = None
 
-    def run(self, served: Served, job: Job, stop: Stop) -> bytes:
+    def run(self, served: Served, job: Job, stop: CancelToken) -> bytes:
         """The inspection as JSON; a refusal is a UserError, a missing library a ModuleNotFoundError."""
-        if served.reopen is None or _runs_torch():
-            return as_json(job.run(served.translator, stop))
         with self._lock:
+            if served.reopen is None or _runs_torch():
+                return as_json(job.run(served.translator, stop))
             self._stop_timer()
             try:
-                self._child = self._child or _Child()
-                return self._child.ask(served.name, served.reopen, job, stop)
-            except (EOFError, OSError):  # killed, perhaps for lack of memory
+                if stop.cancelled or self._closed.cancelled:
+                    raise Abandoned
+                self._child = self._child or _InspectionChild()
+                return self._child.ask((served.name, served.reopen, job), stop, self._closed, self._grace_seconds)
+            except TimeoutError:
                 self._end_child()
-                raise RunError("inspect: the process that looks into models ended early; ask again") from None
+                raise Abandoned from None
+            except (EOFError, OSError):  # killed, perhaps for lack of memory, or not to be started
+                self._end_child()
+                if self._closed.cancelled:
+                    raise Abandoned from None
+                words = "the process that looks into models ended early; ask again"
+                raise Refused(503, f"inspect: {words}", "inspection", 1) from None
             finally:
-                if stop.asked:
-                    self._end_child()
                 self._start_timer()
 
     def close(self) -> None:
-        """End the child, and with it an inspection under way."""
+        """End the child, and with it an inspection under way or about to begin."""
+        self._closed.cancel()
         child = self._child
         if child is not None:
             child.process.kill()
@@ -140,14 +162,15 @@ def _runs_torch() -> bool:
     return sys.modules.get("torch") is not None
 
 
-class _Child:
+class _InspectionChild:
     """The parent's end: a process and the pipe to it."""
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
+        program = PROGRAM.format(path=sys.path, module=__name__, descriptor=theirs.fileno())
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", program],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -157,18 +180,31 @@ class _Child:
         finally:
             theirs.close()
 
-    def ask(self, model: str, reopen: Callable[[], Translator], job: Job, stop: Stop) -> bytes:
-        """The JSON of an answer, unless somebody asks to stop first."""
-        self._pipe.send((model, reopen, job))
+    def ask(
+        self, work: tuple[str, Callable[[], Translator], Job], stop: CancelToken, closed: CancelToken, grace: float
+    ) -> bytes:
+        """The JSON of an answer. `Abandoned` where nobody waited for it, TimeoutError where it took too long for that.
+
+        `work`: a model's name, how it is opened, and what to find out.
+        """
+        self._pipe.send(work)
+        since: float | None = None
         while not self._pipe.poll(LOOK_SECONDS):
-            if stop.asked:
-                raise RunError("inspect: nobody waits for the answer any more; ask again")
+            if since is None and stop.cancelled:
+                since = time.monotonic()
+            if closed.cancelled or (since is not None and time.monotonic() - since > grace):
+                raise TimeoutError
         how, words = self._pipe.recv()
+        answer = self._pipe.recv_bytes() if how == ANSWERED else b""
+        if since is not None:
+            raise Abandoned
         if how == REFUSED:
             raise UserError(words)
         if how == LACKING:
             raise ModuleNotFoundError(f"No module named {words!r}", name=words)
-        return self._pipe.recv_bytes()
+        if how == FAILED:
+            raise RuntimeError(f"an inspection failed in its process: {words}")
+        return answer
 
     def kill(self) -> None:
         self.process.kill()
@@ -191,10 +227,9 @@ def main(descriptor: int) -> None:
                 pipe.send((REFUSED, str(error)))
             except ModuleNotFoundError as error:
                 pipe.send((LACKING, error.name))
+            except Exception as error:  # a fault of ours, for the server's log
+                traceback.print_exc()
+                pipe.send((FAILED, f"{type(error).__name__}: {error}"))
             else:
                 pipe.send((ANSWERED, ""))
                 pipe.send_bytes(answer)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

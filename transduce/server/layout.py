@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from transduce.data.segment import Part
+from transduce.data.segment import TextPiece
 from transduce.data.sentences import sentences
 from transduce.languages import WITHOUT_SPACES, base_of
 
@@ -27,7 +27,7 @@ class Layout:
     them for words.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TextPiece, ...]
 
     @classmethod
     def of(cls, text: str, whole: bool = False) -> Layout:
@@ -36,7 +36,11 @@ class Layout:
             return cls(tuple(bare_sentences(text)))
         bare = text.strip()
         begin = text.find(bare)
-        return cls((Part("", text[:begin]), Part(bare, text[begin + len(bare) :])) if bare else (Part("", text),))
+        return cls(
+            (TextPiece("", text[:begin]), TextPiece(bare, text[begin + len(bare) :]))
+            if bare
+            else (TextPiece("", text),)
+        )
 
     @property
     def texts(self) -> list[str]:
@@ -67,17 +71,17 @@ class Layout:
         return found
 
 
-def bare_sentences(text: str) -> list[Part]:
+def bare_sentences(text: str) -> list[TextPiece]:
     """The sentences of a text, and as spaces all that is not translated."""
     return [bare for part in sentences(text) for bare in _bare(part)]
 
 
-def _bare(part: Part) -> Iterator[Part]:
+def _bare(part: TextPiece) -> Iterator[TextPiece]:
     """A sentence without what stands around it."""
     begin, end = _BEFORE.match(part.text).end(), _AFTER.search(part.text).start()  # type: ignore[union-attr]
     if any(map(str.isalnum, part.text[begin:end])):
         if begin:
-            yield Part("", part.text[:begin])
-        yield Part(part.text[begin:end], part.text[end:] + part.space)
+            yield TextPiece("", part.text[:begin])
+        yield TextPiece(part.text[begin:end], part.text[end:] + part.space)
     else:
-        yield Part("", part.text + part.space)
+        yield TextPiece("", part.text + part.space)

@@ -15,9 +15,9 @@ from transduce.server.failures import Refused
 from transduce.server.reading import Fields, read_fields
 from transduce.server.rendering import Json, rendered
 from transduce.server.settings import Settings
-from transduce.server.state import State
+from transduce.server.state import ServerState
 from transduce.server.swagger import document
-from transduce.server.translating import Asked, translate
+from transduce.server.translating import TranslationRequest, translate
 
 
 def routes() -> list[BaseRoute]:
@@ -43,7 +43,9 @@ async def _translate(request: Request) -> Response:
     if form not in ("text", "html"):
         raise Refused(400, f"{form} format is not supported", "format")
     wanted = _alternatives(fields, state.settings)
-    asked = Asked(texts, source, target, cast("Literal['text', 'html']", form), n_best=wanted + 1, asker=asker)
+    asked = TranslationRequest(
+        texts, source, target, cast("Literal['text', 'html']", form), n_best=wanted + 1, asker=asker
+    )
     answers = await unless_gone(request, translate(state, asked))
     found: dict[str, Any] = {"translatedText": _one_or_all([answer.text for answer in answers], batch)}
     if source == "auto":
@@ -82,7 +84,7 @@ async def _settings(request: Request) -> Response:
     return Json(frontend_settings(state))
 
 
-def frontend_settings(state: State) -> dict[str, Any]:
+def frontend_settings(state: ServerState) -> dict[str, Any]:
     """What a web page must know."""
     source = "en" if "en" in state.models.sources else state.models.sources[0]
     target = state.models.targets(source)[0]

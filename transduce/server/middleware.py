@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transduce.server.answering import GONE, failed
 from transduce.server.failures import Refused
-from transduce.server.state import State
+from transduce.server.state import ServerState
 
 log = logging.getLogger("transduce.server")
 POLICY = (
@@ -39,7 +39,7 @@ STRANGE_SITES = ("cross-site", "same-site")  # what a browser says of a page tha
 class Guard:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, state: State, endpoints: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState, endpoints: Sequence[str]) -> None:
         self.app, self.state, self._endpoints = app, state, frozenset(endpoints)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

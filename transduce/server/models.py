@@ -47,7 +47,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Hop:
+class RouteHop:
     """A step of a way: one model from a language to another."""
 
     served: Served
@@ -71,10 +71,10 @@ class Models:
             if names.count(name) > 1:
                 raise ConfigError(f"models: two have the name {name!r}; rename one of the folders")
         self.served, self.pivot = tuple(served), pivot
-        self._hops: dict[tuple[str, str], Hop] = {}
+        self._hops: dict[tuple[str, str], RouteHop] = {}
         for one in served:
             for source, target in one.pairs:
-                self._hops.setdefault((source, target), Hop(one, source, target))
+                self._hops.setdefault((source, target), RouteHop(one, source, target))
         if pivot and pivot not in self.languages:
             raise ConfigError(f"pivot: expected one of {', '.join(self.languages)}, got {pivot!r}")
 
@@ -107,7 +107,7 @@ class Models:
             404, f"no model is named {name!r}; there are {', '.join(one.name for one in self.served)}", "model"
         )
 
-    def route(self, source: str, target: str) -> tuple[Hop, ...]:
+    def route(self, source: str, target: str) -> tuple[RouteHop, ...]:
         """One hop, two by the pivot, or none where both are one language; codes in any case."""
         known = find(source, self.languages), find(target, self.languages)
         begin, end = known
@@ -129,7 +129,7 @@ class Models:
             )
         return way
 
-    def _way(self, source: str, target: str) -> tuple[Hop, ...]:
+    def _way(self, source: str, target: str) -> tuple[RouteHop, ...]:
         direct = self._hops.get((source, target))
         if direct is not None:
             return (direct,)

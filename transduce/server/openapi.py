@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from transduce import __version__
 from transduce.server import shapes
 from transduce.server.examples import requests
-from transduce.server.state import State
+from transduce.server.state import ServerState
 
 _OPEN: dict[str, Any] = {"security": []}  # what takes nothing is told to everybody, with a key or without
 _ERRORS = {
@@ -37,7 +37,7 @@ _OURS: dict[str, tuple[str, type[BaseModel] | None, type[BaseModel] | list[type[
 }
 
 
-def document(state: State) -> dict[str, Any]:
+def document(state: ServerState) -> dict[str, Any]:
     """OpenAPI 3.1."""
     schemas = _schemas()
     _limit(schemas, state)
@@ -72,7 +72,7 @@ def _schemas() -> dict[str, Any]:
     return schemas
 
 
-def _limit(schemas: dict[str, Any], state: State) -> None:
+def _limit(schemas: dict[str, Any], state: ServerState) -> None:
     """Put this server's own limits into the schemas."""
     limits, codes = state.settings, sorted(state.models.languages)
     own = schemas["TranslateRequest"]["properties"]
@@ -121,7 +121,7 @@ def _object(**types: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*types]}
 
 
-def _others(state: State) -> dict[str, Any]:
+def _others(state: ServerState) -> dict[str, Any]:
     """The endpoints that speak others' protocols, as far as a schema can tell."""
     item: dict[str, Any] = {"type": "string", "maxLength": state.settings.characters}
     text, many = {**item, "minLength": 1}, {"type": "array", "items": item, "minItems": 1}

@@ -29,9 +29,9 @@ from transduce.server.pairs import alignment_as_json
 from transduce.server.reading import read_json
 from transduce.server.rendering import Json, rendered
 from transduce.server.shapes import DetectRequest, TranslateRequest
-from transduce.server.state import State
-from transduce.server.together import MOST_TASKS, Window
-from transduce.server.translating import Answer, Asked, Flow, Plan, prepared, translate
+from transduce.server.state import ServerState
+from transduce.server.together import MOST_TASKS, TokenSemaphore
+from transduce.server.translating import Answer, RequestRunner, TextPlan, TranslationRequest, prepared, translate
 from transduce.translation import Translation
 
 
@@ -57,7 +57,7 @@ async def _translate(request: Request) -> Response:
     check_lengths("prefix", [given.prefix], state.settings)
     check_excluded(given.exclude)
     _check_combination(given)
-    asked = Asked(
+    asked = TranslationRequest(
         tuple(texts),
         given.source,
         given.target,
@@ -90,7 +90,7 @@ def _check_combination(given: TranslateRequest) -> None:
             raise Refused(422, text, "invalid")
 
 
-class Lines(StreamingResponse):
+class StreamedLines(StreamingResponse):
     """Lines of JSON; the gate is left when they are written, or nobody reads them any more: then they never `ended`."""
 
     media_type = "application/x-ndjson"
@@ -106,7 +106,7 @@ class Lines(StreamingResponse):
             self._gone()
 
 
-async def _stream(state: State, asked: Asked) -> Response:
+async def _stream(state: ServerState, asked: TranslationRequest) -> Response:
     """Admitted before the first line, so that a refusal is an answer of its own."""
     ready = await prepared(state, asked)
     room = ExitStack()
@@ -116,7 +116,7 @@ async def _stream(state: State, asked: Asked) -> Response:
     async def lines() -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(state.settings.seconds):
-                flow = Flow(state, asked, Window(share), ready.counts, ready.width)
+                flow = RequestRunner(state, asked, TokenSemaphore(share), ready.counts, ready.width)
                 async for line in _sentences(flow, ready.plans):
                     yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
                 yield b'{"done": true}\n'
@@ -126,11 +126,11 @@ async def _stream(state: State, asked: Asked) -> Response:
             yield json.dumps({"error": str(error), "code": "request"}).encode() + b"\n"
         answer.ended = True
 
-    answer = Lines(lines(), room, state.meter.gone)
+    answer = StreamedLines(lines(), room, state.meter.gone)
     return answer
 
 
-async def _sentences(flow: Flow, plans: Sequence[Plan]) -> AsyncIterator[dict[str, Any]]:
+async def _sentences(flow: RequestRunner, plans: Sequence[TextPlan]) -> AsyncIterator[dict[str, Any]]:
     """Of every text every sentence, in order, each as soon as it and those before it are done; few are begun ahead."""
     lines = _lines(flow, plans)
     begun: deque[tuple[dict[str, Any], asyncio.Future[Translation]]] = deque()
@@ -150,7 +150,9 @@ async def _sentences(flow: Flow, plans: Sequence[Plan]) -> AsyncIterator[dict[st
         await asyncio.gather(*(task for _, task in begun), return_exceptions=True)
 
 
-def _lines(flow: Flow, plans: Sequence[Plan]) -> Iterator[tuple[dict[str, Any], Coroutine[Any, Any, Translation]]]:
+def _lines(
+    flow: RequestRunner, plans: Sequence[TextPlan]
+) -> Iterator[tuple[dict[str, Any], Coroutine[Any, Any, Translation]]]:
     """What is known of every sentence's line, and the work that is to be done for it."""
     for number, plan in enumerate(plans):
         before, *spaces = plan.layout.spaces(flow.asked.target)
@@ -160,7 +162,7 @@ def _lines(flow: Flow, plans: Sequence[Plan]) -> Iterator[tuple[dict[str, Any], 
             yield {"number": number, "sentence": place, **told}, _one(flow, plan, text, not place)
 
 
-async def _one(flow: Flow, plan: Plan, text: str, first: bool) -> Translation:
+async def _one(flow: RequestRunner, plan: TextPlan, text: str, first: bool) -> Translation:
     """A sentence translated, or as it is where it is in the language already."""
     return await flow.sentence(text, plan.hops, None, first) if plan.hops else Translation(text)
 

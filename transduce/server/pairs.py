@@ -7,7 +7,7 @@ square, so these are given for one pair (`/v1/align`) or within `cells` (`/v1/at
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,12 @@ from transduce.errors import UserError
 from transduce.server.answering import asker_of, state_of, unless_gone
 from transduce.server.bounds import CELLS_A_TOKEN, check_cells, check_lengths, check_work
 from transduce.server.failures import Refused
-from transduce.server.models import Hop, Models
+from transduce.server.models import Models, RouteHop
 from transduce.server.reading import read_json
 from transduce.server.rendering import Json, rendered
 from transduce.server.shapes import AlignRequest, PairsRequest
-from transduce.server.state import State
-from transduce.server.together import Window, together
+from transduce.server.state import ServerState
+from transduce.server.together import TokenSemaphore, together
 from transduce.server.translating import LONG
 from transduce.server.work import Align, Score, Sentence, Work
 
@@ -108,7 +108,7 @@ def alignment_as_json(one: Alignment) -> dict[str, Any]:
     return {"source": one.source, "target": one.target, "links": links}
 
 
-async def _layers(state: State, hop: Hop) -> int:
+async def _layers(state: ServerState, hop: RouteHop) -> int:
     """How many decoder layers a model has: those it does not refuse."""
     known = state.layers.get(hop.served.name)
     if known is None:
@@ -124,7 +124,7 @@ async def _layers(state: State, hop: Hop) -> int:
     return known or 0
 
 
-async def _checked(state: State, given: PairsRequest) -> tuple[Hop, list[Pair]]:
+async def _checked(state: ServerState, given: PairsRequest) -> tuple[RouteHop, list[Pair]]:
     """The model and the pairs, counted; a request of too many or too long ones is refused. Long ones in a thread."""
     check_lengths("texts", given.texts, state.settings)
     check_lengths("translations", given.translations, state.settings)
@@ -145,13 +145,13 @@ async def _checked(state: State, given: PairsRequest) -> tuple[Hop, list[Pair]]:
     return hops[0], pairs
 
 
-def _counted(hop: Hop, text: str, translation: str) -> Pair:
+def _counted(hop: RouteHop, text: str, translation: str) -> Pair:
     tokenizers = hop.served.translator.tokenizers
     source, target = tokenizers.source.encode([text])[0], tokenizers.target.encode([translation])[0]
     return Pair(Sentence(text, hop.to, translation), len(source) + 1, len(target) + 1)
 
 
-def _check_lengths(hop: Hop, pairs: Sequence[Pair], state: State) -> None:
+def _check_lengths(hop: RouteHop, pairs: Sequence[Pair], state: ServerState) -> None:
     """Pairs are read whole, so that they must not be longer than the model ever reads."""
     most = 4 * hop.served.translator.longest
     for pair in pairs:
@@ -160,11 +160,13 @@ def _check_lengths(hop: Hop, pairs: Sequence[Pair], state: State) -> None:
         check_cells(pair.cells, state.settings, f"a pair of {pair.source} and {pair.target} tokens")
 
 
-async def _all(state: State, hop: Hop, pairs: Sequence[Pair], work: Sequence[Work], cells: int = 0) -> list[list[Any]]:
+async def _all(
+    state: ServerState, hop: RouteHop, pairs: Sequence[Pair], work: Sequence[Work], cells: int = 0
+) -> list[list[Any]]:
     """Of each pair what each kind of work gives; `cells` attention weights count at the gate too."""
     tokens = check_work(sum(pair.tokens for pair in pairs) * len(work), state.settings)
     with state.gate.admit(tokens + cells // CELLS_A_TOKEN) as share:
-        window = Window(share)
+        window = TokenSemaphore(share)
 
         async def one(pair: Pair, kind: Work) -> Any:
             taken = await window.take(pair.tokens)
@@ -173,4 +175,7 @@ async def _all(state: State, hop: Hop, pairs: Sequence[Pair], work: Sequence[Wor
             finally:
                 window.give(taken)
 
-        return await together([together([one(pair, kind) for kind in work]) for pair in pairs])
+        def every(pair: Pair) -> Coroutine[Any, Any, list[Any]]:
+            return together(one(pair, kind) for kind in work)
+
+        return await together(map(every, pairs))

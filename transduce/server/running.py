@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from transduce.errors import RunError, UserError
 from transduce.server.settings import check_keys
-from transduce.server.state import State
+from transduce.server.state import ServerState
 from transduce.wording import counted
 
 MOST_HEADER_BYTES = 32 << 10
@@ -118,7 +118,7 @@ class Protocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """Drains on the first signal and ends on the second."""
 
-    def __init__(self, config: uvicorn.Config, state: State) -> None:
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
         self._state = state
 
@@ -168,7 +168,7 @@ def serve(app: Starlette, host: str, port: int, read_keys: Callable[[], Sequence
 
     `read_keys` gives the API keys anew when SIGHUP comes.
     """
-    state: State = app.state.transduce
+    state: ServerState = app.state.transduce
     listener = _listen(host, port)
     connections = _allowed_connections(state.settings.connections)
     limits = {"header_seconds": state.settings.header_seconds, "most_connections": connections}
@@ -200,7 +200,7 @@ def serve(app: Starlette, host: str, port: int, read_keys: Callable[[], Sequence
 
 
 @contextmanager
-def _rereading(state: State, read_keys: Callable[[], Sequence[str]] | None) -> Iterator[None]:
+def _rereading(state: ServerState, read_keys: Callable[[], Sequence[str]] | None) -> Iterator[None]:
     """Meanwhile SIGHUP has the API keys read again: requests under way go on, and a bad file changes nothing."""
 
     def reread(number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from transduce.detection import Detector
-from transduce.search.wishes import Stop
+from transduce.search.constraints import CancelToken
 from transduce.server.addresses import Proxies
 from transduce.server.batcher import Batcher
 from transduce.server.gate import Gate
@@ -28,7 +28,7 @@ from transduce.translator import Translator
 T = TypeVar("T")
 
 
-class State:
+class ServerState:
     """One a server. `run` is for work of other kinds than translating (looking into a model, say)."""
 
     def __init__(self, served: Sequence[Served], settings: Settings) -> None:
@@ -47,20 +47,21 @@ class State:
         self.inspections = InspectionProcess()
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
-    async def run(self, work: Callable[[Stop], T], tokens: int = 64) -> T:
+    async def run(self, work: Callable[[CancelToken], T], tokens: int = 64) -> T:
         """What a function gives, run in a thread of its own behind the gate, one at a time.
 
         Cancelled, it asks the function to stop; the room at the gate is free when the thread is, and not before.
         """
-        room, stop = ExitStack(), Stop()
+        room, stop = ExitStack(), CancelToken()
         room.enter_context(self.gate.admit(tokens))
         job = self._aside.submit(_tidied, work, stop)
         ended = asyncio.wrap_future(job)
         ended.add_done_callback(lambda _: room.close())
+        ended.add_done_callback(_seen)
         try:
             return await asyncio.shield(ended)  # whose end is that of the thread, whoever waits
         except asyncio.CancelledError:
-            stop.ask()
+            stop.cancel()
             job.cancel()  # if it has not begun
             raise
 
@@ -71,7 +72,7 @@ class State:
             self._detects = True
         return self.detector
 
-    def once(self, name: str, make: Callable[[State], T]) -> T:
+    def once(self, name: str, make: Callable[[ServerState], T]) -> T:
         """What `make` gives for this state, made at the first call: for what is the same for everybody."""
         if name not in self._made:
             self._made[name] = make(self)
@@ -95,7 +96,13 @@ class State:
         self.meter.batch(sentences, tokens, seconds)
 
 
-def _tidied(work: Callable[[Stop], T], stop: Stop) -> T:
+def _seen(ended: asyncio.Future[Any]) -> None:
+    """Look at the error of work that nobody waits for any more: asyncio would log it as one that was missed."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+def _tidied(work: Callable[[CancelToken], T], stop: CancelToken) -> T:
     """What work gives. Memory that it needed for a moment is the system's again; modules that it loaded stay: nobody
     waits while the collector looks through torch."""
     known = len(sys.modules)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 MOST_TASKS = 256  # sentences of a request that are begun at a time
 
 
-class Window:
+class TokenSemaphore:
     """Room for so many tokens under way; who does not fit waits for those before."""
 
     def __init__(self, tokens: int) -> None:
@@ -46,7 +46,7 @@ class Window:
                 turn.set_result(None)
 
 
-class Turn:
+class LoopTurns:
     """One task at a time goes on in each turn of the event loop: milliseconds of work must not add up to a second."""
 
     def __init__(self) -> None:

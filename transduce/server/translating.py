@@ -13,10 +13,10 @@ from transduce.server.bounds import PASSES_ALIGNED, PASSES_TAGGED, check_include
 from transduce.server.failures import Refused
 from transduce.server.layout import Layout
 from transduce.server.markup import MOST_TAGS, Passage, passages, placed
-from transduce.server.models import Hop, Models
+from transduce.server.models import Models, RouteHop
 from transduce.server.settings import Settings
-from transduce.server.state import State
-from transduce.server.together import MOST_TASKS, Turn, Window, together
+from transduce.server.state import ServerState
+from transduce.server.together import MOST_TASKS, LoopTurns, TokenSemaphore, together
 from transduce.server.work import Sentence, Translate
 from transduce.translation import Translation
 
@@ -28,7 +28,7 @@ Counts = dict[tuple[str, str], int]  # tokens, by model and sentence; "" stands 
 
 
 @dataclass(frozen=True)
-class Asked:
+class TranslationRequest:
     """What a request wants of its texts. `source` "auto" is found out; `whole` keeps sentences together.
 
     `asker` is whose characters are counted.
@@ -69,11 +69,11 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TextPlan:
     """A text, the way it goes, and its parts: sentences, or HTML."""
 
     text: str
-    hops: tuple[Hop, ...]
+    hops: tuple[RouteHop, ...]
     source: str
     detected: Detected | None
     layout: Layout
@@ -94,29 +94,29 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class AdmittedRequest:
     """A request that is ready for the gate: plans of all texts, tokens of their sentences, how many times the usual
     work its search does, and all of its work."""
 
-    plans: Sequence[Plan]
+    plans: Sequence[TextPlan]
     counts: Counts
     width: int
     work: int
 
 
 @dataclass
-class Flow:
+class RequestRunner:
     """One admitted request on its way; `counts` are the tokens of its sentences, as far as they are known."""
 
-    state: State
-    asked: Asked
-    window: Window
+    state: ServerState
+    asked: TranslationRequest
+    window: TokenSemaphore
     counts: Counts
     width: int = 1
     most: int = MOST_TASKS  # sentences of a text that are begun at a time
-    turn: Turn = field(default_factory=Turn)  # of work on tags, which takes milliseconds a passage
+    turn: LoopTurns = field(default_factory=LoopTurns)  # of work on tags, which takes milliseconds a passage
 
-    async def answer(self, plan: Plan) -> Answer:
+    async def answer(self, plan: TextPlan) -> Answer:
         """One text translated."""
         if not plan.hops:
             before, *spaces = plan.layout.spaces(self.asked.target)
@@ -132,7 +132,7 @@ class Flow:
         return self._joined(plan, texts, found)
 
     async def sentence(
-        self, text: str, hops: Sequence[Hop], align: Unit | None = None, first: bool = True
+        self, text: str, hops: Sequence[RouteHop], align: Unit | None = None, first: bool = True
     ) -> Translation:
         """One sentence through all models of its way; what is asked for goes to the last."""
         for hop in hops[:-1]:
@@ -142,7 +142,7 @@ class Flow:
         search = hop.served.translator.choose_search(asked.beam, asked.n_best)
         return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None))
 
-    async def _hop(self, hop: Hop, item: Sentence, work: Translate) -> Translation:
+    async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
             return Translation("")
         tokens = self.counts.get((hop.served.name, item.text)) or count(hop, item.text)
@@ -156,7 +156,7 @@ class Flow:
         finally:
             self.window.give(taken)
 
-    def _joined(self, plan: Plan, texts: Sequence[str], found: Sequence[Translation]) -> Answer:
+    def _joined(self, plan: TextPlan, texts: Sequence[str], found: Sequence[Translation]) -> Answer:
         target = plan.hops[-1].target
         before, *spaces = plan.layout.spaces(target)
         aligned = [one.alignment for one in found if one.alignment is not None]
@@ -173,7 +173,7 @@ class Flow:
             tuple((text, one.text, space) for text, one, space in zip(texts, found, spaces, strict=True)),
         )
 
-    def _alternatives(self, plan: Plan, found: Sequence[Translation]) -> list[tuple[str, float, float]]:
+    def _alternatives(self, plan: TextPlan, found: Sequence[Translation]) -> list[tuple[str, float, float]]:
         """The second best of all sentences together, then the third; a sentence that has none keeps its best."""
         texts = {plan.layout.joined([one.text for one in found], plan.hops[-1].target)}
         others = []
@@ -185,11 +185,11 @@ class Flow:
                 others.append((text, sum(one.score for one in chosen), sum(one.log_prob for one in chosen)))
         return others
 
-    async def _markup(self, plan: Plan) -> Answer:
+    async def _markup(self, plan: TextPlan) -> Answer:
         one = _in_a_row(await together((self._passage(piece, plan.hops) for piece in plan.pieces), self.most))
         return Answer(one.text, plan.source, one.score, one.log_prob, one.finished, plan.detected)
 
-    async def _passage(self, piece: str | Passage, hops: Sequence[Hop]) -> Translation:
+    async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):
             return Translation(piece)
         (before, *texts) = Layout.of(piece.text, whole=True).spaces(hops[-1].target)
@@ -203,7 +203,7 @@ class Flow:
                 await self.turn.come()
             text = placed(bare, found.text, found.alignment)
         if text is None:  # tags and words went different ways
-            flow = Flow(self.state, replace(self.asked, n_best=1), self.window, {}, self.width, turn=self.turn)
+            flow = RequestRunner(self.state, replace(self.asked, n_best=1), self.window, {}, self.width, turn=self.turn)
             await self.turn.come()
             parts = await together((flow._passage(one, hops) for one in bare.stretches()), FEW_TASKS)
             found = _in_a_row(parts)
@@ -221,14 +221,14 @@ def _in_a_row(parts: Sequence[Translation]) -> Translation:
     )
 
 
-async def prepared(state: State, asked: Asked) -> Prepared:
+async def prepared(state: ServerState, asked: TranslationRequest) -> AdmittedRequest:
     """A request taken apart, if it is not too much work; what is long in a thread, for the loop must not wait."""
 
-    def work() -> Prepared:
+    def work() -> AdmittedRequest:
         plans = planned(state, asked)
         counts = counted(plans)
         width = width_of(asked.n_best, asked.beam, _included(plans, asked, counts, state.settings))
-        return Prepared(plans, counts, width, check_work(cost(counts, plans, asked) * width, state.settings))
+        return AdmittedRequest(plans, counts, width, check_work(cost(counts, plans, asked) * width, state.settings))
 
     if asked.source == "auto":
         await state.detecting()
@@ -236,7 +236,7 @@ async def prepared(state: State, asked: Asked) -> Prepared:
     return await asyncio.to_thread(work) if long else work()
 
 
-def planned(state: State, asked: Asked) -> list[Plan]:
+def planned(state: ServerState, asked: TranslationRequest) -> list[TextPlan]:
     """The way and the parts of every text."""
     models = Models((state.models.named(asked.model),)) if asked.model else state.models
     plans = []
@@ -252,11 +252,11 @@ def planned(state: State, asked: Asked) -> list[Plan]:
         pieces = [one for piece in passages(text) for one in _apart(piece)] if html else ()
         whole = not hops or asked.whole or bool(asked.include or asked.prefix)
         layout = Layout(()) if html else Layout.of(text, whole)
-        plans.append(Plan(text, hops, source, detected, layout, tuple(pieces)))
+        plans.append(TextPlan(text, hops, source, detected, layout, tuple(pieces)))
     return plans
 
 
-def _unaligned(hops: Sequence[Hop]) -> Refused:
+def _unaligned(hops: Sequence[RouteHop]) -> Refused:
     """Why a way of several models has no alignment."""
     source, pivot, target = hops[0].source, hops[0].target, hops[-1].target
     return Refused(
@@ -271,7 +271,7 @@ def _apart(piece: str | Passage) -> Sequence[str | Passage]:
     return piece.sentences() if isinstance(piece, Passage) else [piece]
 
 
-def _recognised(state: State, models: Models, text: str, target: str) -> Detected:
+def _recognised(state: ServerState, models: Models, text: str, target: str) -> Detected:
     """The likeliest language that can be translated to the target; or what the text surely is, whatever follows."""
     found = state.detector.detect(text)
     for one in found:
@@ -286,12 +286,12 @@ def _recognised(state: State, models: Models, text: str, target: str) -> Detecte
     return found[0]
 
 
-def counted(plans: Sequence[Plan]) -> Counts:
+def counted(plans: Sequence[TextPlan]) -> Counts:
     """The tokens of all sentences for all models on their way."""
     return {(hop.served.name, text): count(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences}
 
 
-def cost(counts: Counts, plans: Sequence[Plan], asked: Asked) -> int:
+def cost(counts: Counts, plans: Sequence[TextPlan], asked: TranslationRequest) -> int:
     """What a request asks of the gate before the width of its search: tokens, by how often the model reads them."""
     tokens = 0
     for plan in plans:
@@ -305,7 +305,7 @@ def cost(counts: Counts, plans: Sequence[Plan], asked: Asked) -> int:
     return max(1, tokens)
 
 
-def _included(plans: Sequence[Plan], asked: Asked, counts: Counts, settings: Settings) -> int:
+def _included(plans: Sequence[TextPlan], asked: TranslationRequest, counts: Counts, settings: Settings) -> int:
     """How many tokens the words have that must appear, where the last model's search can have so many."""
     most = 0
     lasts = {plan.hops[-1].served.name: plan.hops[-1] for plan in plans if plan.hops and asked.include}
@@ -317,7 +317,7 @@ def _included(plans: Sequence[Plan], asked: Asked, counts: Counts, settings: Set
     return most
 
 
-def _prefix_tokens(hop: Hop, prefix: str) -> int:
+def _prefix_tokens(hop: RouteHop, prefix: str) -> int:
     """How many tokens a translation must begin with, if the model can write so many."""
     translator = hop.served.translator
     found, most = len(translator.tokenizers.target.encode([prefix])[0]), 4 * translator.longest
@@ -326,17 +326,17 @@ def _prefix_tokens(hop: Hop, prefix: str) -> int:
     return found
 
 
-def count(hop: Hop, text: str) -> int:
+def count(hop: RouteHop, text: str) -> int:
     """Source tokens with the end symbol; of languages on the way the text that is known stands for what will come."""
     return len(hop.served.translator.tokenizers.source.encode([text])[0]) + 1
 
 
-async def translate(state: State, asked: Asked) -> list[Answer]:
+async def translate(state: ServerState, asked: TranslationRequest) -> list[Answer]:
     """Everything a request asks for, in order."""
     ready = await prepared(state, asked)
     with state.gate.admit(ready.work) as share:
         most = max(FEW_TASKS, MOST_TASKS // len(ready.plans))
-        flow = Flow(state, asked, Window(share), ready.counts, ready.width, most)
+        flow = RequestRunner(state, asked, TokenSemaphore(share), ready.counts, ready.width, most)
         answers = await together(flow.answer(plan) for plan in ready.plans)
     state.characters[asked.asker] += sum(map(len, asked.texts))
     return answers

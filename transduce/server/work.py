@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transduce.alignment import Alignment, Unit
-from transduce.search.wishes import Stop
+from transduce.search.constraints import CancelToken
 from transduce.translation import Scored, Translation
 from transduce.translator import Translator
 
@@ -30,7 +30,7 @@ class Translate:
     search: Any
     align: Unit | None = None
 
-    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[Stop]) -> list[Translation]:
+    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:
         """One translation an item."""
         return translator.translate(
             [item.text for item in items],
@@ -49,7 +49,7 @@ class Translate:
 class Score:
     """How probable given translations are."""
 
-    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[Stop]) -> list[Scored]:
+    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Scored]:
         """One score an item."""
         return translator.score(
             [item.text for item in items], [item.prefix for item in items], [item.to for item in items]
@@ -64,7 +64,7 @@ class Align:
     layer: int | None = None
     matrix: bool = False
 
-    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[Stop]) -> list[Alignment]:
+    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Alignment]:
         """One alignment an item."""
         targets, languages = [item.prefix for item in items], [item.to for item in items]
         sources = [item.text for item in items]

@@ -11,11 +11,11 @@ from torch import Tensor
 from transduce.errors import RunError
 from transduce.model_folder import MODEL
 from transduce.progress import Progress
-from transduce.training.checkpoint import newest_good, read_checkpoint, read_tensors, step_folders
+from transduce.training.checkpoint import newest_good, read_state, read_tensors, step_folders
 from transduce.training.lock import RunLock
 from transduce.training.offered import which
 from transduce.training.run_folder import read_config, replace_weights
-from transduce.training.session import Place
+from transduce.training.session import TrainingProgress
 from transduce.training.weights import check_shapes
 from transduce.wording import counted
 
@@ -56,7 +56,7 @@ def average_run(folder: Path, last: int, best: int) -> str:
         found = newest_good(folder)
         if found is None:
             raise RunError(f"{folder}: there are no checkpoints to average; expected {folder}/checkpoints/step-...")
-        place = Place(**read_checkpoint(found.path).state)
+        place = TrainingProgress.of_state(read_state(found.path), found.path)
         kept = step_folders(folder)
         steps = sorted(kept)[-last:] if last else [step for step in place.best_steps(best) if step in kept]
         if len(steps) < max(last, best):

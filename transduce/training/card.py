@@ -13,7 +13,7 @@ import torch
 from transduce import __version__
 from transduce.experiment import Config
 from transduce.progress import seconds_as_text
-from transduce.search.choice import named
+from transduce.search.choice import search_label
 from transduce.wording import counted
 
 
@@ -81,9 +81,9 @@ def _how_measured(config: Config, facts: Facts) -> str:
     if not facts.signature:
         return "Not validated."
     text = f"BLEU signature: `{facts.signature}`\n\n"
-    text += f"Translated with {named(config.validation.search)} (`validation.search`)"
-    if named(config.search) != named(config.validation.search):
-        text += f"; `transduce translate` and `transduce evaluate` use {named(config.search)} (`search`)"
+    text += f"Translated with {search_label(config.validation.search)} (`validation.search`)"
+    if search_label(config.search) != search_label(config.validation.search):
+        text += f"; `transduce translate` and `transduce evaluate` use {search_label(config.search)} (`search`)"
     return f"{text}."
 
 

@@ -42,7 +42,7 @@ from transduce.training.manifest import (
     read_manifest,
 )
 from transduce.training.weights import deserialize, serialize
-from transduce.untrusted import open_regular
+from transduce.untrusted import open_regular, parse_json
 
 _STATE = "state.json"
 _TENSORS = ".safetensors"
@@ -102,9 +102,11 @@ def read_checkpoint(path: Path) -> Snapshot:
 def read_state(path: Path) -> dict[str, Any]:
     """The state in one checkpoint folder, verified, without its tensors."""
     try:
-        state: dict[str, Any] = json.loads(read_listed(path, read_manifest(path), _STATE))
+        state: dict[str, Any] = parse_json(read_listed(path, read_manifest(path), _STATE))
     except RunError as error:
         raise _unusable(path, error) from error
+    except ValueError as error:
+        raise _unusable(path, RunError(f"{_STATE}: {error}")) from None
     if not isinstance(state, dict):
         raise _unusable(path, RunError(f"{_STATE}: expected names and values"))
     return state

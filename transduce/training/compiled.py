@@ -21,9 +21,9 @@ from transduce.errors import RunError
 from transduce.experiment import Config
 from transduce.model.sources import Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Loss, Step
+from transduce.objectives.base import Loss, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
-from transduce.training.passes import Eager, Graphed
+from transduce.training.passes import EagerRunner, GraphedRunner
 from transduce.training.session import Session
 from transduce.training.trial import trial
 
@@ -36,14 +36,14 @@ KERNELS = ("attended", "attended_back", "normed_sum", "normed_sum_back", "losses
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-class CompiledStep(Step):
+class CompiledStep(ObjectiveStep):
     """A step whose forward and backward pass are compiled; rows and widths of a batch may vary, its room may not.
 
     Nearly all work is on packed tokens, so that code for any width is as fast as code for one. For steady objectives:
     to compiled code every step is the first.
     """
 
-    def __init__(self, step: Step, backend: str = "inductor") -> None:
+    def __init__(self, step: ObjectiveStep, backend: str = "inductor") -> None:
         super().__init__(step.model, step.objective)
         self.compiled = torch.compile(self._parts, backend=backend)
 
@@ -87,7 +87,7 @@ def hindrance(config: Config, device: torch.device, processes: int) -> str:
     return "" if steady and packs(config) else "for Transformers and plain cross-entropy only; set it to true to try"
 
 
-def pays(config: Config, session: Session, passes: Eager, batch: Batch, say: Callable[[str], None]) -> bool:
+def pays(config: Config, session: Session, passes: EagerRunner, batch: Batch, say: Callable[[str], None]) -> bool:
     """Whether the steps left are likely to save more time than compiling takes; says so where not."""
     if config.training.compile is True:
         return True
@@ -108,14 +108,14 @@ def pays(config: Config, session: Session, passes: Eager, batch: Batch, say: Cal
     return False
 
 
-def warm_up(session: Session, passes: Eager, batches: Batches, say: Callable[[str], None]) -> None:
+def warm_up(session: Session, passes: EagerRunner, batches: Batches, say: Callable[[str], None]) -> None:
     """Compile every shape there will be, on batches of nothing, before the first step; says what it took."""
     started = time.monotonic()
     shapes = batches.few
     with trial(session, passes.module):
         for rows, width in zip(shapes.rows.tolist(), shapes.widths.tolist(), strict=True):
             batch = nothing(batches, rows, width)
-            for _ in range(2 if isinstance(passes, Graphed) else 1):  # the second is recorded
+            for _ in range(2 if isinstance(passes, GraphedRunner) else 1):  # the second is recorded
                 _timed(passes, batch, session.place.step, session.device)
     say(
         f"training.compile: {len(shapes)} shapes in {time.monotonic() - started:,.0f} s,"
@@ -131,7 +131,7 @@ def nothing(batches: Batches, rows: int, width: int) -> Batch:
     return replace(empty, alignment=alignment, room=room)
 
 
-def _timed(passes: Eager, batch: Batch, step: int, device: torch.device) -> float:
+def _timed(passes: EagerRunner, batch: Batch, step: int, device: torch.device) -> float:
     started = time.perf_counter()
     passes(batch, step)
     if device.type == "cuda":
@@ -139,7 +139,7 @@ def _timed(passes: Eager, batch: Batch, step: int, device: torch.device) -> floa
     return time.perf_counter() - started
 
 
-def compiled_step(step: Step) -> CompiledStep:
+def compiled_step(step: ObjectiveStep) -> CompiledStep:
     """The step, compiled, with what is made kept between runs."""
     keep_compiled()
     introduce_kernels()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from transduce.data.batching import Batches
-from transduce.training.passes import Eager
+from transduce.training.passes import EagerRunner
 from transduce.training.session import Session
 from transduce.training.settings import Training
 
@@ -34,8 +34,8 @@ def own_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def settle(
-    training: Training, session: Session, passes: Eager, batches: Batches, alone: bool, say: Callable[[str], None]
+def tune_threads(
+    training: Training, session: Session, passes: EagerRunner, batches: Batches, alone: bool, say: Callable[[str], None]
 ) -> None:
     """Make ready for the steps to come, and remember in the run how many threads they have.
 
@@ -66,7 +66,7 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _fastest(session: Session, passes: Eager, batches: Batches, say: Callable[[str], None]) -> int:
+def _fastest(session: Session, passes: EagerRunner, batches: Batches, say: Callable[[str], None]) -> int:
     """Try torch's own number of threads, then half as many and so on, for as long as that gets faster.
 
     Only forward and backward passes are made, on the first batch; gradients are dropped, and what a pass moves besides

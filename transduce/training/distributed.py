@@ -66,7 +66,7 @@ class Group:
             return
         if error is None:
             with _explained_loss():
-                self.told(None)  # all leave together: who waits for none may end while another still needs it
+                self.broadcast(None)  # all leave together: who waits for none may end while another still needs it
             processes.destroy_process_group()
         elif isinstance(error, RuntimeError) and _LOST.search(str(error)):
             raise _lost() from error
@@ -89,12 +89,12 @@ class Group:
         processes.all_reduce(found, processes.ReduceOp.MAX)
         return found.item()
 
-    def asked(self, found: signal.Signals | None) -> signal.Signals | None:
+    def any_signal(self, found: signal.Signals | None) -> signal.Signals | None:
         """The signal that this process or any other has got: one that is asked to stop is all asked."""
         number = int(self.highest(found or 0))
         return signal.Signals(number) if number else None
 
-    def told(self, value: T, source: int = 0) -> T:
+    def broadcast(self, value: T, source: int = 0) -> T:
         """What rank `source` has, plain JSON, for all: the others give anything of the kind."""
         if self.size == 1:
             return value
@@ -108,7 +108,7 @@ class Group:
 
     def gathered(self, values: Sequence[T]) -> list[T]:
         """Items that were dealt out in turn, `items[rank::size]` to each rank, in their order again; plain JSON."""
-        shares = [self.told(list(values), source) for source in range(self.size)]
+        shares = [self.broadcast(list(values), source) for source in range(self.size)]
         return [share[place] for place in range(max(map(len, shares))) for share in shares if place < len(share)]
 
     def spread(self, tensors: Iterable[Tensor]) -> None:
@@ -127,9 +127,9 @@ class Group:
             for stem, group in tensors.items()
             for name, tensor in group.items()
         ]
-        step, state = self.told((read.step, read.state) if read is not None else (0, {}))
+        step, state = self.broadcast((read.step, read.state) if read is not None else (0, {}))
         copied: dict[str, dict[str, Tensor]] = {}
-        for stem, name, kind, shape in self.told(shapes):
+        for stem, name, kind, shape in self.broadcast(shapes):
             tensor = tensors[stem][name].contiguous() if read else torch.empty(shape, dtype=getattr(torch, kind))
             processes.broadcast(tensor, 0)
             copied.setdefault(stem, {})[name] = tensor

@@ -10,7 +10,7 @@ import torch
 from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.training.optimizer import update
-from transduce.training.passes import Eager
+from transduce.training.passes import EagerRunner
 from transduce.training.session import Session
 from transduce.training.trial import trial
 
@@ -32,7 +32,7 @@ def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
     return low
 
 
-def fit_tokens(session: Session, passes: Eager, batches_of: Callable[[int], Batches]) -> int:
+def fit_tokens(session: Session, passes: EagerRunner, batches_of: Callable[[int], Batches]) -> int:
     """The largest budget whose most demanding batches, with their gradients and an update, leave memory to spare.
 
     `batches_of` gives the batches of a budget. Of the trials nothing stays; no step may have been made before.

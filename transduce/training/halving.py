@@ -13,7 +13,7 @@ import torch
 from transduce.data.batch import Batch
 from transduce.data.share import Portion
 from transduce.objectives.base import Loss
-from transduce.training.passes import Eager, Shape, shape_of
+from transduce.training.passes import EagerRunner, Shape, shape_of
 from transduce.training.session import Session
 
 Held = tuple[Portion, Batch]
@@ -21,7 +21,7 @@ _SECOND = 1 << 20  # added to the number of a piece for the draws of a second ha
 _ROUND = 256  # packed halves have room in multiples of it, so that few shapes occur
 
 
-class Halving:
+class OomSplitter:
     """Back-propagates the sums of a step's micro-batches.
 
     When memory runs out the step is begun again with the micro-batch in question cut in two by rows, once for each
@@ -29,7 +29,9 @@ class Halving:
     needs them as they are, and several processes must do the same.
     """
 
-    def __init__(self, passes: Eager, session: Session, seed: int, whole: bool, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, passes: EagerRunner, session: Session, seed: int, whole: bool, say: Callable[[str], None]
+    ) -> None:
         self.passes, self.session, self.seed, self.whole, self.say = passes, session, seed, whole, say
         self.halved: set[Shape] = set()
 
@@ -89,7 +91,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     """The upper rows and the lower ones; packed, each with room for its own tokens."""
     middle = -(-len(batch.source) // 2)
     upper, lower = (
-        batch.holding(*(tensor[rows] for tensor in batch.tensors())) for rows in (slice(middle), slice(middle, None))
+        batch.with_tensors(*(tensor[rows] for tensor in batch.tensors()))
+        for rows in (slice(middle), slice(middle, None))
     )
     return _fitted(upper), _fitted(lower)
 

@@ -22,28 +22,28 @@ from transduce.data.share import Portion, Share
 from transduce.durable import RESUME, disk_errors
 from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config, check_positions, check_source
-from transduce.model.contract import Stepwise
-from transduce.objectives.base import Step, Tools
+from transduce.model.contract import Autoregressive
+from transduce.objectives.base import ObjectiveContext, ObjectiveStep
 from transduce.training.average import average, average_of
 from transduce.training.card import Facts
 from transduce.training.checkpoint import Found, prune, read_checkpoint, save_checkpoint, step_folders
-from transduce.training.cpu import own_threads, settle
+from transduce.training.cpu import own_threads, tune_threads
 from transduce.training.distributed import Group
-from transduce.training.halving import Halving
+from transduce.training.halving import OomSplitter
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog, Unheard, board_writer
 from transduce.training.memory import explained_shortage, peak_memory
 from transduce.training.offered import better, which
 from transduce.training.optimizer import update
-from transduce.training.passes import choose
+from transduce.training.passes import make_runner
 from transduce.training.pieces import hollow
-from transduce.training.rate import Rate
+from transduce.training.rate import LearningRateByBudget
 from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
 from transduce.training.signals import StopRequest
-from transduce.training.start import introduction, settle_start
+from transduce.training.start import introduction, resolve_batching
 from transduce.training.sums import Sums
-from transduce.training.validate import Measured, check_metric, held_out_loss, validate, wearing
+from transduce.training.validate import ValidationResult, check_metric, held_out_loss, swapped_weights, validate
 
 _ENDS = ("finished", "patience", "minutes")
 _METRIC = "metrics."  # before the names of the objective's own sums, to keep them apart from the loop's
@@ -110,8 +110,8 @@ class _Run:
             block.recomputes = config.training.activation_checkpointing
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
         self.hollow = hollow(model) if in_pieces else None  # filled where a whole one is validated
-        self.module = Step(model, config.objective.build(self._tools()))
-        self.written = choose(self.module, model, config, group, lambda text: self.log.say(text))
+        self.module = ObjectiveStep(model, config.objective.build(self._tools()))
+        self.written = make_runner(self.module, model, config, group, lambda text: self.log.say(text))
         self.session = Session(config, model, group.device)
         self.session.place.corpus = corpus.digest
         self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
@@ -120,11 +120,13 @@ class _Run:
         self.share = Share(group.rank, group.size, config.training.accumulate, entire=not self.counting)
         self.sums = Sums(self.session.place, group)
         self.log, training = self._log(), config.training
-        self.rate = Rate(training.learning_rate, config.model.d_model, training.steps, training.minutes, self.log.say)
+        self.rate = LearningRateByBudget(
+            training.learning_rate, config.model.d_model, training.steps, training.minutes, self.log.say
+        )
 
     def _resume(self, found: Found | None, notes: list[str]) -> list[str]:
         """Go to where the newest good checkpoint was; gives the notes of the process that has looked for it."""
-        path, notes = self.group.told((str(found.path) if found else "", notes))
+        path, notes = self.group.broadcast((str(found.path) if found else "", notes))
         if not path:
             return notes
         self.session.restore(self.group.snapshot(read_checkpoint(Path(path)) if self.group.first else None), path)
@@ -135,13 +137,13 @@ class _Run:
             )
         return notes
 
-    def _tools(self) -> Tools:
+    def _tools(self) -> ObjectiveContext:
         target = self.tokenizers.target
 
-        def teacher(folder: str) -> Stepwise:
+        def teacher(folder: str) -> Autoregressive:
             return open_teacher(Path(folder), self.tokenizers).to(self.group.device)
 
-        return Tools(target.symbols, target.decode, teacher, target.size)
+        return ObjectiveContext(target.symbols, target.decode, teacher, target.size)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class _Run:
             for note in self.notes:
                 log.say(note)
             reason = self._end()
-            if reason and self.group.told(log.finished):
+            if reason and self.group.broadcast(log.finished):
                 log.say(
                     f"{self.folder}: nothing to do: it ended at step {place.step:,} ({reason}); raise training.steps,"
                     " training.minutes or validation.patience to go on"
@@ -168,15 +170,15 @@ class _Run:
 
     def _make_ready(self, log: RunLog) -> None:
         """Settle what steps are made of and how."""
-        found = settle_start(self.config, self.session, self.written, self.corpus, self.group, log.say)
+        found = resolve_batching(self.config, self.session, self.written, self.corpus, self.group, log.say)
         self.config, self.batches = found.config, found.batches
         place, alone = self.session.place, self.group.size == 1
         begins = introduction(self.config, self.session, self.batches, self.group, self.validates)
         log.say(f"{self.folder}: {f'going on from step {place.step:,}' if place.step else begins}")
         if self.config.training.minutes:
             log.say("training.minutes: rates and the end follow the clock; only runs bounded by steps can be repeated")
-        settle(self.config.training, self.session, found.passes, self.batches, alone, log.say)
-        self.passes = Halving(found.passes, self.session, self.config.seed, self.counting or not alone, log.say)
+        tune_threads(self.config.training, self.session, found.passes, self.batches, alone, log.say)
+        self.passes = OomSplitter(found.passes, self.session, self.config.seed, self.counting or not alone, log.say)
 
     def _stream(self) -> Iterator[Portion]:
         """Batches from where the run stands, ready for the device: what the thread that makes them does."""
@@ -213,7 +215,9 @@ class _Run:
             place.seconds = self.group.highest(place.seconds)  # one clock, so that all end at the same step
         if self.validates and (place.step % self.config.validation.every == 0 or self._end()):
             self._validate(log)
-        asked = self.group.asked(stop.signal)  # looked at once: a signal that comes while saving is for the next step
+        asked = self.group.any_signal(
+            stop.signal
+        )  # looked at once: a signal that comes while saving is for the next step
         reason = asked.name if asked else self._end()
         if reason or self._planned(place.step):
             self._save()
@@ -306,14 +310,14 @@ class _Run:
             name = f"best by validation {validation.metric}, step {place.step:,}"
             self._export(offered.weights, name + which(self.config.training.ema, offered.raw))
 
-    def _measure(self, weights: dict[str, Tensor]) -> Measured:
+    def _measure(self, weights: dict[str, Tensor]) -> ValidationResult:
         """Validate these weights, which all processes have: each takes its share of the texts."""
-        with wearing(self.session.model, weights, self.hollow) as model:
+        with swapped_weights(self.session.model, weights, self.hollow) as model:
             return validate(model, self.corpus, self.config, self.session.device, self.group)
 
     def _loss(self, weights: dict[str, Tensor]) -> float:
         """The loss of these weights on the validation text, alone; each process takes its share of the batches."""
-        with wearing(self.session.model, weights, self.hollow) as model:
+        with swapped_weights(self.session.model, weights, self.hollow) as model:
             return held_out_loss(model, self.corpus, self.config, self.session.device, self.group)
 
     def _save(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 
 from transduce import __version__
 from transduce.errors import RunError
-from transduce.untrusted import open_regular, read_small
+from transduce.untrusted import open_regular, parse_json, read_small
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -73,30 +74,40 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise RunError(f"{MANIFEST}: {_reason(error)}") from error
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         stored = document.pop("sha256")
         genuine = _canonical({**document, "sha256": stored}) == data and _self_digest(document) == stored
         if genuine and document["format"] == _FORMAT:
             files = {name: FileEntry(entry["size"], entry["sha256"]) for name, entry in document["files"].items()}
-            if all(Path(name).name == name for name in files):  # never follow a path out of the folder
+            if type(document["step"]) is int and all(_is_sound(name, entry) for name, entry in files.items()):
                 return Manifest(document["step"], files)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            genuine = False
+    except (ValueError, LookupError, TypeError, AttributeError):
         genuine = False
     if genuine:
         raise RunError(f"{MANIFEST}: not of format {_FORMAT}; it was written by another version of transduce")
     raise RunError(f"{MANIFEST}: damaged")
 
 
+def _is_sound(name: str, entry: FileEntry) -> bool:
+    """Whether it is a file of the folder itself, never a path out of it, with a size and a digest."""
+    plain = name != "" and Path(name).name == name and name.isprintable()
+    return plain and type(entry.size) is int and entry.size >= 0 and isinstance(entry.sha256, str)
+
+
 def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
     """The content of one listed file, after it was found to be what the manifest says."""
     if name not in manifest.files:
         raise RunError(f"{name}: not part of this checkpoint, which holds {', '.join(sorted(manifest.files))}")
+    expected, data = manifest.files[name], b""
     try:
         with open_regular(folder / name) as file:
-            data = file.read()
+            problem = _other_size(os.fstat(file.fileno()).st_size, expected)
+            if problem is None:
+                data = file.read()
+                problem = _difference(describe(data), expected)
     except OSError as error:
         raise RunError(f"{name}: {_reason(error)}") from error
-    problem = _difference(describe(data), manifest.files[name])
     if problem is not None:
         raise RunError(f"{name}: {problem}")
     return data
@@ -113,8 +124,10 @@ def find_fault(folder: Path, step: int) -> str | None:
     for name, expected in manifest.files.items():
         try:
             with open_regular(folder / name) as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                problem = _difference(FileEntry(file.tell(), sha256), expected)
+                problem = _other_size(os.fstat(file.fileno()).st_size, expected)
+                if problem is None:
+                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                    problem = _difference(FileEntry(file.tell(), sha256), expected)
         except OSError as error:
             problem = _reason(error)
         if problem is not None:
@@ -122,9 +135,13 @@ def find_fault(folder: Path, step: int) -> str | None:
     return None
 
 
+def _other_size(size: int, expected: FileEntry) -> str | None:
+    return f"{size:,} bytes, expected {expected.size:,}" if size != expected.size else None
+
+
 def _difference(found: FileEntry, expected: FileEntry) -> str | None:
     if found.size != expected.size:
-        return f"{found.size:,} bytes, expected {expected.size:,}"
+        return _other_size(found.size, expected)
     return None if found.sha256 == expected.sha256 else "SHA-256 differs"
 
 

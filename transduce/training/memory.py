@@ -11,7 +11,7 @@ import torch
 
 from transduce.errors import explaining_shortage
 from transduce.experiment import Config
-from transduce.training.session import Place
+from transduce.training.session import TrainingProgress
 
 
 def peak_memory(device: torch.device) -> int:
@@ -23,7 +23,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 @contextmanager
-def explained_shortage(config: Config, place: Place) -> Iterator[None]:
+def explained_shortage(config: Config, place: TrainingProgress) -> Iterator[None]:
     """Say which setting to lower when memory runs out."""
 
     def advice() -> str:

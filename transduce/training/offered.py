@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from transduce.training.session import Session
-from transduce.training.validate import Measured
+from transduce.training.validate import ValidationResult
 
 Weights = dict[str, Tensor]
 
@@ -18,11 +18,13 @@ class Offered:
     """Weights, what validation found of them, and whether they are `raw` though there is a moving average."""
 
     weights: Weights
-    measured: Measured
+    measured: ValidationResult
     raw: bool = False
 
 
-def better(session: Session, measure: Callable[[Weights], Measured], loss: Callable[[Weights], float]) -> Offered:
+def better(
+    session: Session, measure: Callable[[Weights], ValidationResult], loss: Callable[[Weights], float]
+) -> Offered:
     """The weights of a run where it stands; with a moving average the better of both, by the metric of validation.
 
     The raw ones are measured by their loss on the same text and, if that is the lower one, by all measures like the

@@ -20,16 +20,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from transduce.data.batch import Batch
 from transduce.model.whole import EncoderDecoder
-from transduce.objectives.base import Loss, Step
-from transduce.training.passes import Eager
+from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.training.passes import EagerRunner
 
 _Parts = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
-class Copies(Eager):
+class Copies(EagerRunner):
     """DDP: each process holds the whole model; gradients are summed while the backward pass goes on."""
 
-    def __init__(self, step: Step, device: torch.device, bf16: bool, sparing: bool) -> None:
+    def __init__(self, step: ObjectiveStep, device: torch.device, bf16: bool, sparing: bool) -> None:
         """`sparing`: some weights may get no gradient in a step; otherwise torch need not look for them."""
         super().__init__(step, device, bf16)
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # by a word older torch has not
@@ -49,7 +49,7 @@ class Copies(Eager):
         return Loss(*self.wrapped(batch, step))
 
 
-class Pieces(Eager):
+class Pieces(EagerRunner):
     """FSDP2: each process holds its part of every tensor; a block is put together while it is used.
 
     Gradients are summed after every micro-batch, into the process's part: more traffic, and no whole gradient is kept.
@@ -57,7 +57,7 @@ class Pieces(Eager):
     are summed in 32.
     """
 
-    def __init__(self, step: Step, model: EncoderDecoder, device: torch.device, bf16: bool) -> None:
+    def __init__(self, step: ObjectiveStep, model: EncoderDecoder, device: torch.device, bf16: bool) -> None:
         super().__init__(step, device, bf16)
         # Keys and values of the source are views; nothing changes them in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
@@ -85,7 +85,7 @@ class Pieces(Eager):
 class _Flat(nn.Module):
     """A step whose loss comes as a plain tuple: wrappers look for tensors in tuples and dicts."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: ObjectiveStep) -> None:
         super().__init__()
         self.step = step
 

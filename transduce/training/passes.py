@@ -17,7 +17,7 @@ from torch import Tensor
 from transduce.data.batch import Batch
 from transduce.experiment import Config
 from transduce.model.whole import EncoderDecoder
-from transduce.objectives.base import Loss, Step
+from transduce.objectives.base import Loss, ObjectiveStep
 from transduce.objectives.cross_entropy import Smoothed
 from transduce.training.distributed import Group
 
@@ -30,12 +30,12 @@ def shape_of(batch: Batch) -> Shape:
     return (*(tuple(tensor.shape) for tensor in batch.tensors()), batch.room)
 
 
-class Eager:
+class EagerRunner:
     """Adds the gradients of a micro-batch's loss to those there are; gives the loss, detached."""
 
     drops_gradients: ClassVar[bool] = True  # between updates; else they are set to zero where they are
 
-    def __init__(self, module: Step, device: torch.device, bf16: bool) -> None:
+    def __init__(self, module: ObjectiveStep, device: torch.device, bf16: bool) -> None:
         self.module, self.device, self.bf16 = module, device, bf16
 
     def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
@@ -87,7 +87,7 @@ class Recorded:
     kept: tuple[Tensor, ...]
 
 
-class Graphed(Eager):
+class GraphedRunner(EagerRunner):
     """Replays the pass for shapes that come again.
 
     For objectives that do the same at every step: numbers that Python works out are recorded as they were. Gradients
@@ -96,7 +96,7 @@ class Graphed(Eager):
 
     drops_gradients: ClassVar[bool] = False
 
-    def __init__(self, module: Step, device: torch.device, bf16: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, module: ObjectiveStep, device: torch.device, bf16: bool, say: Callable[[str], None]) -> None:
         super().__init__(module, device, bf16)
         self.say = say
         self.seen: set[Shape] = set()
@@ -142,7 +142,9 @@ class Graphed(Eager):
         self.recorded[shape] = Recorded(graph, held, loss, tuple(self.module.buffers()))
 
 
-def choose(module: Step, model: EncoderDecoder, config: Config, group: Group, say: Callable[[str], None]) -> Eager:
+def make_runner(
+    module: ObjectiveStep, model: EncoderDecoder, config: Config, group: Group, say: Callable[[str], None]
+) -> EagerRunner:
     """How micro-batches are run: by several processes; replayed as graphs where every step is like the last; plainly.
 
     What several processes exchange within a pass is not recorded.
@@ -159,5 +161,5 @@ def choose(module: Step, model: EncoderDecoder, config: Config, group: Group, sa
     steady = isinstance(config.objective, Smoothed) and config.objective.steady
     fresh = config.training.activation_checkpointing  # states of random generators are saved and put back
     if device.type == "cuda" and config.training.graphs and steady and not fresh:
-        return Graphed(module, device, bf16, say)
-    return Eager(module, device, bf16)
+        return GraphedRunner(module, device, bf16, say)
+    return EagerRunner(module, device, bf16)

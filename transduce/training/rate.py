@@ -33,7 +33,7 @@ def within_time(schedule: LearningRate, steps: int) -> LearningRate:
     return replace(schedule, peak=peak, warmup=warmup, floor=min(schedule.floor, peak))
 
 
-class Rate:
+class LearningRateByBudget:
     """Schedules anneal by the budget that ends first, steps or minutes; `last` is the rate of the last update.
 
     What the person watching should know is given to `say`.

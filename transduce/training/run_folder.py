@@ -38,6 +38,7 @@ from transduce.model_folder import (
 from transduce.search.fit import STEPWISE
 from transduce.training.card import Facts, card, with_other_weights
 from transduce.training.checkpoint import Found, clean_leftovers, newest_good, read_state, read_tensors
+from transduce.training.session import TrainingProgress
 from transduce.training.weights import Shaped, check_shapes, load_weights, save_weights
 
 # Settings a resumed run may change without becoming another run. That the corpus is the same, wherever it lies now, is
@@ -191,15 +192,17 @@ def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict
         )
     if not unfinished:
         raise no_model_yet(folder)
-    stem = "average" if config.training.ema else "model"
+    progress = TrainingProgress.of_state(read_state(found.path), found.path)
     note = f"{folder}: training has not written {MODEL} yet; using its newest checkpoint, step {found.step:,}"
     print(note, file=sys.stderr, flush=True)
-    return read_tensors(found.path, stem), _longest(read_state(found.path).get("longest"), found.path)
+    return read_tensors(found.path, progress.stem(config.training.ema)), _longest(progress.longest, found.path)
 
 
 def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
-    """The model of another run, frozen, for a run with these tokenizers to learn from."""
-    config, model = _open_kin(folder, tokenizers, "teacher")
+    """The model of another run, frozen, for a run with these tokenizers to learn from; a converted one is rounded."""
+    config, own, model, _ = open_weights(folder, trust=False)
+    if own.digest() != tokenizers.digest():  # one that continues the teacher's has symbols that the teacher never saw
+        raise _other_tokenizer(folder, "teacher")
     if config.model.decoder.offers != STEPWISE:
         raise RunError(f"{folder}: the teacher writes all tokens at once; one that writes token by token is needed")
     return cast("Seq2Seq", model.requires_grad_(False).eval())
@@ -210,10 +213,13 @@ def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, en
 
     With those that fit, a decoder that writes all tokens at once can begin as the one that writes token by token.
     """
-    weights = _open_kin(folder, tokenizers, "model to start from")[1].weights()
-    own = model.weights()
+    _, its_tokenizers, other, _ = open_weights(folder, trust=False)
+    if not tokenizers.continues(its_tokenizers):
+        raise _other_tokenizer(folder, "model to start from")
+    weights, own = other.weights(), model.weights()
     if entire:
-        check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, folder / MODEL)
+        file = folder / (MODEL if (folder / MODEL).is_file() else NATIVE)
+        check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, file)
     fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
     if not fitting:
         raise RunError(
@@ -224,15 +230,11 @@ def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, en
     return [] if entire else [f"training.start_from: {len(fitting)} tensors of {len(own)} begin as those of {folder}"]
 
 
-def _open_kin(folder: Path, tokenizers: Tokenizers, role: str) -> tuple[Config, EncoderDecoder]:
-    """Config and model of another run with the same tokenizers, converted or not."""
-    config, own, model, _ = open_weights(folder, trust=False)
-    if not tokenizers.continues(own):
-        raise RunError(
-            f"{folder}: the {role} has another tokenizer than the corpus of this run, and to it the same numbers are"
-            f" other words; train it on this corpus, or choose another {role}"
-        )
-    return config, model
+def _other_tokenizer(folder: Path, role: str) -> RunError:
+    return RunError(
+        f"{folder}: the {role} has another tokenizer than the corpus of this run, and to it the same numbers are other"
+        f" words; train it on this corpus, or choose another {role}"
+    )
 
 
 def _check_fit(config: Config, tokenizers: Tokenizers, weights: Mapping[str, Shaped], folder: Path) -> None:

@@ -6,6 +6,7 @@ tensors, whoever of how many processes holds which piece of them: all must ask f
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 import typing
 from dataclasses import asdict, dataclass, field
@@ -33,7 +34,7 @@ _BUILD = (
 
 
 @dataclass
-class Place:
+class TrainingProgress:
     """How far a run has come; plain numbers only, so that it is saved as JSON without loss.
 
     `position` is the next batch of `epoch`; `sums` are what the next report will divide; `ranks` maps the step of each
@@ -62,6 +63,19 @@ class Place:
     shapes: int = 0
     raw_best: bool = False
 
+    @classmethod
+    def of_state(cls, state: dict[str, Any], where: object) -> TrainingProgress:
+        """What a checkpoint's state says; refused where it is none that a run could have written."""
+        own = {field.name: getattr(cls(), field.name) for field in dataclasses.fields(cls)}
+        kinds = {name: (int, float) if type(value) is float else (type(value),) for name, value in own.items()}
+        wrong = [name for name, value in state.items() if name not in own or type(value) not in kinds[name]]
+        if wrong:
+            raise RunError(
+                f"{where}: its state has {wrong[0]!r} as no run writes it. This checkpoint cannot be used; take another"
+                " one"
+            )
+        return cls(**state)
+
     def best_steps(self, count: int) -> list[int]:
         """Steps of the `count` best validations, the best first."""
         return [int(step) for step in sorted(self.ranks, key=lambda step: (self.ranks[step], int(step)))[:count]]
@@ -82,7 +96,7 @@ class Session:
         self.average = (
             {name: tensor.clone() for name, tensor in model.weights().items()} if config.training.ema else None
         )
-        self.place = Place()
+        self.place = TrainingProgress()
 
     def move_average(self) -> None:
         """average <- decay * average + (1 - decay) * weights, after the update of step t + 1.
@@ -111,6 +125,11 @@ class Session:
         return Snapshot(self.place.step, tensors, asdict(self.place))
 
     def restore(self, snapshot: Snapshot, where: str) -> None:
+        for stem in ("model", "optimizer"):
+            if stem not in snapshot.tensors:
+                raise RunError(
+                    f"{where}: has no tensors of the {stem}. This checkpoint cannot be used; take another one"
+                )
         expected = {name: tuple(tensor.shape) for name, tensor in self.model.weights().items()}
         check_shapes(snapshot.tensors["model"], expected, where)
         own = self.model.weights()
@@ -119,7 +138,7 @@ class Session:
         if self.average is not None:
             for name, tensor in snapshot.tensors.get("average", snapshot.tensors["model"]).items():
                 self.average[name].copy_(alike(tensor, own[name]))
-        self.place = Place(**snapshot.state)
+        self.place = TrainingProgress.of_state(snapshot.state, where)
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """What the optimizer keeps for each parameter, named after it; numbers become scalars that name their type."""

@@ -14,11 +14,11 @@ from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError
 from transduce.experiment import Config
-from transduce.objectives.base import Step
+from transduce.objectives.base import ObjectiveStep
 from transduce.training.compiled import SHAPES, compiled_step, failed, hindrance, packs, pays, warm_up
 from transduce.training.distributed import Group
 from transduce.training.fitting import fit_tokens
-from transduce.training.passes import Eager, choose
+from transduce.training.passes import EagerRunner, make_runner
 from transduce.training.session import Session
 
 Say = Callable[[str], None]
@@ -31,14 +31,16 @@ class Start:
 
     config: Config
     batches: Batches
-    passes: Eager
+    passes: EagerRunner
 
 
-def settle_start(config: Config, session: Session, passes: Eager, corpus: Corpus, group: Group, say: Say) -> Start:
+def resolve_batching(
+    config: Config, session: Session, passes: EagerRunner, corpus: Corpus, group: Group, say: Say
+) -> Start:
     """For a run where it stands: what an earlier life of it has settled stays. `passes` are not compiled."""
     place, data, module = session.place, config.data, passes.module
     split, tokenizers = corpus.split(data.train), corpus.tokenizers
-    plain = Eager(module, session.device, config.training.narrow(session.device.type))
+    plain = EagerRunner(module, session.device, config.training.narrow(session.device.type))
 
     def batches_of(tokens: int, shapes: int, compiling: bool = True) -> Batches:
         # Rooms of one size are for whole batches; a CPU that runs steps as they are written takes any.
@@ -80,9 +82,14 @@ def introduction(config: Config, session: Session, batches: Batches, group: Grou
     )
 
 
-def _compiled(config: Config, session: Session, module: Step, batches: Batches, group: Group, say: Say) -> Eager | None:
+def _compiled(
+    config: Config, session: Session, module: ObjectiveStep, batches: Batches, group: Group, say: Say
+) -> EagerRunner | None:
     """Passes compiled for all shapes; nothing where the compiler fails, or what it made takes too much memory."""
-    passes, asked = choose(compiled_step(module), session.model, config, group, say), config.training.compile is True
+    passes, asked = (
+        make_runner(compiled_step(module), session.model, config, group, say),
+        config.training.compile is True,
+    )
     try:
         if batches.shapes:
             warm_up(session, passes, batches, say)
@@ -98,7 +105,7 @@ def _compiled(config: Config, session: Session, module: Step, batches: Batches, 
 
 
 def _fitted(
-    config: Config, session: Session, passes: Eager, batches_of: Callable[[int], Batches], group: Group, say: Say
+    config: Config, session: Session, passes: EagerRunner, batches_of: Callable[[int], Batches], group: Group, say: Say
 ) -> int:
     if session.device.type != "cuda" or group.size > 1:
         where = "a CPU" if session.device.type != "cuda" else f"{group.size} processes"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transduce.training.distributed import Group
-from transduce.training.session import Place
+from transduce.training.session import TrainingProgress
 
 _COMMON = frozenset(("norm", "steps", "skipped", "in_a_row", "since"))  # the same in every process
 
@@ -19,7 +19,7 @@ _COMMON = frozenset(("norm", "steps", "skipped", "in_a_row", "since"))  # the sa
 class Sums:
     """Sums on the device between two reports; nothing waits for it until a report or a save asks."""
 
-    def __init__(self, place: Place, group: Group) -> None:
+    def __init__(self, place: TrainingProgress, group: Group) -> None:
         self.place, self.device, self.group = place, group.device, group
         self.tensors = {
             name: torch.tensor(

@@ -42,7 +42,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ValidationResult:
     """`values`: loss (unsmoothed, per token), perplexity, bleu, chrf. `signature` is sacreBLEU's for bleu.
 
     Of several target languages bleu is the mean, and `bleu_de` and so on are those of each. Of recordings and pictures,
@@ -53,14 +53,16 @@ class Measured:
     signature: str
     samples: list[Example]
 
-    def told(self, group: Group) -> Measured:
+    def broadcast(self, group: Group) -> ValidationResult:
         """What the first process of a group has measured; the others give what they have not."""
-        values, signature, samples = group.told((self.values, self.signature, [asdict(one) for one in self.samples]))
-        return Measured(values, signature, [Example(**one) for one in samples])
+        values, signature, samples = group.broadcast(
+            (self.values, self.signature, [asdict(one) for one in self.samples])
+        )
+        return ValidationResult(values, signature, [Example(**one) for one in samples])
 
 
 @contextmanager
-def wearing(
+def swapped_weights(
     model: EncoderDecoder, weights: dict[str, Tensor], without: EncoderDecoder | None
 ) -> Iterator[EncoderDecoder]:
     """A whole model with these weights for a while: the model itself, which then has its own again.
@@ -94,7 +96,7 @@ def check_metric(config: Config, corpus: Corpus) -> None:
 
 def validate(
     model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device, group: Group | None = None
-) -> Measured:
+) -> ValidationResult:
     """Loss and translations of the validation split. Changes nothing in the model.
 
     The processes of a group share the texts: each measures its part with the same weights, and all get the figures of
@@ -112,7 +114,7 @@ def validate(
     references, tags = [references[n] for n in chosen], [tags[n] for n in chosen]
     translations = _translations(model, corpus, config, device, read, tags, group)
     if group is not None and not group.first:
-        return Measured({}, "", []).told(group)
+        return ValidationResult({}, "", []).broadcast(group)
     quality = bleu_by_language(translations, references, tags, wanted.language)
     values |= {"bleu": quality.mean, "chrf": chrf(translations, references).value}
     if len(quality.languages) > 1:
@@ -121,8 +123,8 @@ def validate(
         values |= _errors(translations, references)
     shown = spread(len(names), wanted.samples) if wanted.samples else []
     samples = [Example(names[n], references[n], translations[n]) for n in shown]
-    measured = Measured(values, quality.signature, samples)
-    return measured if group is None else measured.told(group)
+    measured = ValidationResult(values, quality.signature, samples)
+    return measured if group is None else measured.broadcast(group)
 
 
 def _translations(

@@ -14,12 +14,12 @@ from starlette.staticfiles import StaticFiles
 from transduce.inspection.page import FOLDER as EXPLORER
 from transduce.server.pages import asked, shown
 from transduce.server.pages.reference import reference
-from transduce.server.state import State
+from transduce.server.state import ServerState
 
 STATIC = Path(__file__).parent / "static"
 
 
-def routes(state: State) -> list[BaseRoute]:
+def routes(state: ServerState) -> list[BaseRoute]:
     """Every page, their files, and what they ask for."""
     return [
         Route("/", shown.translate, methods=["GET"]),

@@ -11,15 +11,15 @@ from starlette.responses import Response
 
 from transduce.data.tokenizer import Tokenizer
 from transduce.inspection.alternatives import alternatives as find_alternatives
-from transduce.search.wishes import Stop
+from transduce.search.constraints import CancelToken
 from transduce.server.answering import asker_of, state_of, unless_gone
 from transduce.server.failures import Refused
 from transduce.server.inspection_process import Inspect, Job, Learn
-from transduce.server.models import Hop, Served
+from transduce.server.models import RouteHop, Served
 from transduce.server.reading import read_json
 from transduce.server.rendering import Json
 from transduce.server.shapes import Code, Name, Strict
-from transduce.server.state import State
+from transduce.server.state import ServerState
 
 S = TypeVar("S", bound=Strict)
 MOST_BEAM = 8
@@ -56,7 +56,7 @@ class LearnAsked(Strict):
     layer: int = Field(0, ge=0, le=1000)
 
 
-async def _read(request: Request, model: type[S]) -> tuple[State, S]:
+async def _read(request: Request, model: type[S]) -> tuple[ServerState, S]:
     state = state_of(request)
     await asker_of(request)
     return state, await read_json(request, state.settings, model)
@@ -74,7 +74,7 @@ async def alternatives(request: Request) -> Response:
     _check_tokens(first.source, given.text, MOST_TOKENS, "sentence")
     _check_tokens(last.target, given.before, MOST_WRITTEN, "beginning")
 
-    def work(stop: Stop) -> list[dict[str, Any]]:
+    def work(stop: CancelToken) -> list[dict[str, Any]]:
         text, last = _through(hops, given.text, stop)
         count = max(1, state.settings.alternatives)
         found = find_alternatives(last.served.translator, text, given.before, last.to, count, stop)
@@ -84,7 +84,7 @@ async def alternatives(request: Request) -> Response:
     return Json({"alternatives": found})
 
 
-def _through(hops: tuple[Hop, ...], text: str, stop: Stop) -> tuple[str, Hop]:
+def _through(hops: tuple[RouteHop, ...], text: str, stop: CancelToken) -> tuple[str, RouteHop]:
     """The text as the last model of a way reads it."""
     *before, last = hops
     for hop in before:
@@ -107,10 +107,10 @@ async def learn(request: Request) -> Response:
     return await _inspected(request, state, served, Learn(given.text, given.to, given.layer))
 
 
-async def _inspected(request: Request, state: State, served: Served, job: Job) -> Response:
+async def _inspected(request: Request, state: ServerState, served: Served, job: Job) -> Response:
     """The answer of an inspection: large JSON, written where the inspection runs."""
 
-    def work(stop: Stop) -> bytes:
+    def work(stop: CancelToken) -> bytes:
         return state.inspections.run(served, job, stop)
 
     try:
@@ -119,7 +119,7 @@ async def _inspected(request: Request, state: State, served: Served, job: Job) -
         raise Refused(501, f"this needs {error.name}: pip install 'transduce[train]'", "extra") from None
 
 
-def _model(state: State, name: str, text: str, to: str) -> Served:
+def _model(state: ServerState, name: str, text: str, to: str) -> Served:
     """The model that was asked for, if the sentence is not too long for a look, and the language is one of its own."""
     _check_length(state, text)
     served = state.models.named(name) if name else state.models.served[0]
@@ -135,6 +135,6 @@ def _check_tokens(tokenizer: Tokenizer, text: str, most: int, what: str) -> None
         raise Refused(413, f"the {what} has {tokens} tokens; at most {most} are looked into here", "limit")
 
 
-def _check_length(state: State, text: str) -> None:
+def _check_length(state: ServerState, text: str) -> None:
     if len(text) > state.settings.characters:
         raise Refused(400, f"the text is longer than {state.settings.characters} characters", "limit")

@@ -15,7 +15,7 @@ from transduce.server.answering import state_of
 from transduce.server.examples import sentence
 from transduce.server.pages.diagram import diagram
 from transduce.server.pages.texts import WORDS, language_of
-from transduce.server.state import State
+from transduce.server.state import ServerState
 
 ICONS = {
     "swap": "M7 4 3 8l4 4M3 8h14M17 12l4 4-4 4M21 16H7",
@@ -78,7 +78,7 @@ def _options(choices: list[tuple[str, str]], chosen: str = "") -> str:
     )
 
 
-def key_field(state: State, words: dict[str, str]) -> str:
+def key_field(state: ServerState, words: dict[str, str]) -> str:
     """Where an API key is typed, if one is needed."""
     if not state.keys.required:
         return ""
@@ -178,7 +178,7 @@ async def learn(request: Request) -> Response:
     return frame(request, "learn", body, {"models": models_told(state, language), "ideas": ideas})
 
 
-def models_told(state: State, language: str) -> list[dict[str, Any]]:
+def models_told(state: ServerState, language: str) -> list[dict[str, Any]]:
     """Each model with the languages it can be told to translate into, and a sentence to begin with."""
     return [
         {
