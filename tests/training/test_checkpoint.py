@@ -222,7 +222,7 @@ def test_a_manifest_that_is_sealed_again_is_still_checked(run: Path, name: str, 
 def test_a_state_of_other_kinds_is_refused(run: Path, state: bytes) -> None:
     path = run / "checkpoints" / "step-00000200"
     with pytest.raises(
-        RunError, match="step-00000200: its state has 'step' as no run writes it. This checkpoint cannot"
+        RunError, match=r"step-00000200: its state has 'step' as no run writes it. This checkpoint cannot"
     ):
         TrainingProgress.of_state(json.loads(state), path)
 

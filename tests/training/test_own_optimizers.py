@@ -237,5 +237,5 @@ def test_a_checkpoint_without_the_tensors_of_a_run_is_refused(corpus: Path) -> N
     tensors = session.snapshot().tensors
     for stem in ("model", "optimizer"):
         others = {name: own for name, own in tensors.items() if name != stem}
-        with pytest.raises(RunError, match=f"here: no tensors of the {stem}. This checkpoint cannot be used"):
+        with pytest.raises(RunError, match=f"here: has no tensors of the {stem}. This checkpoint cannot be used"):
             session.restore(Snapshot(0, others, {}), "here")
