@@ -20,8 +20,8 @@ from fakes import (
 )
 
 from transduce.errors import ConfigError
+from transduce.search.beam_state import greatest
 from transduce.search.limits import Limits
-from transduce.search.paths import greatest
 from transduce.search.settings import Beam, Greedy
 
 ALPHAS = [-1.0, 0.0, 0.6, 1.0, 2.5]

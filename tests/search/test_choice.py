@@ -18,7 +18,7 @@ from torch import Tensor
 from transduce.data.symbols import Symbols
 from transduce.model.contract import CacheShape
 from transduce.search import fixed
-from transduce.search.board import BeamState, PrefillBatch
+from transduce.search.board import PrefillBatch, StaticSearchState
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.fixed import StaticSearchConfig, StaticSearchStep, StepConstants
 from transduce.search.limits import Limits
@@ -36,7 +36,7 @@ def stepper_of(search: Any, vocabulary: int, constraints: DecodingConstraints = 
     assert plan
     phrases = (len(constraints.exclude), len(constraints.exclude[0])) if constraints.exclude else (0, 0)
     room = replace(ROOM, paths=plan.paths)
-    board = BeamState.of(room, plan.kept, len(constraints.prefix), phrases, DEVICE)
+    board = StaticSearchState.of(room, plan.kept, len(constraints.prefix), phrases, DEVICE)
     nobody: Any = None
     return StaticSearchStep(nobody, nobody, board, plan, StepConstants.of(plan, board))
 
@@ -51,7 +51,7 @@ def come_in(stepper: StaticSearchStep, slots: list[int], longest: list[int]) -> 
     stepper.board.admit(arrivals, SYMBOLS)
 
 
-def tensors(board: BeamState) -> dict[str, Tensor]:
+def tensors(board: StaticSearchState) -> dict[str, Tensor]:
     """What is on it and means something: where no hypothesis is, nothing is said of its end."""
     parts = {field.name: getattr(board, field.name).clone() for field in dataclasses.fields(board)}
     parts["finished"][parts["finished"][..., 0] == -torch.inf] = 0
@@ -96,14 +96,7 @@ def test_the_same_is_written(
         logits = logits.to(DEVICE, rounding)
         constants = by_kernel.constants
         if by_kernel.plan.beam:
-            KERNELS.expand(
-                logits,
-                by_kernel.board,
-                constants.barred,
-                constants.penalties,
-                SYMBOLS.eos,
-                by_kernel.plan.penalty.grows,
-            )
+            KERNELS.expand(logits, by_kernel.board, constants.barred, constants.rules)
         else:
             KERNELS.follow(logits, by_kernel.board, constants.barred, SYMBOLS.eos)
         with pytest.MonkeyPatch.context() as patch:

@@ -24,7 +24,7 @@ from transduce.data.symbols import Symbols
 from transduce.engines.graphs import CudaGraphCache
 from transduce.model.contract import CacheShape, SupportsStaticCache
 from transduce.model.stepping import in_a_room
-from transduce.search.board import BeamResult, BeamState, PrefillBatch, longest_first
+from transduce.search.board import PrefillBatch, StaticSearchResult, StaticSearchState, longest_first
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.fixed import StaticSearchConfig, StaticSearchStep, StepConstants
 from transduce.search.hypothesis import Hypothesis
@@ -150,7 +150,7 @@ class ContinuousBatcher:
         held = model.allocate_cache(shape.room)
         if held is None:
             return None
-        board = BeamState.of(shape.room, shape.plan.kept, shape.prefix, shape.exclude, device)
+        board = StaticSearchState.of(shape.room, shape.plan.kept, shape.prefix, shape.exclude, device)
         stepper = StaticSearchStep(model, held, board, shape.plan, StepConstants.of(shape.plan, board))
         return cls(model, source, shape, stepper, compiled)
 
@@ -300,7 +300,7 @@ class BatchRun:
             return
         findings = [leaving.finding() for leaving in self.left]
         jobs = itertools.chain.from_iterable(leaving.jobs for leaving in self.left)
-        for job, hypotheses in zip(jobs, self.slots.shape.plan.read(BeamResult.joined(findings)), strict=True):
+        for job, hypotheses in zip(jobs, self.slots.shape.plan.read(StaticSearchResult.joined(findings)), strict=True):
             self.found[job.number] = hypotheses
         self.left = []
 
@@ -322,13 +322,13 @@ class DeviceFence:
 class PendingResult:
     """Sentences that are done, and what they found, on its way from the device."""
 
-    def __init__(self, jobs: Sequence[QueuedSentence], board: BeamState, slots: Sequence[int]) -> None:
+    def __init__(self, jobs: Sequence[QueuedSentence], board: StaticSearchState, slots: Sequence[int]) -> None:
         device = board.position.device
         index = torch.tensor(slots, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-        self.jobs, self.coming = jobs, BeamResult.of(board, index)
+        self.jobs, self.coming = jobs, StaticSearchResult.of(board, index)
         self.mark = DeviceFence(device)
 
-    def finding(self) -> BeamResult:
+    def finding(self) -> StaticSearchResult:
         self.mark.wait()
         return self.coming
 

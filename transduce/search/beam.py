@@ -1,10 +1,9 @@
 """Beam search with a length penalty, for all sentences of a batch at once.
 
-A step ranks every continuation of a sentence's live paths together and takes the best 2 * size. Those among the first
-`size` that end are finished (the rest of the ends are dropped: a beam of 1 is then greedy search); the best `size` that
-go on live, and there are always so many since a path has one end. A shrinking beam has one live path fewer from then on
-for each that is finished. Shapes: B sentences, G groups, R = B * G rows still
-searched (each a beam by itself), K paths of a row, n hypotheses kept, t tokens so far, V vocabulary.
+The eager driver: it ranks every continuation of a sentence's live paths together, has `beam_state.expand` say who lives
+on and who is finished, gathers their tokens, and lets sentences leave that are decided. Groups, coverage and phrases to
+include are its own. Shapes: B sentences, G groups, R = B * G rows still searched (each a beam by itself), K paths of a
+row, n hypotheses kept, t tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from torch import Tensor
 
 from transduce.data.symbols import Symbols
 from transduce.model.contract import Autoregressive, Memory, rows
+from transduce.search.beam_state import BeamRules, BeamState, Candidates, best_possible, expand, greatest
 from transduce.search.constraints import DecodingConstraints, cancelled_rows
 from transduce.search.coverage import attention, coverage_penalty
-from transduce.search.diverse import Order, first_going, in_groups
+from transduce.search.diverse import Order, in_groups
 from transduce.search.hypothesis import Hypothesis, best_first
 from transduce.search.lexical import LexicalConstraints
-from transduce.search.paths import BeamProgress, Paths, best_of, greatest
+from transduce.search.paths import BeamProgress, Paths, joined
 from transduce.search.rules import Rule, checked, next_log_probs, rules_of
 from transduce.search.settings import Beam
 from transduce.search.stepwise import part
@@ -33,14 +33,13 @@ INCOMPLETE = 1e9  # taken from the score of a path that had to end before all wa
 
 
 @dataclass(frozen=True)
-class BeamRules:
-    """What stays the same from step to step: the rules, what to include, the penalty of each length, the end symbol,
-    and which source tokens (B, S) are real."""
+class BeamTask:
+    """What stays the same from step to step: the rules for tokens and for paths, what to include, and which source
+    tokens (B, S) are real."""
 
-    rules: Sequence[Rule]
+    token_rules: Sequence[Rule]
+    rules: BeamRules
     wanted: LexicalConstraints
-    penalties: Tensor
-    eos: int
     real: Tensor
 
 
@@ -62,9 +61,9 @@ class BeamSearch:
         asked, limits, device = checked(constraints, len(memory.mask)), self.beam.limits, memory.mask.device
         wanted = LexicalConstraints.of([constraint.include for constraint in asked], device)
         longest = limits.lengths(memory.mask.sum(1).tolist(), asked)
-        task = BeamRules(
-            rules_of(limits, symbols, asked, device), wanted, self._penalties(longest, device), symbols.eos, memory.mask
-        )
+        penalties = torch.tensor([self.beam.penalty(length) for length in range(max(longest) + 2)], device=device)
+        rules = BeamRules(penalties, self.beam.penalty.grows, symbols.eos, self.beam.shrinking)
+        task = BeamTask(rules_of(limits, symbols, asked, device), rules, wanted, memory.mask)
         progress = self._begin(longest, task)
         size = progress.live.rank.shape[1]
         state = rows(model.start(memory), progress.sentence.repeat_interleave(size))
@@ -76,7 +75,7 @@ class BeamSearch:
             progress, parent = self._step(attend(progress, trace), logits[:, -1], task)
             for number in cancelled_rows(asked):
                 progress.longest[progress.sentence == number] = 0
-            staying, leaving = part(self._decided(progress, task.penalties))
+            staying, leaving = part(self._decided(progress, task.rules))
             if len(leaving):
                 left.append(rows(progress, leaving))
                 progress, parent = rows(progress, staying), parent[staying]
@@ -89,7 +88,7 @@ class BeamSearch:
                 state = dataclasses.replace(state, cache=rows(state.cache, index))
             newest = progress.live.tokens[:, :, -1]
 
-    def _begin(self, longest: list[int], task: BeamRules) -> BeamProgress:
+    def _begin(self, longest: list[int], task: BeamTask) -> BeamProgress:
         """Nothing written: one live path a row, or the first step would find each continuation K times."""
         groups, device = self.beam.groups, task.real.device
         size = self.beam.size // groups
@@ -107,76 +106,68 @@ class BeamSearch:
         limits, finished = torch.tensor(longest, device=device)[sentence], nothing(self.beam.n_best)
         return BeamProgress(sentence, limits, slots, live, finished)
 
-    def _penalties(self, longest: list[int], device: torch.device) -> Tensor:
-        """The penalty of each length up to the longest. From one table, so that scores and bounds round alike."""
-        return torch.tensor([self.beam.penalty(length) for length in range(max(longest) + 2)], device=device)
-
-    def _step(self, progress: BeamProgress, logits: Tensor, task: BeamRules) -> tuple[BeamProgress, Tensor]:
+    def _step(self, progress: BeamProgress, logits: Tensor, task: BeamTask) -> tuple[BeamProgress, Tensor]:
         """One token further: the paths after logits (R * K, V), and the parent (R, K) of each that lives."""
         live, sentence = progress.live, progress.sentence
         size, step = live.rank.shape[1], live.tokens.shape[2]
         rules, order = self._ways(progress, task)
         each = sentence.repeat_interleave(size)
-        log_probs = next_log_probs(logits, live.tokens.flatten(0, 1), each, rules, task.eos)
+        log_probs = next_log_probs(logits, live.tokens.flatten(0, 1), each, rules, task.rules.eos)
         log_probs = log_probs.view(*live.rank.shape, -1)  # (R, K, V)
         totals = live.rank[..., None] + log_probs
         groups, strength = self.beam.groups, self.beam.diversity
-        places, ranked = in_groups(totals, progress.slots, groups, strength, order, task.eos)  # (R, 2K)
-        parent, token = places // log_probs.shape[2], places % log_probs.shape[2]
-        before = live.take(parent)
-        candidates = before.append(
-            token,
+        places, ranked = in_groups(totals, progress.slots, groups, strength, order, task.rules.eos)  # (R, 2K)
+        candidates = Candidates(
+            places // log_probs.shape[2],
+            places % log_probs.shape[2],
             log_probs.flatten(1).gather(1, places),
             totals.flatten(1).gather(1, places).masked_fill(ranked == -torch.inf, -torch.inf),
-            task.wanted.after(sentence, before.standing, token),
         )
-        ended = token == task.eos
-        own = torch.arange(size, device=sentence.device) < progress.slots[:, None]  # (R, K)
+        ends = live.take(candidates.parent[:, :size])
+        standing = task.wanted.after(sentence, ends.standing, candidates.token[:, :size])
+        bonus = self._coverage(ends, sentence, task) - INCOMPLETE * ~standing.met.all(-1)
+        before = BeamState(live.rank, progress.finished.rank, progress.slots)
+        found = expand(before, candidates, step + 1, task.rules, bonus)
 
-        ends = candidates.first(size)
-        scores = ends.rank / task.penalties[step + 1] + self._coverage(ends, sentence, task)
-        scores = scores - INCOMPLETE * ~ends.standing.met.all(-1)
-        ending = ended[:, :size] & own
-        ends = dataclasses.replace(ends, rank=scores.masked_fill(~ending, -torch.inf))
-        slots = progress.slots
-        if self.beam.shrinking:
-            slots = slots - (ending & (candidates.rank[:, :size] > -torch.inf)).sum(1)
-            own = torch.arange(size, device=sentence.device) < slots[:, None]
-        going = first_going(ended, size)
-        after = candidates.take(going)
-        after = dataclasses.replace(after, rank=after.rank.masked_fill(~own, -torch.inf))
-        finished = best_of(progress.finished, ends, task.eos)
-        return dataclasses.replace(progress, slots=slots, live=after, finished=finished), parent.gather(1, going)
+        ends = ends.append(candidates.token[:, :size], candidates.log_prob[:, :size], standing)
+        finished = joined(progress.finished, ends, task.rules.eos).take(found.finished)
+        parent, token, log_prob = (
+            part.gather(1, found.live) for part in (candidates.parent, candidates.token, candidates.log_prob)
+        )
+        after = live.take(parent)
+        after = after.append(token, log_prob, task.wanted.after(sentence, after.standing, token))
+        after = dataclasses.replace(after, rank=found.state.live_log_probs)
+        finished = dataclasses.replace(finished, rank=found.state.finished_scores)
+        return dataclasses.replace(progress, slots=found.state.slots, live=after, finished=finished), parent
 
-    def _ways(self, progress: BeamProgress, task: BeamRules) -> tuple[Sequence[Rule], Order]:
+    def _ways(self, progress: BeamProgress, task: BeamTask) -> tuple[Sequence[Rule], Order]:
         """What this step may write, and how its continuations are ordered: with nothing to include by their totals."""
         wanted, sentence, live = task.wanted, progress.sentence, progress.live
         size, step = live.rank.shape[1], live.tokens.shape[2]
         if wanted.nothing:
-            return task.rules, lambda totals, members: ordered(totals, 2 * size)
+            return task.token_rules, lambda totals, members: ordered(totals, 2 * size)
         left = wanted.left_after(sentence, live.standing)  # (R, K, U + 1)
-        rule = wanted.rule(sentence, live.standing, left, progress.longest - step - 1, task.eos)
-        return [rule, *task.rules], lambda totals, members: wanted.order(
-            totals, sentence[members], left[members], task.eos
+        rule = wanted.rule(sentence, live.standing, left, progress.longest - step - 1, task.rules.eos)
+        return [rule, *task.token_rules], lambda totals, members: wanted.order(
+            totals, sentence[members], left[members], task.rules.eos
         )
 
-    def _coverage(self, paths: Paths, sentence: Tensor, task: BeamRules) -> Tensor:
+    def _coverage(self, paths: Paths, sentence: Tensor, task: BeamTask) -> Tensor:
         """The penalty (R, n) to add to each path's score."""
         if not self.beam.needs_attention:
             return paths.rank.new_zeros(())
         return coverage_penalty(paths.covered, task.real[sentence], self.beam.coverage)
 
-    def _decided(self, progress: BeamProgress, penalties: Tensor) -> Tensor:
+    def _decided(self, progress: BeamProgress, rules: BeamRules) -> Tensor:
         """Rows (R,) at their limit, or whose live paths cannot beat the last finished one that counts any more.
 
-        Log-probabilities only fall, and coverage takes from a score. So no live path will score more than what it has
-        now, divided by the penalty that flatters it most: the longest length's where the penalty grows with the length,
-        else the next one's. Groups leave together: what one writes bears on the next. Where the best of all groups are
-        fewer than n different hypotheses, they go on until each has n, of which the missing ones are taken.
+        Coverage takes from a score, and so leaves the bound one. Groups leave together: what one writes bears on the
+        next. Where the best of all groups are fewer than n different hypotheses, they go on until each has n, of which
+        the missing ones are taken.
         """
         step = progress.live.tokens.shape[2]
-        kindest = penalties[progress.longest] if self.beam.penalty.grows else penalties[step + 1]
-        bound = progress.live.rank.amax(1) / kindest
+        state = BeamState(progress.live.rank, progress.finished.rank, progress.slots)
+        bound = best_possible(state, step, progress.longest, rules)
         ranks, limited = progress.finished.rank, progress.longest <= step
         decided = ((ranks[:, self._own - 1] >= bound) | limited).view(-1, self.beam.groups).all(1)  # (B,)
         if self._own < self.beam.n_best:
@@ -191,7 +182,7 @@ class BeamSearch:
         """How many hypotheses of a group stand in the result whatever the other groups found."""
         return min(self.beam.n_best, self.beam.size // self.beam.groups)
 
-    def _collect(self, left: list[BeamProgress], task: BeamRules) -> list[list[Hypothesis]]:
+    def _collect(self, left: list[BeamProgress], task: BeamTask) -> list[list[Hypothesis]]:
         """The n best of each sentence; live paths at the limit only fill places that finished ones left empty.
 
         Each group gives its best. Where groups give the same, the places are filled with what else they found.
@@ -210,14 +201,14 @@ class BeamSearch:
                     own.setdefault(hypothesis.tokens, hypothesis)
         return [sorted(own.values(), key=best_first)[: self.beam.n_best] for own in found]
 
-    def _read(self, paths: Paths, sentence: Tensor, task: BeamRules) -> list[list[Hypothesis]]:
+    def _read(self, paths: Paths, sentence: Tensor, task: BeamTask) -> list[list[Hypothesis]]:
         covering = self._coverage(paths, sentence, task).expand_as(paths.rank)
         complete = paths.standing.met.all(-1)
         parts = (paths.tokens, paths.token_log_probs, paths.rank, covering, complete)
         return [
             sorted(
                 (
-                    Hypothesis.read(tokens, log_probs, task.eos, self.beam.penalty, coverage, whole)
+                    Hypothesis.read(tokens, log_probs, task.rules.eos, self.beam.penalty, coverage, whole)
                     for tokens, log_probs, rank, coverage, whole in zip(*row, strict=True)
                     if rank > -math.inf
                 ),

@@ -48,7 +48,7 @@ class PrefillBatch:
 
 
 @dataclass(frozen=True)
-class BeamState:
+class StaticSearchState:
     """All that is known of B sentences.
 
     newest (B, K) are tokens still to be read, position (B,) tells how many were written before them, done (B,) whether
@@ -77,7 +77,9 @@ class BeamState:
     finished: Tensor
 
     @classmethod
-    def of(cls, room: CacheShape, kept: int, prefix: int, phrases: tuple[int, int], device: torch.device) -> BeamState:
+    def of(
+        cls, room: CacheShape, kept: int, prefix: int, phrases: tuple[int, int], device: torch.device
+    ) -> StaticSearchState:
         """With nobody in it. `phrases`: how many to exclude there may be, and how long."""
         size, paths, length = room.sentences, room.paths, room.length
 
@@ -137,7 +139,7 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class BeamResult:
+class StaticSearchResult:
     """What is read of boards when sentences are done: parts of `Board` for them, on the CPU."""
 
     position: Tensor
@@ -147,13 +149,13 @@ class BeamResult:
     finished: Tensor
 
     @classmethod
-    def of(cls, board: BeamState, slots: Tensor) -> BeamResult:
+    def of(cls, board: StaticSearchState, slots: Tensor) -> StaticSearchResult:
         """On its way: a GPU has to come by what it is asked now before this may be read or joined."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(getattr(board, name).index_select(0, slots).to("cpu", non_blocking=True) for name in names))
 
     @classmethod
-    def joined(cls, findings: Sequence[BeamResult]) -> BeamResult:
+    def joined(cls, findings: Sequence[StaticSearchResult]) -> StaticSearchResult:
         """All of them in a row."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(torch.cat([getattr(finding, name) for finding in findings]) for name in names))

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transduce.search.board import BeamState
+from transduce.search.beam_state import BeamRules
+from transduce.search.board import StaticSearchState
 
 STRETCH = tl.constexpr(64)  # tokens whose greatest is found first, so that few of them need be ordered
 FEW = 64  # rows up to which each is read at once, and not in parts that leave room for other rows
@@ -21,7 +22,7 @@ LAST = tl.constexpr((1 << 63) - 1)  # after every key
 LOWEST = tl.constexpr(-1e30)  # below any logit, and still a number
 
 
-def follow(logits: Tensor, board: BeamState, never: Tensor, eos: int) -> None:
+def follow(logits: Tensor, board: StaticSearchState, never: Tensor, eos: int) -> None:
     """Greedy search: the most probable token of logits (B, 1, V), those left out that `never` (V,) marks by 1."""
     sentences, _, vocabulary = logits.shape
     tokens = _tile(sentences, vocabulary)
@@ -70,11 +71,8 @@ def _read(logits, never, columns, there, held_back, EOS: tl.constexpr):
     return x, allowed & ((columns != EOS) | (held_back == 0))
 
 
-def expand(logits: Tensor, board: BeamState, never: Tensor, penalties: Tensor, eos: int, grows: bool) -> None:
-    """Beam search: from logits (B, K, V) as `Stepper._expand` goes on; penalties (L + 1,) are those of each length.
-
-    `grows`: longer paths are divided by more, so that the penalty of the longest bounds all scores.
-    """
+def expand(logits: Tensor, board: StaticSearchState, never: Tensor, rules: BeamRules) -> None:
+    """Beam search: from logits (B, K, V) as `StaticSearchStep._expand` goes on, in one kernel."""
     sentences, paths, vocabulary = logits.shape
     stretches = -(-vocabulary // STRETCH.value)
     rows = sentences * paths
@@ -82,14 +80,14 @@ def expand(logits: Tensor, board: BeamState, never: Tensor, penalties: Tensor, e
     tile = _tile(rows, vocabulary) // STRETCH.value
     _scan[(rows,)](
         logits, never, board.position, board.shortest, tops, least, vocabulary, logits.stride(1), stretches,
-        PATHS=paths, EOS=eos, STRETCHES=tile, num_warps=_warps(tile * STRETCH.value),
+        PATHS=paths, EOS=rules.eos, STRETCHES=tile, num_warps=_warps(tile * STRETCH.value),
     )  # fmt: skip
     every = triton.next_power_of_2(paths * stretches)
     _expand[(sentences,)](
         logits, never, tops, least, board.newest, board.position, board.done.view(torch.uint8), board.longest,
-        board.shortest, board.chosen, board.token_log_probs, board.cost, board.ancestors, board.finished, penalties,
-        vocabulary, logits.stride(1), stretches, board.ancestors.size(2),
-        PATHS=paths, KEPT=board.finished.size(1), EOS=eos, BY_LONGEST=grows, EVERY=every,
+        board.shortest, board.chosen, board.token_log_probs, board.cost, board.ancestors, board.finished,
+        rules.penalties, vocabulary, logits.stride(1), stretches, board.ancestors.size(2),
+        PATHS=paths, KEPT=board.finished.size(1), EOS=rules.eos, BY_LONGEST=rules.grow, EVERY=every,
         COUNT=triton.next_power_of_2(2 * paths), SIZE=triton.next_power_of_2(paths),
         KEEP=triton.next_power_of_2(board.finished.size(1)), num_warps=max(4, min(16, every // 512)),
     )  # fmt: skip
@@ -250,7 +248,7 @@ def _expand(
     if BY_LONGEST:
         kindest = tl.load(penalties + most)
     else:
-        kindest = tl.load(penalties + here + 1)
+        kindest = tl.load(penalties + here + 2)
     worst = tl.min(tl.where(tl.arange(0, KEEP) < KEPT, kept, float("inf")), 0)
     decided = over | (worst >= tl.div_rn(-cheapest, kindest).to(tl.float64)) | (most <= here + 1)
     line = (sentence * (length + 1) + tl.where(over, 0, here + 1)) * PATHS

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from transduce.search.beam_state import first_unfinished
+
 # Totals (B, K, V) of a group and its rows -> the best places in K * V and their totals, -inf where none is: (B, 2K).
 Order = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 
@@ -31,15 +33,10 @@ def in_groups(
         places, steered = order(totals[members] if number == 0 else totals[members] - strength * used, members)
         found.append((places, steered))
         if number + 1 < groups:
-            going = first_going(places % vocabulary == eos, size)  # (B, K)
+            going = first_unfinished(places % vocabulary == eos, size)  # (B, K)
             living = steered.gather(1, going) > -torch.inf
             living &= torch.arange(size, device=slots.device) < slots[members, None]
             counts = totals.new_zeros(len(going), vocabulary)
             used = used + counts.scatter_add(1, places.gather(1, going) % vocabulary, living.float())[:, None]
     places, steered = (torch.stack(part, dim=1).flatten(0, 1) for part in zip(*found, strict=True))
     return places, steered
-
-
-def first_going(ended: Tensor, count: int) -> Tensor:
-    """Where the first `count` candidates stand that have not ended: (R, M) -> (R, count)."""
-    return ended.to(torch.int8).argsort(dim=1, stable=True)[:, :count]

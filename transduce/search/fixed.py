@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
 from transduce.model.contract import StaticDecoderState, SupportsStaticCache
-from transduce.search.board import BeamResult, BeamState
+from transduce.search.beam_state import BeamRules, BeamState, Candidates, best_possible, expand
+from transduce.search.board import StaticSearchResult, StaticSearchState
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.diverse import first_going
 from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
 from transduce.search.limits import Limits
 from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
@@ -98,7 +98,7 @@ class StaticSearchConfig:
         """The vocabulary's size, rounded up to whole stretches."""
         return -(-self.vocabulary // VOCABULARY_BLOCK) * VOCABULARY_BLOCK
 
-    def read(self, finding: BeamResult) -> list[list[Hypothesis]]:
+    def read(self, finding: StaticSearchResult) -> list[list[Hypothesis]]:
         """Hypotheses of sentences that are done, best first."""
         if self.beam:
             return finding.beams(self.radix, self.penalty)
@@ -109,34 +109,34 @@ class StaticSearchConfig:
 class StepConstants:
     """Numbers that every step needs, made once.
 
-    rows (B,), paths (K, 1) and lines (L,) count from 0, penalties (L + 1,) are those of each length, `never` the tokens
-    that are not to be written and barred (V,) is 1 at these, starts (K * C,) where each stretch begins in a sentence's
-    K * radix continuations, and offsets (STRETCH,) count within one.
+    rows (B,), paths (K, 1) and lines (L,) count from 0, `rules` are those of a beam, `never` the tokens that are not to
+    be written and barred (V,) is 1 at these, starts (K * C,) where each stretch begins in a sentence's K * radix
+    continuations, and offsets (STRETCH,) count within one.
     """
 
     rows: Tensor
     paths: Tensor
     lines: Tensor
-    penalties: Tensor
+    rules: BeamRules
     never: Tensor
     barred: Tensor
     starts: Tensor
     offsets: Tensor
 
     @classmethod
-    def of(cls, plan: StaticSearchConfig, board: BeamState) -> StepConstants:
+    def of(cls, plan: StaticSearchConfig, board: StaticSearchState) -> StepConstants:
         sentences, paths, length = board.ancestors.shape
 
         def count(*bounds: int) -> Tensor:
             return torch.arange(*bounds, device=board.position.device)
 
-        penalties = [plan.penalty(written) for written in range(length + 1)]
+        penalties = torch.tensor([plan.penalty(written) for written in range(length + 2)]).to(board.position.device)
         never = torch.tensor(sorted({*plan.symbols.never, *plan.limits.forbid}), dtype=torch.int64)
         return cls(
             count(sentences),
             count(paths)[:, None],
             count(length),
-            torch.tensor(penalties).to(board.position.device),
+            BeamRules(penalties, plan.penalty.grows, plan.symbols.eos, plan.shrinking),
             never.to(board.position.device),
             torch.zeros(plan.vocabulary, dtype=torch.uint8).index_fill_(0, never, 1).to(board.position.device),
             count(0, paths * plan.radix, VOCABULARY_BLOCK),
@@ -150,7 +150,7 @@ class StaticSearchStep:
 
     model: SupportsStaticCache
     held: StaticDecoderState
-    board: BeamState
+    board: StaticSearchState
     plan: StaticSearchConfig
     constants: StepConstants
 
@@ -171,9 +171,7 @@ class StaticSearchStep:
                 logits,
                 self.board,
                 self.constants.barred,
-                self.constants.penalties,
-                self.plan.symbols.eos,
-                self.plan.penalty.grows,
+                self.constants.rules,
             )
             return
         if kernels is not None:
@@ -253,47 +251,28 @@ class StaticSearchStep:
         board.close((token == eos).all(1) if paths > 1 else token[:, 0] == eos)
 
     def _expand(self, log_probs: Tensor) -> None:
-        """Beam search: see beam.py, whose `_step` and `_decided` this is."""
+        """Beam search: `beam_state.expand`, and what it found written where it stays."""
         board, size, constants = self.board, self.plan.paths, self.constants
         places, costs = best(board.cost, log_probs, 2 * size, constants.starts, constants.offsets)  # (B, 2K)
-        own = log_probs.flatten(1).gather(1, places)
         parent, token = places // self.plan.radix, places % self.plan.radix
-        ended = token == self.plan.symbols.eos
-        self._finish(parent[:, :size], costs[:, :size], own[:, :size], self._ending(costs, ended))
+        candidates = Candidates(parent, token, log_probs.flatten(1).gather(1, places), -costs)
+        length = board.position + 1
+        before = BeamState(-board.cost, board.finished[..., 0], board.width)
+        found = expand(before, candidates, length, constants.rules, done=board.done)
 
-        going = first_going(ended, size)
-        board.write(constants.rows, places.gather(1, going), own.gather(1, going))
-        torch.gather(token, 1, going, out=board.newest)
-        left = costs.gather(1, going)
-        if self.plan.shrinking:
-            left = left.masked_fill(constants.paths[:, 0] >= board.width[:, None], torch.inf)
-        board.cost.copy_(torch.where(board.done[:, None], board.cost, left))
-        before = constants.lines <= board.position[:, None, None]
-        followed = board.ancestors.gather(1, parent.gather(1, going)[..., None].expand_as(board.ancestors))
-        board.ancestors.copy_(torch.where(before, followed, constants.paths))
-
-        kindest = constants.penalties[board.longest if self.plan.penalty.grows else board.position + 1]
-        board.close(board.finished[:, -1, 0] >= -board.cost.amin(1) / kindest)
-
-    def _ending(self, costs: Tensor, ended: Tensor) -> Tensor:
-        """Which of the best K continuations are finished now (B, K); a shrinking beam gives up their places."""
-        size, board = self.plan.paths, self.board
-        if not self.plan.shrinking:
-            return ended[:, :size]
-        ending = ended[:, :size] & (self.constants.paths[:, 0] < board.width[:, None])
-        lost = (ending & (costs[:, :size] < torch.inf)).sum(1)
-        board.width.sub_(lost.masked_fill(board.done, 0))
-        return ending
-
-    def _finish(self, path: Tensor, costs: Tensor, own: Tensor, ended: Tensor) -> None:
-        """The best of what is finished and of what ends now; of equals the older: all (B, K)."""
-        board = self.board
-        scores = -costs / self.constants.penalties[board.position + 1][:, None]
-        scores = scores.masked_fill(~ended | board.done[:, None], -torch.inf)
-        end = board.position[:, None] * self.plan.paths + path
-        every = torch.cat([board.finished, torch.stack([scores, end, own], dim=2)], dim=1)  # (B, n + K, 3)
-        order = every[..., 0].argsort(dim=1, descending=True, stable=True)[:, : self.plan.kept, None]
-        torch.gather(every, 1, order.expand(-1, -1, 3), out=board.finished)
+        end = board.position[:, None] * size + parent[:, :size]
+        ends = torch.stack([end, candidates.log_prob[:, :size]], dim=2)
+        kept = torch.cat([board.finished[..., 1:], ends], dim=1).gather(1, found.finished[..., None].expand(-1, -1, 2))
+        board.finished.copy_(torch.cat([found.state.finished_scores[..., None], kept], dim=2))
+        board.width.copy_(torch.where(board.done, board.width, found.state.slots))
+        board.write(constants.rows, places.gather(1, found.live), candidates.log_prob.gather(1, found.live))
+        torch.gather(token, 1, found.live, out=board.newest)
+        board.cost.copy_(-found.state.live_log_probs)
+        written = constants.lines <= board.position[:, None, None]
+        followed = board.ancestors.gather(1, parent.gather(1, found.live)[..., None].expand_as(board.ancestors))
+        board.ancestors.copy_(torch.where(written, followed, constants.paths))
+        bound = best_possible(found.state, length, board.longest, constants.rules)
+        board.close(board.finished[:, -1, 0] >= bound)
 
 
 def choice_kernels(logits: Tensor, plan: StaticSearchConfig) -> ModuleType | None:

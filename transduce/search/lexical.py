@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from transduce.search.automaton import Automaton, Include
+from transduce.search.beam_state import greatest
 from transduce.search.limits import check_tokens
-from transduce.search.paths import ConstraintState, greatest
+from transduce.search.paths import ConstraintState
 from transduce.search.rules import Rule
 
 

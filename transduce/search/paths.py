@@ -47,15 +47,11 @@ class Paths:
             ConstraintState(self.standing.node[row, index], self.standing.met[row, index]),
         )
 
-    def first(self, count: int) -> Paths:
-        """The first paths of each row."""
-        return self.take(torch.arange(count, device=self.rank.device).expand(len(self.rank), -1))
-
-    def append(self, token: Tensor, log_prob: Tensor, rank: Tensor, standing: ConstraintState) -> Paths:
-        """Each path one token longer: all (R, n)."""
+    def append(self, token: Tensor, log_prob: Tensor, standing: ConstraintState) -> Paths:
+        """Each path one token longer, all (R, n); its rank is yet to come."""
         tokens = torch.cat([self.tokens, token[..., None]], dim=2)
         token_log_probs = torch.cat([self.token_log_probs, log_prob[..., None]], dim=2)
-        return Paths(tokens, token_log_probs, rank, self.covered, standing)
+        return Paths(tokens, token_log_probs, self.rank, self.covered, standing)
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,9 @@ class BeamProgress:
     finished: Paths
 
 
-def best_of(finished: Paths, ends: Paths, eos: int) -> Paths:
-    """As many paths as `finished` (R, n, t) has, the best of these and of `ends` (R, K, t + 1); of equals the older."""
-    every = Paths(
+def joined(finished: Paths, ends: Paths, eos: int) -> Paths:
+    """Finished paths (R, n, t), and behind them those that may end now (R, K, t + 1): (R, n + K, t + 1)."""
+    return Paths(
         torch.cat([F.pad(finished.tokens, (0, 1), value=eos), ends.tokens], dim=1),
         torch.cat([F.pad(finished.token_log_probs, (0, 1)), ends.token_log_probs], dim=1),
         torch.cat([finished.rank, ends.rank], dim=1),
@@ -85,17 +81,3 @@ def best_of(finished: Paths, ends: Paths, eos: int) -> Paths:
             torch.cat([finished.standing.met, ends.standing.met], dim=1),
         ),
     )
-    return every.take(every.rank.argsort(dim=1, descending=True, stable=True)[:, : finished.rank.shape[1]])
-
-
-def greatest(totals: Tensor, count: int) -> Tensor:
-    """Where the `count` greatest of each row stand, in order; of equals the first: (R, M) -> (R, count).
-
-    torch.topk takes any of several equals, and 16-bit logits often are equal. Without its sign a float's bits order
-    as its size does, so these bits of a log-probability above its place make a whole number without equals.
-    """
-    keyed = totals.view(torch.int32).to(torch.int64)
-    # In place: on a CPU fresh memory for each of these took longer than topk.
-    keyed.bitwise_and_(0x7FFFFFFF).bitwise_left_shift_(32)
-    keyed.bitwise_or_(torch.arange(totals.shape[1], device=totals.device))
-    return keyed.topk(count, largest=False).values & 0xFFFFFFFF
