@@ -77,13 +77,13 @@ def made(variant: Variant, module: Any) -> Any:
     import torch
     import torch._inductor.config
 
-    from transduce.model import norms, whole
+    from transduce.kernels import dispatch
     from transduce.training.compiled import compiled_step
 
     if not variant.kernel:
-        whole.LONGEST = 0
+        dispatch.LONGEST_ROW = 0
     if not variant.residual:
-        norms.residual_on_gpu = None  # type: ignore[assignment]
+        dispatch.residual = None  # type: ignore[assignment]
     if variant.light:
         torch.backends.cuda.preferred_blas_library("cublaslt")
     torch._inductor.config.combo_kernels = variant.combined

@@ -29,11 +29,10 @@ from gpu_book import MADE_UP, Book, forget_peak, peak_megabytes, tables, timed
 
 from transduce.data.symbols import Symbols
 from transduce.engines.torch_engine import TorchEngine, with_precision
-from transduce.model import stepping
+from transduce.kernels import dispatch
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.search import fixed
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
@@ -293,9 +292,9 @@ def main() -> None:
 
         time_trained(book, options.run, options.input, options.references, size.batches, device)
 
-    kernels: Any = stepping.decoding_on_gpu  # None without triton
+    kernels: Any = dispatch.decoding  # None without triton
     no_products = [(kernels, "FEW", 0)] if kernels else []
-    no_kernels = (stepping, "decoding_on_gpu", None), (fixed, "choice_on_gpu", None)
+    no_kernels = (dispatch, "decoding", None), (dispatch, "search_step", None)
     parts: list[tuple[str, Callable[[], None]]] = [
         ("check", lambda: check(book, device, size.checked)),
         ("graphs", ours("graphs", "on")),

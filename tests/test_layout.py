@@ -33,13 +33,14 @@ MAY_IMPORT = {
     "config": "errors overrides own_classes untrusted wording",
     "durable": "errors",
     "data": "errors extras untrusted progress durable",
-    "model": "errors",
-    "search": "errors config data model.contract evaluation.sentence",
-    "objectives": "errors data model search evaluation.sentence",
+    "kernels": "",
+    "model": "errors kernels",
+    "search": "errors config data kernels model.contract evaluation.sentence",
+    "objectives": "errors data kernels model search evaluation.sentence",
     "evaluation": "errors progress languages",
     "native": "errors durable config model",
     "conversion": "errors untrusted durable data model_folder native training.run_folder",
-    "engines": "errors forking data model native search translation",
+    "engines": "errors forking data kernels model native search translation",
     "alignment": "errors data",
     "per_text": "errors",
     "extras": "errors",
@@ -123,6 +124,14 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_nothing_imports_the_command_line_but_the_program() -> None:
     outside = [path for path in FILES if not inside(name_of(path), "cli")]
     assert [name_of(path) for path in outside if any(inside(n, "transduce.cli") for n in imports(path))] == ["__main__"]
+
+
+def test_kernels_have_one_door() -> None:
+    """How tokens lie is given to layers, which kernel does a piece of work is asked of dispatch.py."""
+    outside = [path for path in FILES if not inside(name_of(path), "kernels")]
+    known = {name for path in outside for name in imports(path) if name.startswith("transduce.kernels.")}
+    assert known
+    assert all(inside(name, "transduce.kernels.dispatch transduce.kernels.packing") for name in known), known
 
 
 def test_search_knows_the_contract_and_not_the_classes() -> None:

@@ -11,7 +11,7 @@ from transduce.errors import ConfigError
 from transduce.model.norms import BatchNorm
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
-from transduce.model.transformer import Stack
+from transduce.model.transformer import StackConfig
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.objectives.masked_prediction import MaskedPrediction
 from transduce.objectives.minimum_risk import MinimumRisk
@@ -106,7 +106,7 @@ class Config:
 def _check_recomputable(config: Config) -> None:
     """Refuse activation checkpointing where layers cannot be worked out a second time."""
     for name, stack in (("encoder", config.model.encoder), ("decoder", config.model.decoder)):
-        if not isinstance(stack, Stack):
+        if not isinstance(stack, StackConfig):
             raise ConfigError(
                 f"training.activation_checkpointing: is for layers of Transformers, and model.{name} is"
                 f" {type(stack).__name__}; set training.activation_checkpointing=false, and lower data.tokens to save"

@@ -24,7 +24,7 @@ from transduce.engines.slots import (
     rounded,
 )
 from transduce.engines.torch_engine import TorchEngine
-from transduce.model import stepping
+from transduce.kernels import dispatch
 from transduce.model.attention import Attention
 from transduce.model.contract import CacheShape
 from transduce.model.positions import Learned, Positions, Rotary, Sinusoidal
@@ -32,7 +32,6 @@ from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.search import fixed
 from transduce.search.constraints import UNCONSTRAINED, CancelToken, DecodingConstraints
 from transduce.search.ensemble import Ensemble
 from transduce.search.fixed import StaticSearchConfig
@@ -146,9 +145,8 @@ def test_sentences_at_their_limit_leave_without_a_look(monkeypatch: pytest.Monke
 def test_kernels_for_a_gpu_find_what_is_found_without(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, sources = engine_of(attention=Attention(1)), sentences(5)
     expected = plainly(engine, sources, search)
-    for user in ("norms", "transformer", "linear", "whole", "positions"):
-        monkeypatch.setattr(f"transduce.model.{user}.kernels_for", lambda x: stepping.decoding_on_gpu)
-    monkeypatch.setattr(fixed, "choice_kernels", lambda logits, plan: fixed.choice_on_gpu)
+    monkeypatch.setattr(dispatch, "decoding_kernels", lambda x: dispatch.decoding)
+    monkeypatch.setattr(dispatch, "search_kernels", lambda logits, paths, vocabulary: dispatch.search_step)
     assert_alike(in_room(engine, sources, search), expected)
 
 

@@ -21,7 +21,7 @@ from transduce.errors import ConfigError
 from transduce.inspection.figure_one import alive, codes, depth, tensors
 from transduce.inspection.inspecting import inspect
 from transduce.inspection.paper import FIGURE_1
-from transduce.model.attention import MultiHeadAttention, attend
+from transduce.model.attention import MultiHeadAttention
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
 from transduce.search.settings import Greedy
@@ -81,11 +81,11 @@ def test_positions_are_the_paper_s_waves(toy: Toy) -> None:
 def test_the_code_is_that_of_the_repository(toy: Toy) -> None:
     own = codes(toy.engine.model)
     attention, heads, _ = own["encoder-attention"]
-    assert attention.text == sources.getsource(attend)
+    assert attention.text == sources.getsource(equation_1)
     assert heads.text == sources.getsource(MultiHeadAttention)
     assert attention.file == "transduce/model/attention.py"
     lines = (Path(__file__).parents[2] / attention.file).read_text(encoding="utf-8").split("\n")
-    assert lines[attention.line - 1].startswith("def attend(")
+    assert lines[attention.line - 1].startswith("def attention(")
     residual = type(toy.engine.model.encoder.layers[0].around_attention)
     assert own["encoder-norm-1"][0].text == sources.getsource(residual)
 

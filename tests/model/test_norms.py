@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.model import norms
+from transduce.kernels import dispatch
 from transduce.model.norms import BatchNorm, BatchNormOverTokens, LayerNorm, RMSNorm
 
 EXAMPLE = torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]])  # one sentence, three tokens
@@ -74,9 +74,9 @@ def test_half_precision_goes_through_and_comes_back() -> None:
 
 def test_the_kernel_of_a_gpu_is_for_what_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, size=lambda axis: 512)
-    monkeypatch.setattr(norms, "residual_on_gpu", SimpleNamespace(WIDEST=512))
-    assert norms.has_kernel(on_gpu)  # type: ignore[arg-type]
+    monkeypatch.setattr(dispatch, "residual", SimpleNamespace(WIDEST=512))
+    assert dispatch.residual_kernels(on_gpu) is dispatch.residual  # type: ignore[arg-type]
     for other in ({"is_cuda": False}, {"dtype": torch.float64}, {"size": lambda axis: 513}):
-        assert not norms.has_kernel(SimpleNamespace(**{**vars(on_gpu), **other}))  # type: ignore[arg-type]
-    monkeypatch.setattr(norms, "residual_on_gpu", None)
-    assert not norms.has_kernel(on_gpu)  # type: ignore[arg-type]
+        assert dispatch.residual_kernels(SimpleNamespace(**{**vars(on_gpu), **other})) is None  # type: ignore[arg-type]
+    monkeypatch.setattr(dispatch, "residual", None)
+    assert dispatch.residual_kernels(on_gpu) is None  # type: ignore[arg-type]

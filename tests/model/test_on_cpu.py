@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.kernels.cpu_attention import attend_on_cpu
 from transduce.model import linear
 from transduce.model.attention import attend
-from transduce.model.attention_on_cpu import attend_on_cpu
 from transduce.model.linear import Linear, multiplied, narrowed, summed_products
 
 B, H, T, S, K, W = 3, 2, 5, 7, 4, 6

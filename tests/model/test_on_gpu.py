@@ -17,9 +17,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from transduce.model import residual_on_gpu  # noqa: E402
-from transduce.model.attention_on_gpu import attend_rows  # noqa: E402
-from transduce.model.residual_on_gpu import normed_sum  # noqa: E402
+from transduce.kernels import residual as residual_on_gpu  # noqa: E402
+from transduce.kernels.residual import normed_sum  # noqa: E402
+from transduce.kernels.varlen_attention import attend_rows  # noqa: E402
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from transduce.data.batch import Batch, collate
 from transduce.data.symbols import Symbols
+from transduce.kernels.packing import PackedLayout, VarlenLayout
 from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm, LayerNorm, Norm
-from transduce.model.packing import PackedLayout, VarlenLayout
 from transduce.model.positions import Alibi, Learned, Positions, RelativeBias, Rotary, Sinusoidal
 from transduce.model.scores import Additive, Cosine, Relu, ScaledDot, Score
 from transduce.model.seq2seq import Model, Seq2Seq
@@ -50,7 +51,7 @@ def numbers(model: Seq2Seq, batch: Batch) -> list[Tensor]:
 def row_by_row(
     parts: Sequence[Tensor], starts: tuple[Tensor, Tensor], scale: float, causal: bool, longest: int
 ) -> Tensor:
-    """What the kernel of attention_on_gpu.py does, as a sum over rows; beyond the last, nothing."""
+    """What the kernel of varlen_attention.py does, as a sum over rows; beyond the last, nothing."""
     query, key, value = (one for part in parts for one in (part.unbind(1) if part.dim() == 4 else (part,)))
     found = []
     for begin, end, other, last in zip(*(side[i:].tolist() for side in starts for i in (0, 1)), strict=False):
@@ -66,8 +67,8 @@ def row_by_row(
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were a GPU."""
-    monkeypatch.setattr("transduce.model.packing.attention_on_gpu", SimpleNamespace(attend_rows=row_by_row))
-    monkeypatch.setattr("transduce.model.whole.has_varlen_kernel", lambda x: True)
+    kernels = SimpleNamespace(attend_rows=row_by_row)
+    monkeypatch.setattr("transduce.kernels.dispatch.varlen_kernels", lambda x, longest: kernels)
 
 
 @pytest.mark.parametrize("positions", [Sinusoidal(), Rotary(), Alibi()], ids=["sinusoidal", "rotary", "alibi"])
@@ -79,7 +80,7 @@ def test_looked_at_where_they_lie_tokens_are_the_same(positions: Positions, scor
     attention = Attention(2, key_heads=1, score=score, query_key_norm=True)
     models = [build(LayerNorm(), positions, Mixed(), attention) for _ in range(2)]
     lying = not isinstance(positions, Alibi)  # whose bias is between places of a padded row
-    assert models[0].encoder.short is models[0].decoder.short is lying
+    assert models[0].encoder.support.whole_rows is models[0].decoder.support.whole_rows is lying
     expected, found = numbers(models[0], batch), numbers(models[1], replace(batch, room=(30, 40)))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
@@ -88,13 +89,13 @@ def test_looked_at_where_they_lie_tokens_are_the_same(positions: Positions, scor
 def test_heads_side_by_side_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = collate(lines(3, 7, 1, 5, 2), lines(4, 6, 2, 5, 3), SYMBOLS, SYMBOLS, 16, 16, rows=9)
     models = [build(LayerNorm(), Sinusoidal(), Mixed(), Attention(2)) for _ in range(2)]
-    assert models[0].encoder.alike is models[0].decoder.alike is True
+    assert models[0].encoder.support.unchanged is models[0].decoder.support.unchanged is True
     expected = numbers(models[0], batch)
     made = []
 
-    def beside(real: Tensor, count: int, longest: int, beside: bool) -> VarlenLayout:
+    def beside(real: Tensor, count: int, longest: int, kernels: Any, beside: bool) -> VarlenLayout:
         assert not beside  # it is for compiled code
-        made.append(VarlenLayout(real, count, longest, beside=True))
+        made.append(VarlenLayout(real, count, longest, kernels, beside=True))
         return made[-1]
 
     monkeypatch.setattr("transduce.model.whole.VarlenLayout", beside)
@@ -114,8 +115,8 @@ def test_heads_side_by_side_are_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["grouped", "narrow keys", "cosine", "normed"],
 )
 def test_heads_that_are_not_alike_stay_apart(attention: Attention) -> None:
-    assert not build(LayerNorm(), Sinusoidal(), Top(), attention).decoder.alike
-    assert not build(LayerNorm(), Rotary(), Top(), Attention(2)).decoder.alike
+    assert not build(LayerNorm(), Sinusoidal(), Top(), attention).decoder.support.unchanged
+    assert not build(LayerNorm(), Rotary(), Top(), Attention(2)).decoder.support.unchanged
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_heads_that_are_not_alike_stay_apart(attention: Attention) -> None:
     ids=["dropout", "additive", "relu", "narrow"],
 )
 def test_what_the_kernel_cannot_do_is_spread(attention: Attention) -> None:
-    assert not build(LayerNorm(), Sinusoidal(), Top(), attention).encoder.short
+    assert not build(LayerNorm(), Sinusoidal(), Top(), attention).encoder.support.whole_rows
 
 
 @pytest.mark.parametrize("norm", [LayerNorm(), BatchNorm()], ids=["layer_norm", "batch_norm"])

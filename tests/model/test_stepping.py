@@ -16,7 +16,7 @@ from test_held import ROOM, prefill
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.model import stepping
+from transduce.kernels import dispatch
 from transduce.model.attention import Attention, additive_mask
 from transduce.model.norms import LayerNorm, Norm, RMSNorm
 from transduce.model.positions import Alibi, Positions, Rotary, Sinusoidal
@@ -26,7 +26,7 @@ from transduce.model.sublayers import PostNorm, PreNorm, Residual
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-KERNELS: Any = stepping.decoding_on_gpu if INTERPRETED or torch.cuda.is_available() else None
+KERNELS: Any = dispatch.decoding if INTERPRETED or torch.cuda.is_available() else None
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 needs_kernels = pytest.mark.skipif(KERNELS is None, reason="needs triton, and a GPU or TRITON_INTERPRET=1")
 
@@ -212,8 +212,7 @@ def test_steps_go_through_the_kernels_with_the_same_logits(
     kernels.attend_held = counted
     logits: list[list[Tensor]] = []
     for chosen in (None, kernels):
-        for user in USERS:
-            monkeypatch.setattr(f"transduce.model.{user}.kernels_for", lambda x, chosen=chosen: chosen)
+        monkeypatch.setattr(dispatch, "decoding_kernels", lambda x, chosen=chosen: chosen)
         held, chooser = model.allocate_cache(ROOM), torch.Generator().manual_seed(1)
         prefill(model, held, [0, 1, 2], [[5, 6, 7], [4], [8, 9, 4, 4, 5]])
         place, steps = torch.tensor([0, 2, 1], device=DEVICE), []
@@ -240,13 +239,13 @@ def test_only_work_in_a_room_may_use_kernels(monkeypatch: pytest.MonkeyPatch) ->
             return 0
 
     kernels = object()
-    monkeypatch.setattr(stepping, "decoding_on_gpu", kernels)
+    monkeypatch.setattr(dispatch, "decoding", kernels)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     x: Any = OnGpu()
     with torch.no_grad():
-        assert stepping.kernels_for(x) is None
-        with stepping.in_a_room():
-            assert stepping.kernels_for(x) is kernels
-        assert stepping.kernels_for(x) is None
-    with stepping.in_a_room():
-        assert stepping.kernels_for(x) is None  # somebody wants a gradient
+        assert dispatch.decoding_kernels(x) is None
+        with dispatch.in_a_room():
+            assert dispatch.decoding_kernels(x) is kernels
+        assert dispatch.decoding_kernels(x) is None
+    with dispatch.in_a_room():
+        assert dispatch.decoding_kernels(x) is None  # somebody wants a gradient

@@ -97,8 +97,8 @@ def test_a_step_of_decoding_looks_at_no_more_than_its_window(monkeypatch: pytest
 def test_a_window_is_not_looked_at_where_tokens_lie() -> None:
     """The kernel for packed tokens sees whole rows."""
     plain = TransformerEncoder(1, Attention(2), 16)
-    assert plain.build(32, 0.0).short
-    assert not TransformerEncoder(1, Attention(2), 16, window=3).build(32, 0.0).short
+    assert plain.build(32, 0.0).support.whole_rows
+    assert not TransformerEncoder(1, Attention(2), 16, window=3).build(32, 0.0).support.whole_rows
 
 
 def test_a_window_below_zero_is_refused() -> None:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from transduce.data.symbols import Symbols
+from transduce.kernels import dispatch
 from transduce.model.contract import CacheShape
-from transduce.search import fixed
 from transduce.search.board import PrefillBatch, StaticSearchState
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.fixed import StaticSearchConfig, StaticSearchStep, StepConstants
@@ -26,7 +26,7 @@ from transduce.search.settings import Beam, Greedy, Sample
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-KERNELS: Any = fixed.choice_on_gpu if INTERPRETED or torch.cuda.is_available() else None
+KERNELS: Any = dispatch.search_step if INTERPRETED or torch.cuda.is_available() else None
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 ROOM = CacheShape(sentences=4, paths=0, source=4, length=8)
 
@@ -100,7 +100,7 @@ def test_the_same_is_written(
         else:
             KERNELS.follow(logits, by_kernel.board, constants.barred, SYMBOLS.eos)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fixed, "choice_on_gpu", None)
+            patch.setattr(dispatch, "search_kernels", lambda *_: None)
             plainly.choose(logits)
         torch.testing.assert_close(tensors(by_kernel.board), tensors(plainly.board), rtol=1e-5, atol=1e-5)
     assert plainly.board.done.any()
@@ -124,7 +124,7 @@ def test_choices_of_one_token_go_through_the_kernels(
 ) -> None:
     seen: list[str] = []
     kernels = SimpleNamespace(follow=lambda *_: seen.append("follow"), expand=lambda *_: seen.append("expand"))
-    monkeypatch.setattr(fixed, "choice_kernels", lambda logits, plan: kernels)
+    monkeypatch.setattr(dispatch, "search_kernels", lambda logits, paths, vocabulary: kernels)
     stepper = stepper_of(search, 20, constraints)
     stepper.choose(torch.randn(4, stepper.plan.paths, 20, device=DEVICE))
     assert "".join(seen) == asked

@@ -1,6 +1,6 @@
 """Few shapes of batches for a whole corpus: compiled code and recorded launches are made for one shape each.
 
-A batch has room for so many tokens a side, which a model packs end to end (model/packing.py), so that padding costs
+A batch has room for so many tokens a side, which a model packs end to end (kernels/packing.py), so that padding costs
 attention alone. What differs is the width that attention pads rows to; a shape is (rows, width), with one room for all.
 Widths are chosen from the corpus's own lengths. Lengths count the end symbol here.
 """

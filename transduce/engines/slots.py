@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transduce.data.batch import pad_sources
 from transduce.data.symbols import Symbols
 from transduce.engines.graphs import CudaGraphCache
+from transduce.kernels.dispatch import in_a_room
 from transduce.model.contract import CacheShape, SupportsStaticCache
-from transduce.model.stepping import in_a_room
 from transduce.search.board import PrefillBatch, StaticSearchResult, StaticSearchState, longest_first
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.fixed import StaticSearchConfig, StaticSearchStep, StepConstants

@@ -21,7 +21,7 @@ from transduce.extras import needed_by
 from transduce.model.norms import LayerNorm, RMSNorm
 from transduce.model.positions import Learned, Rotary, Sinusoidal, Unordered
 from transduce.model.sublayers import GATED, PostNorm, PreNorm
-from transduce.model.transformer import Stack
+from transduce.model.transformer import StackConfig
 
 if TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
@@ -94,7 +94,7 @@ def _spec(trained: ExportedRun) -> TransformerSpec:
     return spec
 
 
-def _kind(stack: Stack) -> dict[str, Any]:
+def _kind(stack: StackConfig) -> dict[str, Any]:
     from ctranslate2.specs import Activation
 
     plain = {"swiglu": "silu", "geglu": "gelu"}.get(stack.activation, stack.activation)
@@ -110,7 +110,7 @@ def _kind(stack: Stack) -> dict[str, Any]:
     }
 
 
-def _table(positions: Any, config: Stack, trained: ExportedRun) -> Tensor:
+def _table(positions: Any, config: StackConfig, trained: ExportedRun) -> Tensor:
     """What a scheme adds at each place (N, D)."""
     places = config.positions.longest if isinstance(config.positions, Learned) else PLACES
     table: Tensor = positions.add(torch.zeros(1, places, trained.config.model.d_model), 0)

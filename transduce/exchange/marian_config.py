@@ -15,7 +15,7 @@ from transduce.model.attention import Attention
 from transduce.model.positions import Sinusoidal
 from transduce.model.seq2seq import Model, Tying
 from transduce.model.sublayers import Activation, PostNorm, PreNorm
-from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
+from transduce.model.transformer import StackConfig, TransformerDecoder, TransformerEncoder
 from transduce.search.limits import Limits
 from transduce.search.settings import Beam, Greedy
 
@@ -167,8 +167,8 @@ class MarianSettings:
         except ConfigError as error:
             raise RunError(f"{self.where}: {error}") from None
 
-    def _stack(self, side: str) -> Stack:
-        return Stack(
+    def _stack(self, side: str) -> StackConfig:
+        return StackConfig(
             layers=self.whole(f"{side}_layers", 12, 1),
             attention=Attention(
                 self.whole(f"{side}_attention_heads", 16, 1), dropout=self.number("attention_dropout", 0.0)

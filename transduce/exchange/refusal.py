@@ -13,7 +13,7 @@ from transduce.model.scores import ScaledDot, Softmax
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
 from transduce.model.sublayers import Activation
-from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
+from transduce.model.transformer import StackConfig, TransformerDecoder, TransformerEncoder
 from transduce.model.wiring import Top
 
 
@@ -55,7 +55,7 @@ class Able:
         if isinstance(model.decoder, TransformerDecoder) and model.decoder.unnormed_past:
             yield "decoder.unnormed_past is true, expected false (import the Marian model with --as-trained)"
 
-    def _stack(self, name: str, stack: Stack) -> Iterator[str]:
+    def _stack(self, name: str, stack: StackConfig) -> Iterator[str]:
         if stack.activation not in self.activations:
             yield f"{name}.activation is '{stack.activation}', expected {' or '.join(self.activations)}"
         for part, known in (("norm", self.norms), ("residual", self.residuals), ("positions", self.positions)):

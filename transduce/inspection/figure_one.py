@@ -30,7 +30,8 @@ from transduce.inspection.inspecting import inspect as inspect_text
 from transduce.inspection.paper import FIGURE_1
 from transduce.inspection.record import Inspection, packed
 from transduce.inspection.tracing import Opened
-from transduce.model.attention import MultiHeadAttention, attend
+from transduce.model.attention import MultiHeadAttention
+from transduce.model.attention import attention as equation_1
 from transduce.model.contract import evaluating, teacher_forced_log_probs
 from transduce.model.positions import SinusoidalPositions
 from transduce.model.sublayers import FeedForward, PostNormResidual
@@ -111,15 +112,15 @@ def codes(model: nn.Module | None = None) -> dict[str, tuple[Code, ...]]:
     made: dict[str, tuple[Any, ...]] = {
         "input": (Embedding,),
         "input-positions": (position,),
-        "encoder-attention": (attend, MultiHeadAttention, EncoderBlock),
+        "encoder-attention": (equation_1, MultiHeadAttention, EncoderBlock),
         "encoder-norm-1": (residual,),
         "encoder-feed-forward": (FeedForward,),
         "encoder-norm-2": (residual,),
         "output": (Embedding,),
         "output-positions": (position,),
-        "decoder-attention": (attend, MultiHeadAttention, DecoderBlock),
+        "decoder-attention": (equation_1, MultiHeadAttention, DecoderBlock),
         "decoder-norm-1": (residual,),
-        "decoder-cross": (attend, DecoderBlock),
+        "decoder-cross": (equation_1, DecoderBlock),
         "decoder-norm-2": (residual,),
         "decoder-feed-forward": (FeedForward,),
         "decoder-norm-3": (residual,),

@@ -15,20 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
-from transduce.model.attention_on_cpu import attend_on_cpu
+from transduce.kernels import dispatch
+from transduce.kernels.packing import PADDED, PaddedLayout, StaticCacheLayout
 from transduce.model.dropout import dropout as drop
 from transduce.model.linear import Linear, mapped, narrowed
-from transduce.model.packing import PADDED, PaddedLayout
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
-from transduce.model.stepping import Stepping
 from transduce.model.window import WindowBlocks, windowed_mask
 
 Trace = dict[str, Tensor]
 _EQUATION_1 = DotScore()
-# Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
-# long texts waste most of their tiles on sentences (measured: a quarter slower at 24 keys).
-SHORT = 256
-TILED = {16, 32, 64, 128}  # widths of a head that attention_on_gpu.py and decoding_on_gpu.py can hold
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,26 @@ class Attention:
         return MultiHeadAttention(self, d_model)
 
 
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    score: nn.Module = _EQUATION_1,
+    to_weights: ToWeights = softmax,
+    trace: Trace | None = None,
+    name: str = "",
+) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k)) V, equation 1; `trace` is given the weights under `name`."""
+    scores = score(query, key)  # (B, H, T, S)
+    weights = to_weights(scores if bias is None else scores + bias, mask)
+    if trace is not None:
+        trace[name] = weights
+    return drop(weights.to(value.dtype), dropout, True) @ value  # (B, H, T, K)
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -82,38 +97,21 @@ def attend(
     trace: Trace | None = None,
     name: str = "",
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) V, equation 1, or another score and other weights in its place.
+    """`attention`, by a fused kernel where there is one that does the same and no trace is wanted.
 
     query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the
-    scores. Where the fused kernel is sure to be used, the mask may be one of `hidden`, with no bias besides. `causal`
-    means that the queries are the last T of the S places and none looks ahead (it takes no further mask). With a trace
-    the weights are kept under `name`; without one the fused kernel does the same sum without storing them, where it
-    knows the score, save where gradients are wanted: on a CPU (attention_on_cpu.py), and in compiled training on
-    sentences, where the compiler's own chain of steps is faster.
+    scores. `causal` means that the queries are the last T of the S places and none looks ahead (it takes no further
+    mask). For attention that all of our kernels know the mask may be one of `additive_mask`, with no bias besides.
     """
-    queries, keys = query.size(2), key.size(2)
-    compiling = torch.compiler.is_compiling()
-    learning_on_cpu = query.requires_grad and query.device.type == "cpu"
-    known = isinstance(score, DotScore) and to_weights is softmax and trace is None
-    fused = known and not learning_on_cpu and not (query.requires_grad and compiling and keys <= SHORT)
-    causal = causal and bool(queries > 1)  # a single query is the last place, and sees everything
-    if causal and (not fused or queries != keys or bias is not None):
-        mask, causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries), False
-    if fused and isinstance(score, DotScore):
-        query, key = score.prepare(query, key)
-        if bias is not None:
-            bias = bias.to(query.dtype)
-            mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, scale=score.scale)
-    plain = known and learning_on_cpu and bias is None and not dropout and not compiling
-    if plain and isinstance(score, DotScore):
-        scale = query.size(-1) ** -0.5 if score.scale is None else score.scale
-        return attend_on_cpu(*score.prepare(query, key), value, mask, scale)
-    scores = score(query, key)  # (B, H, T, S)
-    weights = to_weights(scores if bias is None else scores + bias, mask)
-    if trace is not None:
-        trace[name] = weights
-    return drop(weights.to(value.dtype), dropout, True) @ value  # (B, H, T, K)
+    causal = causal and query.size(2) > 1  # a single query is the last place, and sees everything
+    if isinstance(score, DotScore) and to_weights is softmax and trace is None:
+        prepared = score.prepare(query, key)
+        found = dispatch.fused_attention(*prepared, value, mask, causal, bias, dropout, score.scale)
+        if found is not None:
+            return found
+    if causal:
+        mask = dispatch.causal_mask(query.size(2), key.size(2), query.device)
+    return attention(query, key, value, mask, bias, dropout, score, to_weights, trace, name)
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -164,13 +162,12 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear(d_model, d_model)
         self.score = config.score.build(config.heads, width)
         self.to_weights = config.weights.build()
-        self.fused = isinstance(self.score, DotScore) and self.to_weights is softmax
-        # Whether our kernels know it, and whether tokens can be looked at where they lie packed (packing.py).
-        self.tiled = self.fused and {width, value_width} <= TILED
-        self.short = self.tiled and not config.dropout
-        # Whether queries, keys and values are alike and left as they were made, and so may stay side by side.
-        self.alike = type(self.score) is DotScore and self.groups == config.heads and width == value_width
-        self.alike = self.alike and not config.query_key_norm
+        dot_product = isinstance(self.score, DotScore) and self.to_weights is softmax
+        tiles = dot_product and {width, value_width} <= dispatch.TILE_WIDTHS
+        plain = type(self.score) is DotScore and self.repeats == 1 and width == value_width
+        self.support = dispatch.KernelSupport(
+            dot_product, tiles, tiles and not config.dropout, plain and not config.query_key_norm
+        )
         self.query_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.key_norm = UnitNorm(width) if config.query_key_norm else nn.Identity()
         self.joined: tuple[Tensor, Tensor] | None = None  # weights and biases of keys, values and queries, see `join`
@@ -231,21 +228,21 @@ class MultiHeadAttention(nn.Module):
         return self.attend(query, key, value, sight, layout)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, sight: AttentionMask = UNMASKED, layout: PaddedLayout = PADDED
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sight: AttentionMask = UNMASKED,
+        layout: PaddedLayout = PADDED,
     ) -> Tensor:
         """The same for queries (B, H, T, K) there are."""
-        if layout.direct and isinstance(self.score, DotScore):
-            query, key = self.score.prepare(query, key)
-            found: Tensor = self.output(layout.attend(query, key, value, sight.mask, sight.causal, self.score.scale))
-            return found
-        if self.repeats > 1:
-            key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
-        heads = self.heads(query, key, value, sight)
-        joined: Tensor = self.output(layout.collect(heads.transpose(1, 2).flatten(2)))  # (B, T, D)
-        return joined
+        found: Tensor = self.output(layout.attend(self, query, key, value, sight))
+        return found
 
     def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: AttentionMask) -> Tensor:
-        """What the heads find before they are joined, (B, H, T, K); all heads have keys and values."""
+        """What the heads find before they are joined, (B, H, T, K)."""
+        if self.repeats > 1:
+            key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
         dropout = self.dropout if self.training else 0.0
         look = partial(attend, dropout=dropout, score=self.score, to_weights=self.to_weights)
         mask, causal, bias, window, trace = sight.mask, sight.causal, sight.bias, sight.window, sight.trace
@@ -261,12 +258,9 @@ class MultiHeadAttention(nn.Module):
         seen = windowed_mask(mask, queries, key.size(2), window, causal, query.device)
         return look(query, key, value, seen, bias=bias, trace=trace, name=sight.name)
 
-    def step(self, x: Tensor, memory: tuple[Tensor, Tensor], rotate: RotaryFn, layout: Stepping) -> Tensor:
+    def step(self, x: Tensor, memory: tuple[Tensor, Tensor], rotate: RotaryFn, layout: StaticCacheLayout) -> Tensor:
         """Self-attention of the newest tokens x (B, K, D) of K paths, in memory set aside; (B, K, D)."""
-        query, key, value = self.project_qkv(x, rotate)
-        assert isinstance(self.score, DotScore)
-        query, key = self.score.prepare(query, key)  # once for each key: prepared again, it stays as it is
-        found: Tensor = self.output(layout.attend_held(query, (key, value), memory, self.score.scale))
+        found: Tensor = self.output(layout.attend_past(self, *self.project_qkv(x, rotate), memory))
         return found
 
     def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from transduce.model.packing import PackedLayout
+from transduce.kernels.packing import PackedLayout
 
 T = TypeVar("T")
 UNDECIDED = -1  # what a place of a canvas holds that is still to be written; no token of any vocabulary

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.model.stepping import kernels_for
+from transduce.kernels import dispatch
 
 WORTH = 1 << 24  # multiplications from which on a map is made in our own way
 _ONE_DNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ class Linear(nn.Linear):
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
     """x (..., I) times weight (O, I), turned, plus bias (O,), then, if asked, max(0, ...): (..., O)."""
-    kernels = kernels_for(x)
+    kernels = dispatch.decoding_kernels(x)
     if kernels is not None and x.numel() <= kernels.FEW * x.size(-1) and x.size(-1) <= kernels.WIDEST:
         found: Tensor = kernels.few_times(x, weight, bias, relu)
         return found

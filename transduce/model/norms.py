@@ -15,24 +15,12 @@ from torch import distributed as processes
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.kernels import dispatch
 from transduce.model.dropout import Dropout
 from transduce.model.linear import narrowed
-from transduce.model.stepping import kernels_for
-
-try:
-    from transduce.model import residual_on_gpu
-except ImportError:  # torch for CPUs comes without triton
-    residual_on_gpu = None  # type: ignore[assignment]
 
 EPSILON = 1e-5
 NOTHING_DROPPED = Dropout(0.0)
-
-
-def has_kernel(x: Tensor) -> bool:
-    """Whether residual_on_gpu.py, whose sums are of single precision, is for what x holds."""
-    if residual_on_gpu is None or not x.is_cuda:
-        return False
-    return x.dtype != torch.float64 and x.size(-1) <= residual_on_gpu.WIDEST
 
 
 class LayerNormOfToken(nn.LayerNorm):
@@ -42,14 +30,15 @@ class LayerNormOfToken(nn.LayerNorm):
         return super().forward(x)
 
     def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
-        kernels = kernels_for(x)
-        if kernels is not None:
-            found: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
-        elif self.training and has_kernel(y):
-            found = residual_on_gpu.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
-        else:
-            found = self(x + drop(y), mask)
-        return found
+        decoding = dispatch.decoding_kernels(x)
+        if decoding is not None:
+            found: Tensor = decoding.normed_sum(x, y, self.weight, self.bias, self.eps)
+            return found
+        training = dispatch.residual_kernels(y) if self.training else None
+        if training is not None:
+            found = training.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
+            return found
+        return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
 
 class RMSNormOfToken(nn.RMSNorm):
@@ -60,7 +49,7 @@ class RMSNormOfToken(nn.RMSNorm):
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
     def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
-        kernels = kernels_for(x)
+        kernels = dispatch.decoding_kernels(x)
         if kernels is None:
             return self(x + drop(y), mask)  # type: ignore[no-any-return]
         found: Tensor = kernels.normed_sum(x, y, self.weight, None, self.eps)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.model.stepping import kernels_for
+from transduce.kernels import dispatch
 
 
 class PositionScheme(nn.Module):
@@ -63,7 +63,7 @@ def angles(length: int, width: int, base: float) -> Tensor:
 
 def placed(x: Tensor, table: Tensor, start: Tensor) -> Tensor:
     """x (B, T, D) plus the line of a table for each row's place start (B,)."""
-    kernels = kernels_for(x)
+    kernels = dispatch.decoding_kernels(x)
     if kernels is None:
         return x + table[start][:, None].to(x.dtype)
     found: Tensor = kernels.looked_up(table, start, 1.0, x)

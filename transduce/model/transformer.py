@@ -9,28 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
+from transduce.kernels import dispatch
+from transduce.kernels.dispatch import KernelSupport
+from transduce.kernels.packing import PADDED, PaddedLayout, StaticCacheLayout
 from transduce.model.attention import Attention, AttentionMask, MultiHeadAttention, RotaryFn, Trace, additive_mask
 from transduce.model.contract import CacheShape, DecoderState, Memory, StaticDecoderState
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
-from transduce.model.packing import PADDED, PaddedLayout
-from transduce.model.positions import DistanceScheme, Positions, PositionScheme, Sinusoidal
+from transduce.model.positions import Positions, PositionScheme, Sinusoidal
 from transduce.model.remembered import CrossKV, KVCache, StaticKVCache, ancestor_mask
 from transduce.model.scores import Softmax
-from transduce.model.stepping import Stepping, kernels_for
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, PreNorm, Residual
 from transduce.model.whole import Parts, Seq2Seq, StackLayer, StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackConfig:
     """What an encoder and a decoder stack have in common; the defaults are the paper's base model."""
 
     layers: int = 6
@@ -64,7 +67,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class TransformerEncoder(Stack):
+class TransformerEncoder(StackConfig):
     """N blocks of self-attention and feed-forward."""
 
     kind: ClassVar[str] = "transformer"
@@ -74,7 +77,7 @@ class TransformerEncoder(Stack):
 
 
 @dataclass(frozen=True)
-class WiredStack(Stack):
+class WiredStack(StackConfig):
     """What decoder stacks have besides: which encoder layers they look at."""
 
     wiring: Wiring = Top()
@@ -135,9 +138,9 @@ class PositionContext:
         return cls(lambda heads: positions.rotate(heads, where), bias, layout, window)
 
     @classmethod
-    def stepping(cls, positions: PositionScheme, layout: Stepping) -> PositionContext:
+    def stepping(cls, positions: PositionScheme, layout: StaticCacheLayout) -> PositionContext:
         """For the newest token of every path, which a kernel lets look at its own past."""
-        place = layout.held.position.unsqueeze(1)
+        place = layout.position.unsqueeze(1)
         return cls(lambda heads: positions.rotate(heads, place), None, layout)
 
     @classmethod
@@ -160,7 +163,7 @@ class PositionContext:
 class EncoderBlock(StackLayer):
     """Figure 1, left."""
 
-    def __init__(self, config: Stack, d_model: int, dropout: float) -> None:
+    def __init__(self, config: StackConfig, d_model: int, dropout: float) -> None:
         super().__init__()
         self.attention = config.attention.build(d_model)
         self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
@@ -182,29 +185,23 @@ class EncoderBlock(StackLayer):
         return x
 
 
-class PackingStack(nn.Module):
-    """What both stacks say of themselves to whoever packs their tokens (packing.py)."""
+class Stack(nn.Module):
+    """What both stacks say of themselves to kernels (kernels/dispatch.py)."""
 
     positions: PositionScheme
     window: int
 
-    @property
-    def short(self) -> bool:
-        """Whether all attention can look at packed tokens where they lie: all of a row, by scores alone."""
-        plain = self.positions.bias(1, 1) is None and not self.window
-        return plain and all(attention.short for attention in self._attentions())
-
-    @property
-    def alike(self) -> bool:
-        """Whether all attention leaves queries and keys as they are made, and so does the place of each."""
-        still = type(self.positions).rotate is PositionScheme.rotate
-        return still and all(attention.alike for attention in self._attentions())
-
-    def _attentions(self) -> Iterator[MultiHeadAttention]:
-        return (module for module in self.modules() if isinstance(module, MultiHeadAttention))
+    def kernel_support(self) -> KernelSupport:
+        """Of all attentions, with the positions and the window that they have here."""
+        own = reduce(and_, (module.support for module in self.modules() if isinstance(module, MultiHeadAttention)))
+        scheme = type(self.positions)
+        plain, still = scheme.bias is PositionScheme.bias and not self.window, scheme.rotate is PositionScheme.rotate
+        return replace(
+            own, tiles=own.tiles and plain, whole_rows=own.whole_rows and plain, unchanged=own.unchanged and still
+        )
 
 
-class EncoderStack(PackingStack):
+class EncoderStack(Stack):
     """Source vectors in, the memory of every layer out."""
 
     def __init__(self, config: TransformerEncoder, d_model: int, dropout: float) -> None:
@@ -214,6 +211,7 @@ class EncoderStack(PackingStack):
         self.dropout = Dropout(dropout)  # on the sum of embedding and position (section 5.4)
         self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
+        self.support = self.kernel_support()
 
     def blocks(self) -> Iterator[EncoderBlock]:
         return (cast("EncoderBlock", layer) for layer in self.layers)
@@ -238,7 +236,7 @@ class DecoderBlock(StackLayer):
 
     entrances = ("project_source",)
 
-    def __init__(self, config: Stack, d_model: int, dropout: float, causal: bool = True) -> None:
+    def __init__(self, config: StackConfig, d_model: int, dropout: float, causal: bool = True) -> None:
         super().__init__()
         self.causal = causal
         self.unnormed_past = isinstance(config, TransformerDecoder) and config.unnormed_past
@@ -273,7 +271,7 @@ class DecoderBlock(StackLayer):
         layout = places.layout
 
         def attention(y: Tensor) -> Tensor:
-            if isinstance(layout, Stepping) and past is not None:
+            if isinstance(layout, StaticCacheLayout) and past is not None:
                 cache.append(past)
                 return self.attention.step(y, (past.key, past.value), places.rotate, layout)
             query, *newest = own = self.attention.project_qkv(y, places.rotate, layout)
@@ -299,7 +297,7 @@ class DecoderBlock(StackLayer):
         return x, cache[0]
 
 
-class DecoderStack(PackingStack):
+class DecoderStack(Stack):
     """Target vectors in, step by step or all at once; vectors that predict the next token out."""
 
     def __init__(
@@ -312,6 +310,7 @@ class DecoderStack(PackingStack):
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout, causal) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
+        self.support = self.kernel_support()
 
     def blocks(self) -> Iterator[DecoderBlock]:
         return (cast("DecoderBlock", layer) for layer in self.layers)
@@ -326,7 +325,7 @@ class DecoderStack(PackingStack):
         """None where learned positions end before the room does. Weights of self-attention are joined."""
         if not self.positions.reaches(room.length) or any(block.unnormed_past for block in self.blocks()):
             return None
-        source = CrossKV.of(room, [block.cross for block in self.blocks()], additive=self._fused)
+        source = CrossKV.of(room, [block.cross for block in self.blocks()], additive=self.support.dot_product)
         for block in self.blocks():
             block.attention.join()
         cache = tuple(StaticKVCache.of(room, block.attention) for block in self.blocks())
@@ -338,16 +337,6 @@ class DecoderStack(PackingStack):
         """See contract.py."""
         source: CrossKV = held.static
         source.put(slots, self.start(memory).static)
-
-    @property
-    def _fused(self) -> bool:
-        return all(block.attention.fused for block in self.blocks())
-
-    @property
-    def _tiled(self) -> bool:
-        """Whether our kernels can do a step: nothing is added to its scores, and all of the past is seen."""
-        plain = not isinstance(self.positions, DistanceScheme) and not self.window
-        return plain and all(block.attention.tiled for block in self.blocks())
 
     def forward(
         self,
@@ -361,15 +350,17 @@ class DecoderStack(PackingStack):
         read = x.size(1)
         source: CrossKV = state.static
         start: int | Tensor
-        kernels = kernels_for(x) if isinstance(state, StaticDecoderState) and trace is None and self._tiled else None
+        kernels = None
+        if isinstance(state, StaticDecoderState) and trace is None and self.support.tiles:
+            kernels = dispatch.decoding_kernels(x)
         if isinstance(state, StaticDecoderState) and kernels is not None:
             places, start, past = (
-                PositionContext.stepping(self.positions, Stepping(state, kernels)),
+                PositionContext.stepping(self.positions, StaticCacheLayout(state.position, state.ancestors, kernels)),
                 state.position,
                 state.cache,
             )
         elif isinstance(state, StaticDecoderState):
-            dtype = x.dtype if self._fused else None
+            dtype = x.dtype if self.support.dot_product else None
             places, start = PositionContext.held(self.positions, self.window, state, dtype), state.position
             where = torch.arange(len(x), device=x.device), state.position
             past = [reserved.at(where, state.length) for reserved in state.cache]

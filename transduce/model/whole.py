@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from transduce.errors import ConfigError
+from transduce.kernels import dispatch
+from transduce.kernels.packing import PackedLayout, VarlenLayout
 from transduce.model.attention import Trace
 from transduce.model.contract import DecoderState, Memory, SupportsStaticCache, teacher_forced_log_probs
-from transduce.model.packing import LONGEST, PackedLayout, VarlenLayout, has_varlen_kernel
-from transduce.model.stepping import kernels_for
 
 
 class SourceReader(nn.Module):
@@ -41,7 +41,7 @@ class Embedding(SourceReader):
         self.weight = nn.Parameter(torch.empty(vocabulary, d_model))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        factor, kernels = math.sqrt(self.weight.size(1)), kernels_for(self.weight)
+        factor, kernels = math.sqrt(self.weight.size(1)), dispatch.decoding_kernels(self.weight)
         if kernels is None:
             return F.embedding(tokens, self.weight) * factor
         found: Tensor = kernels.looked_up(self.weight, tokens, factor)
@@ -214,11 +214,12 @@ class Seq2Seq(EncoderDecoder):
         is how many real tokens there are at most.
         """
         longest = max(source.size(1), tokens.size(1))
-        short = longest <= LONGEST and has_varlen_kernel(source) and self.encoder.short and self.decoder.short
+        support: dispatch.KernelSupport = self.encoder.support & self.decoder.support  # type: ignore[operator,assignment]
+        kernels = dispatch.varlen_kernels(source, longest) if support.whole_rows else None
         # Compiled, a product of joined weights costs little; as it is written, joining them costs more than it saves.
-        beside = torch.compiler.is_compiling() and bool(self.encoder.alike and self.decoder.alike)
+        beside = torch.compiler.is_compiling() and support.unchanged
         layouts = [
-            VarlenLayout(real, count, longest, beside) if short else PackedLayout(real, count)
+            PackedLayout(real, count) if kernels is None else VarlenLayout(real, count, longest, kernels, beside)
             for real, count in zip((source_mask, mask), room, strict=True)
         ]
         memory = self.encoder(self.source_embedding(source), source_mask, None, layouts[0])

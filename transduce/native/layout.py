@@ -19,7 +19,7 @@ from transduce.model.positions import Learned
 from transduce.model.scores import Cosine, Dot, Relu
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import ACTIVATIONS, GATED, PreNorm
-from transduce.model.transformer import Stack, TransformerDecoder
+from transduce.model.transformer import StackConfig, TransformerDecoder
 from transduce.model.wiring import Top
 from transduce.native.weight_format import padded
 
@@ -60,7 +60,7 @@ def entries(config: Model, source: int, target: int, tables: Mapping[str, Sequen
     yield Entry("embedding_scale", 1, 1)
     for name, rows in (("source", source), ("target", target), ("output", target)):
         yield Entry(name, rows, d_model, is_matrix=True)
-    encoder, decoder = cast("Stack", config.encoder), cast("TransformerDecoder", config.decoder)
+    encoder, decoder = cast("StackConfig", config.encoder), cast("TransformerDecoder", config.decoder)
     for name, stack in (("encoder", encoder), ("decoder", decoder)):
         yield from Sizes(name, stack, d_model).entries(tables[name])
     if is_wired(config):
@@ -79,7 +79,7 @@ class Sizes:
     """One stack of a model, with the sizes that its tensors have in the file."""
 
     name: str
-    stack: Stack
+    stack: StackConfig
     d_model: int
 
     @property

@@ -23,7 +23,7 @@ from transduce.model.scores import Additive, Bilinear, Cosine
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
 from transduce.model.sublayers import GATED, PreNorm
-from transduce.model.transformer import Stack, TransformerDecoder, TransformerEncoder
+from transduce.model.transformer import StackConfig, TransformerDecoder, TransformerEncoder
 from transduce.model.whole import EncoderDecoder
 from transduce.model.wiring import Matched
 from transduce.native.layout import Sizes, is_wired, whole_facts
@@ -63,7 +63,7 @@ def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, Pac
         raise ConfigError("the native engine cannot run this model: " + "; ".join(reasons) + ". Use the torch engine")
     weights = _Weights({name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()})
     source, target = weights["source_embedding.weight"], weights["target_embedding.weight"]
-    encoder, decoder = cast("Stack", config.encoder), cast("TransformerDecoder", config.decoder)
+    encoder, decoder = cast("StackConfig", config.encoder), cast("TransformerDecoder", config.decoder)
     wired = is_wired(config)
     found = {
         "sizes": integers(list(whole_facts(config, len(source), len(target)).values())),

@@ -23,7 +23,7 @@ from transduce.model.positions import Learned, PositionScheme, RelativeBias
 from transduce.model.scores import Bilinear, Cosine
 from transduce.model.seq2seq import Model
 from transduce.model.sublayers import GATED, PreNorm
-from transduce.model.transformer import Stack, TransformerDecoder
+from transduce.model.transformer import StackConfig, TransformerDecoder
 from transduce.model.whole import EncoderDecoder
 from transduce.model.wiring import Matched
 from transduce.native.layout import TABLES, Entry, Sizes, entries, is_wired, whole_facts
@@ -62,7 +62,7 @@ def _check_fit(config: Model, file: WeightReader, source: int, target: int) -> N
     reasons = reasons_against(config)
     if reasons:
         raise _another_model(file.path, "; ".join(reasons))
-    stacks = {"encoder": cast("Stack", config.encoder), "decoder": cast("Stack", config.decoder)}
+    stacks = {"encoder": cast("StackConfig", config.encoder), "decoder": cast("StackConfig", config.decoder)}
     every = {name: Sizes(name, stack, config.d_model).facts() for name, stack in stacks.items()}
     tables = {}
     for tensor, facts in ({"sizes": whole_facts(config, source, target)} | every).items():
@@ -104,7 +104,7 @@ def _weights(config: Model, model: EncoderDecoder, file: WeightReader) -> Iterat
         yield f"{name}_embedding.weight", weight
         if name == "output" and config.output_bias:
             yield "output_bias", bias
-    encoder, decoder = cast("Stack", config.encoder), cast("TransformerDecoder", config.decoder)
+    encoder, decoder = cast("StackConfig", config.encoder), cast("TransformerDecoder", config.decoder)
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         scheme = cast("PositionScheme", getattr(model, side).positions)
         yield from _Raised(side, stack, config.d_model, file).weights(scheme)

@@ -12,12 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transduce.kernels import dispatch
 from transduce.model.linear import multiplied, narrowed, summed_products
-
-try:
-    from transduce.objectives import losses_on_gpu
-except ImportError:  # torch for CPUs comes without triton
-    losses_on_gpu = None  # type: ignore[assignment]
 
 STRETCH = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
 # On a CPU a stretch is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
@@ -109,8 +105,8 @@ def _losses_in_parts(
 ) -> tuple[Tensor, Tensor]:
     """`_losses` of so many rows at a time; slopes are written over the logits, in their type."""
     if torch.compiler.is_compiling():
-        on_gpu = logits.is_cuda and losses_on_gpu is not None and logits.dtype != torch.float64
-        way = losses_on_gpu.losses_and_slopes if on_gpu else _losses_compiled
+        kernels = dispatch.loss_kernels(logits)
+        way = _losses_compiled if kernels is None else kernels.losses_and_slopes
         return way(logits, gold, mask, smoothing)
     if rows >= len(logits):
         sums, slope = _losses(logits, gold, mask, smoothing, learning)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.data.symbols import Symbols
+from transduce.kernels import dispatch
 from transduce.model.contract import StaticDecoderState, SupportsStaticCache
 from transduce.search.beam_state import BeamRules, BeamState, Candidates, best_possible, expand
 from transduce.search.board import StaticSearchResult, StaticSearchState
@@ -27,11 +27,6 @@ from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
 from transduce.search.rules import LOWEST, strike
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.search.stepwise import drawing, make_streams, most_probable
-
-try:
-    from transduce.search import choice_on_gpu
-except ImportError:  # torch for CPUs comes without triton
-    choice_on_gpu = None  # type: ignore[assignment]
 
 VOCABULARY_BLOCK = 64  # tokens whose greatest is found first, so that few of them need be ordered
 
@@ -165,7 +160,7 @@ class StaticSearchStep:
 
     def choose(self, logits: Tensor) -> None:
         """Write what is chosen on the board."""
-        kernels = choice_kernels(logits, self.plan) if self._simple else None
+        kernels = dispatch.search_kernels(logits, self.plan.paths, self.plan.vocabulary) if self._simple else None
         if kernels is not None and self.plan.beam:
             kernels.expand(
                 logits,
@@ -273,15 +268,6 @@ class StaticSearchStep:
         board.ancestors.copy_(torch.where(written, followed, constants.paths))
         bound = best_possible(found.state, length, board.longest, constants.rules)
         board.close(board.finished[:, -1, 0] >= bound)
-
-
-def choice_kernels(logits: Tensor, plan: StaticSearchConfig) -> ModuleType | None:
-    """Kernels of ours for a choice of one token, on the GPU in use; torch, where it compiles a step, makes its own."""
-    if choice_on_gpu is None or not logits.is_cuda or torch.compiler.is_compiling():
-        return None
-    if logits.get_device() != torch.cuda.current_device():
-        return None
-    return choice_on_gpu if choice_on_gpu.serves(plan.paths, plan.vocabulary) else None
 
 
 def best(cost: Tensor, log_probs: Tensor, count: int, starts: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:

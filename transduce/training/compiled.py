@@ -31,7 +31,7 @@ SHAPES = 6  # of batches, where compiled code decides their number
 # What compiling is guessed to save and to cost before it is tried. On an H200 `base` makes 571,000 target tokens/s
 # as it is written, with graphs, and 1,002,000 compiled; to make its code took about a minute.
 SAVED, SECONDS = 0.4, 60.0
-# The kernels of attention_on_gpu.py, residual_on_gpu.py and losses_on_gpu.py by their names in torch.
+# The kernels of varlen_attention.py, residual.py and losses.py by their names in torch.
 KERNELS = ("attended", "attended_back", "normed_sum", "normed_sum_back", "losses_and_slopes")
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -61,7 +61,7 @@ class CompiledStep(ObjectiveStep):
 
 
 def packs(config: Config) -> bool:
-    """Whether model and objective can do without padding (model/packing.py)."""
+    """Whether model and objective can do without padding (kernels/packing.py)."""
     stacks = isinstance(config.model.encoder, TransformerEncoder), isinstance(config.model.decoder, TransformerDecoder)
     if isinstance(config.model.decoder, TransformerDecoder) and config.model.decoder.unnormed_past:
         return False  # first places are not told from others in a packed batch

@@ -7,22 +7,11 @@ Shapes: B rows, T places each, N packed places, `*` what a token has (D, H and K
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-try:
-    from transduce.model import attention_on_gpu
-except ImportError:  # torch for CPUs comes without triton
-    attention_on_gpu = None  # type: ignore[assignment]
-
-LONGEST = 128  # places of a row that attention can look at where it lies
-
-
-def has_varlen_kernel(x: Tensor) -> bool:
-    """Whether there is a kernel for what is on this device."""
-    return x.is_cuda and attention_on_gpu is not None
 
 
 def key_mask(mask: Tensor) -> Tensor:
@@ -33,17 +22,28 @@ def key_mask(mask: Tensor) -> Tensor:
     return (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
 
 
+class Attending(Protocol):
+    """What a layout knows of a `MultiHeadAttention`; kernels are asked only where its score is a `DotScore`."""
+
+    score: Any
+
+    def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
+        """What the heads find before they are joined, (B, H, T, K)."""
+        ...
+
+
 class PaddedLayout:
     """Tokens stay where they are, (B, T, *)."""
 
-    direct: ClassVar[bool] = False  # whether it has a way of its own to `attend`
-    beside: bool = False  # and whether it takes queries, keys and values as one product leaves them
+    beside: bool = False  # whether it takes queries, keys and values as one product leaves them
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
-    ) -> Tensor:
-        """Equation 1 for query (B, H, T, K), key and value (B, G, S, K), mask as `sight` has it: (B, T, H * K)."""
-        raise NotImplementedError
+    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
+        """What the heads of an attention find, side by side: (B, T, H * K).
+
+        query (B, H, T, K), key and value (B, G, S, K), `sight` as an attention takes it.
+        """
+        heads = attention.heads(query, key, value, sight)
+        return self.collect(heads.transpose(1, 2).flatten(2))
 
     def spread(self, x: Tensor) -> Tensor:
         return x
@@ -104,11 +104,10 @@ class VarlenLayout(PackedLayout):
     and values of the same tokens are then one (1, N, 3, H, K), and keys and values alone (1, M, 2, H, K).
     """
 
-    direct = True
-
-    def __init__(self, mask: Tensor, room: int, longest: int, beside: bool = False) -> None:
+    def __init__(self, mask: Tensor, room: int, longest: int, kernels: ModuleType, beside: bool = False) -> None:
         super().__init__(mask, room)
         self.longest = longest  # of a row, here and where it looks
+        self.kernels = kernels
         self.beside = beside
         ends = mask.sum(1, dtype=torch.int32).cumsum(0, dtype=torch.int32)
         self.starts = torch.cat((ends.new_zeros(1), ends))  # (B + 1,)
@@ -122,14 +121,13 @@ class VarlenLayout(PackedLayout):
     def within(self, start: int) -> Tensor:
         return (self.places % self.rows[1] + start).unsqueeze(0)  # (1, N)
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
-    ) -> Tensor:
-        """For query (1, H, N, K), key and value (1, G, M, K) whose rows begin at `mask`, as `sight` has it.
+    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
+        """For query (1, H, N, K), key and value (1, G, M, K) whose rows begin at the sight's mask.
 
         What lies side by side is given once for each that is in it.
         """
-        scale = query.size(-1) ** -0.5 if scale is None else scale
+        query, key = attention.score.prepare(query, key)
+        scale = _scale(query, attention.score.scale)
         if query.dim() == 5:
             parts = [query.squeeze(0)]
         elif key.dim() == 5:
@@ -139,8 +137,8 @@ class VarlenLayout(PackedLayout):
             if repeats > 1:
                 key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
             parts = [_by_token(heads) for heads in (query, key, value)]
-        both = self.starts, self.starts if mask is None else mask
-        found = attention_on_gpu.attend_rows(parts, both, scale, causal, self.longest)
+        both = self.starts, self.starts if sight.mask is None else sight.mask
+        found: Tensor = self.kernels.attend_rows(parts, both, scale, sight.causal, self.longest)
         return found.flatten(1).unsqueeze(0)
 
 
@@ -171,3 +169,29 @@ class _Moved(torch.autograd.Function):
         found = gradient.index_select(0, back)
         shape = (-1,) + (1,) * (found.dim() - 1)
         return found * kept.view(shape), None, None, None
+
+
+class StaticCacheLayout(PaddedLayout):
+    """One token of each path, which looks at memory set aside where it lies."""
+
+    def __init__(self, position: Tensor, ancestors: Tensor, kernels: ModuleType) -> None:
+        self.position, self.ancestors, self.kernels = position, ancestors, kernels
+
+    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
+        """To the source: query (B, H, K, W), the sight's mask as `additive_mask` makes it."""
+        query, key = attention.score.prepare(query, key)
+        found: Tensor = self.kernels.attend_source(query, key, value, sight.mask, _scale(query, attention.score.scale))
+        return found
+
+    def attend_past(
+        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, memory: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """To what each path has written; the newest key and value are put into memory."""
+        query, key = attention.score.prepare(query, key)  # once for each key: prepared again, it stays as it is
+        newest, scale = (key, value), _scale(query, attention.score.scale)
+        found: Tensor = self.kernels.attend_held(query, newest, memory, self.position, self.ancestors, scale)
+        return found
+
+
+def _scale(query: Tensor, scale: float | None) -> float:
+    return query.size(-1) ** -0.5 if scale is None else scale

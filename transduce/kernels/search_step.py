@@ -7,13 +7,12 @@ Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, V v
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from transduce.search.beam_state import BeamRules
-from transduce.search.board import StaticSearchState
 
 STRETCH = tl.constexpr(64)  # tokens whose greatest is found first, so that few of them need be ordered
 FEW = 64  # rows up to which each is read at once, and not in parts that leave room for other rows
@@ -22,8 +21,11 @@ LAST = tl.constexpr((1 << 63) - 1)  # after every key
 LOWEST = tl.constexpr(-1e30)  # below any logit, and still a number
 
 
-def follow(logits: Tensor, board: StaticSearchState, never: Tensor, eos: int) -> None:
-    """Greedy search: the most probable token of logits (B, 1, V), those left out that `never` (V,) marks by 1."""
+def follow(logits: Tensor, board: Any, never: Tensor, eos: int) -> None:
+    """Greedy search: the most probable token of logits (B, 1, V), those left out that `never` (V,) marks by 1.
+
+    `board` is a `StaticSearchState`.
+    """
     sentences, _, vocabulary = logits.shape
     tokens = _tile(sentences, vocabulary)
     _follow[(sentences,)](
@@ -71,8 +73,11 @@ def _read(logits, never, columns, there, held_back, EOS: tl.constexpr):
     return x, allowed & ((columns != EOS) | (held_back == 0))
 
 
-def expand(logits: Tensor, board: StaticSearchState, never: Tensor, rules: BeamRules) -> None:
-    """Beam search: from logits (B, K, V) as `StaticSearchStep._expand` goes on, in one kernel."""
+def expand(logits: Tensor, board: Any, never: Tensor, rules: Any) -> None:
+    """Beam search: from logits (B, K, V) as `StaticSearchStep._expand` goes on, in one kernel.
+
+    `board` is a `StaticSearchState`, `rules` are `BeamRules`.
+    """
     sentences, paths, vocabulary = logits.shape
     stretches = -(-vocabulary // STRETCH.value)
     rows = sentences * paths
