@@ -22,6 +22,7 @@ from transduce.inspection.figure_one import alive, codes, depth, tensors
 from transduce.inspection.inspecting import inspect
 from transduce.inspection.paper import FIGURE_1
 from transduce.model.attention import MultiHeadAttention
+from transduce.model.attention import attention as equation_1
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
 from transduce.search.settings import Greedy
