@@ -18,7 +18,6 @@ from transduce.model.attention import additive_mask, attend
 from transduce.model.contract import CacheShape, StaticDecoderState
 from transduce.model.positions import Learned
 from transduce.model.recurrent import RecurrentDecoder
-from transduce.model.remembered import ancestor_mask
 from transduce.model.seq2seq import Model
 
 ROOM = CacheShape(sentences=3, paths=2, source=8, length=6)
@@ -28,7 +27,7 @@ PICKS = list(covering(PARTS, 2))
 def prefill(model: Any, held: StaticDecoderState, slots: list[int], sources: list[list[int]]) -> None:
     tokens, mask = pad_sources(sources, SYMBOLS)
     device = held.position.device
-    model.prefill(held, torch.tensor(slots, device=device), model.encode(tokens.to(device), mask.to(device)))
+    model.prefill(held, torch.tensor(slots, device=device), tokens.to(device), mask.to(device))
 
 
 class Oracle:
@@ -81,11 +80,11 @@ def test_paths_in_set_aside_memory_see_their_own_past(pick: dict[str, int]) -> N
 def test_what_a_path_sees() -> None:
     place, ancestors = torch.tensor([2]), torch.tensor([[[1, 1, 0, 0], [0, 1, 1, 1]]])
     held = StaticDecoderState(None, None, 3, place, ancestors)  # one place further is not looked at
-    seen = ancestor_mask(held)[0, 0].view(2, 3, 2)
+    seen = held.visible(0)[0, 0].view(2, 3, 2)
     assert seen[0].tolist() == [[False, True], [False, True], [True, False]]
     assert seen[1].tolist() == [[True, False], [False, True], [False, True]]
     greedy = StaticDecoderState(None, None, 4, torch.tensor([0, 2]), torch.zeros(2, 1, 4))
-    assert ancestor_mask(greedy)[:, 0, 0].tolist() == [[True, False, False, False], [True, True, True, False]]
+    assert greedy.visible(0)[:, 0, 0].tolist() == [[True, False, False, False], [True, True, True, False]]
 
 
 def test_learned_positions_end_where_they_were_learned() -> None:

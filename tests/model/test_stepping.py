@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.kernels import dispatch
+from transduce.kernels.packing import PADDED, StaticCacheLayout, StaticKernelLayout
 from transduce.model.attention import Attention, additive_mask
+from transduce.model.contract import DecoderState, StaticDecoderState
 from transduce.model.norms import LayerNorm, Norm, RMSNorm
 from transduce.model.positions import Alibi, Positions, Rotary, Sinusoidal
 from transduce.model.scores import Additive, Bilinear, Cosine, ScaledDot, Score
@@ -25,6 +27,7 @@ from transduce.model.seq2seq import Model
 from transduce.model.sublayers import PostNorm, PreNorm, Residual
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
+ALL = dispatch.KernelSupport(True, True, True, True)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 KERNELS: Any = dispatch.decoding if INTERPRETED or torch.cuda.is_available() else None
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
@@ -229,8 +232,8 @@ def test_steps_go_through_the_kernels_with_the_same_logits(
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
 
 
-def test_only_work_in_a_room_may_use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's plain searches, and validation, stay torch's own."""
+def test_only_steps_in_a_static_cache_may_use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's eager searches, and validation, stay torch's own."""
 
     class OnGpu:
         is_cuda = True
@@ -238,14 +241,18 @@ def test_only_work_in_a_room_may_use_kernels(monkeypatch: pytest.MonkeyPatch) ->
         def get_device(self) -> int:
             return 0
 
-    kernels = object()
+    kernels: Any = SimpleNamespace()
     monkeypatch.setattr(dispatch, "decoding", kernels)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     x: Any = OnGpu()
+    eager, static = DecoderState(None, None, 0), StaticDecoderState(None, None, 1, x, x)
+    unlike = dispatch.KernelSupport(True, False, True, True)
     with torch.no_grad():
-        assert dispatch.decoding_kernels(x) is None
-        with dispatch.in_a_room():
-            assert dispatch.decoding_kernels(x) is kernels
-        assert dispatch.decoding_kernels(x) is None
-    with dispatch.in_a_room():
-        assert dispatch.decoding_kernels(x) is None  # somebody wants a gradient
+        assert eager.kernels is None
+        assert static.kernels is kernels
+        assert eager.layout(PADDED, ALL, traced=False) is PADDED
+        assert type(static.layout(PADDED, ALL, traced=False)) is StaticKernelLayout
+        for own in (static.layout(PADDED, ALL, traced=True), static.layout(PADDED, unlike, traced=False)):
+            assert type(own) is StaticCacheLayout
+            assert own.kernels is kernels  # of all but attention
+    assert static.kernels is None  # somebody wants a gradient

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from transduce.data.batch import pad_sources
 from transduce.data.symbols import Symbols
 from transduce.engines.graphs import CudaGraphCache
-from transduce.kernels.dispatch import in_a_room
 from transduce.model.contract import CacheShape, SupportsStaticCache
 from transduce.search.board import PrefillBatch, StaticSearchResult, StaticSearchState, longest_first
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
@@ -158,9 +157,8 @@ class ContinuousBatcher:
         """Hypotheses of each job, by its number."""
         self.visits += 1
         run = BatchRun(self, jobs)
-        with in_a_room():
-            while run.going:
-                run.step()
+        while run.going:
+            run.step()
         run.read()
         return [run.found.get(number) or [UNFINISHED] for number in range(len(jobs))]
 
@@ -207,8 +205,7 @@ class ContinuousBatcher:
         tokens, slots, longest, shortest = bounds.t().contiguous()
         phrases = exclude.view(len(table), *self.shape.exclude)
         arrivals = PrefillBatch(source.contiguous(), tokens, slots, longest, shortest, prefix, phrases, streams)
-        memory = self.model.encode(arrivals.source, arrivals.mask)
-        self.model.prefill(self.stepper.held, arrivals.slots, memory)
+        self.model.prefill(self.stepper.held, arrivals.slots, arrivals.source, arrivals.mask)
         self.stepper.board.admit(arrivals, self.shape.plan.symbols)
 
     def advance(self, written: int) -> None:

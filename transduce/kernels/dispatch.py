@@ -6,9 +6,6 @@ written in Triton, which torch for CPUs comes without; every one is held against
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -23,6 +20,7 @@ try:
 except ImportError:  # torch for CPUs comes without triton
     decoding = losses = residual = search_step = varlen_attention = None  # type: ignore[assignment]
 
+Kernels = ModuleType | None  # a module of kernels that do a piece of work; None: do it as the formula says
 # Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
 # long texts waste most of their tiles on sentences (measured: a quarter slower at 24 keys).
 FEW_KEYS = 256
@@ -91,24 +89,24 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def varlen_kernels(x: Tensor, longest: int) -> ModuleType | None:
+def varlen_kernels(x: Tensor, longest: int) -> Kernels:
     """Attention among packed rows of up to `longest` tokens."""
     return varlen_attention if x.is_cuda and longest <= LONGEST_ROW else None
 
 
-def residual_kernels(x: Tensor) -> ModuleType | None:
+def residual_kernels(x: Tensor) -> Kernels:
     """Sum, dropout and norm after a sublayer, with gradients; its sums are of single precision."""
     if residual is None or not x.is_cuda or x.dtype == torch.float64 or x.size(-1) > residual.WIDEST:
         return None
     return residual
 
 
-def loss_kernels(logits: Tensor) -> ModuleType | None:
+def loss_kernels(logits: Tensor) -> Kernels:
     """Losses and slopes of logits."""
     return losses if logits.is_cuda and logits.dtype != torch.float64 else None
 
 
-def search_kernels(logits: Tensor, paths: int, vocabulary: int) -> ModuleType | None:
+def search_kernels(logits: Tensor, paths: int, vocabulary: int) -> Kernels:
     """The choice of one token a path, on the GPU in use; torch, where it compiles a step, makes its own."""
     if search_step is None or not logits.is_cuda or torch.compiler.is_compiling():
         return None
@@ -117,25 +115,10 @@ def search_kernels(logits: Tensor, paths: int, vocabulary: int) -> ModuleType | 
     return search_step if search_step.serves(paths, vocabulary) else None
 
 
-_thread = threading.local()
-
-
-@contextmanager
-def in_a_room() -> Iterator[None]:
-    """What this thread does inside may use the kernels. Plain searches and validation are outside, and torch's own."""
-    _thread.in_a_room = True
-    try:
-        yield
-    finally:
-        _thread.in_a_room = False
-
-
-def decoding_kernels(x: Tensor) -> ModuleType | None:
-    """The kernels, in a room, if nobody wants a gradient and torch does not compile, for which it has its own.
+def decoding_kernels(x: Tensor) -> Kernels:
+    """A step of decoding in a static cache, if nobody wants a gradient and torch does not compile, which has its own.
 
     x must be on the GPU in use: triton asks no tensor where it is.
     """
-    if not getattr(_thread, "in_a_room", False):
-        return None
     plain = torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling()
     return decoding if x.is_cuda and not plain and x.get_device() == torch.cuda.current_device() else None

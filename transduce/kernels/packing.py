@@ -8,7 +8,7 @@ Shapes: B rows, T places each, N packed places, `*` what a token has (D, H and K
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,11 @@ class PaddedLayout:
     """Tokens stay where they are, (B, T, *)."""
 
     beside: bool = False  # whether it takes queries, keys and values as one product leaves them
+    sees_ancestors: ClassVar[bool] = False  # whether it keeps paths apart by itself, without a mask
+
+    def __init__(self, kernels: ModuleType | None = None) -> None:
+        """`kernels` do what looks at one token alone, in steps of decoding."""
+        self.kernels = kernels
 
     def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
         """What the heads of an attention find, side by side: (B, T, H * K).
@@ -44,6 +49,13 @@ class PaddedLayout:
         """
         heads = attention.heads(query, key, value, sight)
         return self.collect(heads.transpose(1, 2).flatten(2))
+
+    def attend_past(
+        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, past: Any, sight: Any
+    ) -> tuple[Tensor, Any]:
+        """The same to all that is remembered, the newest key and value included; and what is remembered now."""
+        known = past.append(key, value)
+        return self.attend(attention, query, known.key, known.value, sight), known
 
     def spread(self, x: Tensor) -> Tensor:
         return x
@@ -59,7 +71,7 @@ class PaddedLayout:
         """What attention to these tokens is told of them."""
         return key_mask(mask)
 
-    def within(self, start: int) -> int | Tensor:
+    def within(self, start: int | Tensor) -> int | Tensor:
         """The place of each token in its row, as positions take it, for rows that begin at `start`."""
         return start
 
@@ -75,6 +87,7 @@ class PackedLayout(PaddedLayout):
     """
 
     def __init__(self, mask: Tensor, room: int) -> None:
+        super().__init__()
         flat = mask.flatten()
         self.rows = tuple(mask.shape)
         places = torch.arange(flat.size(0), device=mask.device)
@@ -107,7 +120,7 @@ class VarlenLayout(PackedLayout):
     def __init__(self, mask: Tensor, room: int, longest: int, kernels: ModuleType, beside: bool = False) -> None:
         super().__init__(mask, room)
         self.longest = longest  # of a row, here and where it looks
-        self.kernels = kernels
+        self.varlen = kernels
         self.beside = beside
         ends = mask.sum(1, dtype=torch.int32).cumsum(0, dtype=torch.int32)
         self.starts = torch.cat((ends.new_zeros(1), ends))  # (B + 1,)
@@ -118,7 +131,7 @@ class VarlenLayout(PackedLayout):
     def sight(self, mask: Tensor) -> Tensor:
         return self.starts
 
-    def within(self, start: int) -> Tensor:
+    def within(self, start: int | Tensor) -> Tensor:
         return (self.places % self.rows[1] + start).unsqueeze(0)  # (1, N)
 
     def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
@@ -138,7 +151,7 @@ class VarlenLayout(PackedLayout):
                 key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
             parts = [_by_token(heads) for heads in (query, key, value)]
         both = self.starts, self.starts if sight.mask is None else sight.mask
-        found: Tensor = self.kernels.attend_rows(parts, both, scale, sight.causal, self.longest)
+        found: Tensor = self.varlen.attend_rows(parts, both, scale, sight.causal, self.longest)
         return found.flatten(1).unsqueeze(0)
 
 
@@ -172,10 +185,21 @@ class _Moved(torch.autograd.Function):
 
 
 class StaticCacheLayout(PaddedLayout):
-    """One token of each path, which looks at memory set aside where it lies."""
+    """The newest token of each of K paths, (B, K, *), all of them at their sentence's position (B,)."""
 
-    def __init__(self, position: Tensor, ancestors: Tensor, kernels: ModuleType) -> None:
-        self.position, self.ancestors, self.kernels = position, ancestors, kernels
+    def __init__(self, position: Tensor, ancestors: Tensor, kernels: ModuleType | None) -> None:
+        super().__init__(kernels)
+        self.position, self.ancestors = position, ancestors
+
+    def within(self, start: int | Tensor) -> Tensor:
+        return self.position.unsqueeze(1)  # (B, 1)
+
+
+class StaticKernelLayout(StaticCacheLayout):
+    """The same, and kernels look at the cache where it lies, each path at its own ancestors."""
+
+    kernels: ModuleType
+    sees_ancestors = True
 
     def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
         """To the source: query (B, H, K, W), the sight's mask as `additive_mask` makes it."""
@@ -184,13 +208,14 @@ class StaticCacheLayout(PaddedLayout):
         return found
 
     def attend_past(
-        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, memory: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """To what each path has written; the newest key and value are put into memory."""
+        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, past: Any, sight: Any
+    ) -> tuple[Tensor, Any]:
+        """To what each path has written; the newest key and value are put into the cache."""
         query, key = attention.score.prepare(query, key)  # once for each key: prepared again, it stays as it is
         newest, scale = (key, value), _scale(query, attention.score.scale)
-        found: Tensor = self.kernels.attend_held(query, newest, memory, self.position, self.ancestors, scale)
-        return found
+        cache = past.key, past.value
+        found: Tensor = self.kernels.attend_held(query, newest, cache, self.position, self.ancestors, scale)
+        return found, past
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

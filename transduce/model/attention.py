@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from torch.nn import functional as F
 
 from transduce.errors import ConfigError
 from transduce.kernels import dispatch
-from transduce.kernels.packing import PADDED, PaddedLayout, StaticCacheLayout
+from transduce.kernels.dispatch import Kernels
+from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.dropout import dropout as drop
 from transduce.model.linear import Linear, mapped, narrowed
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
@@ -206,7 +208,7 @@ class MultiHeadAttention(nn.Module):
         if layout.beside:
             pair = self._beside(memory, self.key, self.value)
             return pair, pair
-        key, value = (layout.spread(x) for x in self._project(memory, self.key, self.value))
+        key, value = (layout.spread(x) for x in self._project(memory, layout.kernels, self.key, self.value))
         return rotate(self.key_norm(split(key, self.width))), split(value, self.value_width)
 
     def project_qkv(
@@ -216,7 +218,9 @@ class MultiHeadAttention(nn.Module):
         if layout.beside:
             all_three = self._beside(x, self.query, self.key, self.value)
             return all_three, all_three, all_three
-        key, value, query = (layout.spread(part) for part in self._project(x, self.key, self.value, self.query))
+        key, value, query = (
+            layout.spread(part) for part in self._project(x, layout.kernels, self.key, self.value, self.query)
+        )
         query, key = self.query_norm(split(query, self.width)), self.key_norm(split(key, self.width))
         return rotate(query), rotate(key), split(value, self.value_width)
 
@@ -224,7 +228,7 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, key: Tensor, value: Tensor, sight: AttentionMask = UNMASKED, layout: PaddedLayout = PADDED
     ) -> Tensor:
         """Look from x (B, T, D) at remembered keys and values; (B, T, D)."""
-        query = self.query_norm(split(layout.spread(self.query(x)), self.width))
+        query = self.query_norm(split(layout.spread(self.query(x, kernels=layout.kernels)), self.width))
         return self.attend(query, key, value, sight, layout)
 
     def attend(
@@ -236,8 +240,15 @@ class MultiHeadAttention(nn.Module):
         layout: PaddedLayout = PADDED,
     ) -> Tensor:
         """The same for queries (B, H, T, K) there are."""
-        found: Tensor = self.output(layout.attend(self, query, key, value, sight))
+        found: Tensor = self.output(layout.attend(self, query, key, value, sight), kernels=layout.kernels)
         return found
+
+    def attend_past(
+        self, query: Tensor, key: Tensor, value: Tensor, past: Any, sight: AttentionMask, layout: PaddedLayout = PADDED
+    ) -> tuple[Tensor, Any]:
+        """The same to all of a cache, to which the newest keys and values are appended; and the cache after it."""
+        found, known = layout.attend_past(self, query, key, value, past, sight)
+        return self.output(found, kernels=layout.kernels), known
 
     def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: AttentionMask) -> Tensor:
         """What the heads find before they are joined, (B, H, T, K)."""
@@ -258,19 +269,14 @@ class MultiHeadAttention(nn.Module):
         seen = windowed_mask(mask, queries, key.size(2), window, causal, query.device)
         return look(query, key, value, seen, bias=bias, trace=trace, name=sight.name)
 
-    def step(self, x: Tensor, memory: tuple[Tensor, Tensor], rotate: RotaryFn, layout: StaticCacheLayout) -> Tensor:
-        """Self-attention of the newest tokens x (B, K, D) of K paths, in memory set aside; (B, K, D)."""
-        found: Tensor = self.output(layout.attend_past(self, *self.project_qkv(x, rotate), memory))
-        return found
-
-    def _project(self, x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
+    def _project(self, x: Tensor, kernels: Kernels, *maps: Linear) -> Sequence[Tensor]:
         """x through several maps; in compiled training as one product, for which joining the weights costs little."""
         # The joined copy is no parameter: where a gradient is wanted, each map goes by itself.
         if self.joined is not None and len(maps) == 3 and not self.training and not torch.is_grad_enabled():
-            return torch.split(mapped(x, *self.joined), [one.out_features for one in maps], dim=-1)
+            return torch.split(mapped(x, *self.joined, kernels=kernels), [one.out_features for one in maps], dim=-1)
         if not (self.training and torch.compiler.is_compiling()):
             x = narrowed(x)
-            return [projection(x) for projection in maps]
+            return [projection(x, kernels=kernels) for projection in maps]
         weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
         return torch.split(F.linear(x, weight, bias), [one.out_features for one in maps], dim=-1)
 

@@ -12,13 +12,17 @@ Shapes: B batch, S source length, D d_model, V vocabulary, t tokens read in one 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from transduce.kernels.packing import PackedLayout
+from transduce.kernels import dispatch
+from transduce.kernels.dispatch import KernelSupport
+from transduce.kernels.packing import PackedLayout, PaddedLayout, StaticCacheLayout, StaticKernelLayout
 
 T = TypeVar("T")
 UNDECIDED = -1  # what a place of a canvas holds that is still to be written; no token of any vocabulary
@@ -44,6 +48,36 @@ class DecoderState:
     cache: Any
     length: int
 
+    @property
+    def start(self) -> int | Tensor:
+        """The position of the next token, which is the same in all rows."""
+        return self.length
+
+    @property
+    def kernels(self) -> ModuleType | None:
+        """Kernels for the steps from here on; None where torch's own way is taken."""
+        return None
+
+    def layout(self, given: PaddedLayout, support: KernelSupport, traced: bool) -> PaddedLayout:
+        """How the next tokens lie for layers with such a support."""
+        return given
+
+    def layer_caches(self) -> Sequence[Any]:
+        """What each layer remembers, to be appended to."""
+        return self.cache  # type: ignore[no-any-return]
+
+    def visible(self, window: int) -> Tensor | None:
+        """Where the next tokens may look, (B, 1, K, L), if that is not simply what stands before them."""
+        return None
+
+    def bias(self, positions: Any, count: int) -> Tensor | None:
+        """What a scheme of positions adds to the scores of the next `count` tokens."""
+        return positions.bias(count, self.length + count)  # type: ignore[no-any-return]
+
+    def advanced(self, cache: Any, count: int) -> DecoderState:
+        """The state after `count` tokens, of which the layers keep `cache`."""
+        return dataclasses.replace(self, cache=cache, length=self.length + count)
+
 
 @dataclass(frozen=True)
 class CacheShape:
@@ -67,6 +101,46 @@ class StaticDecoderState(DecoderState):
 
     position: Tensor
     ancestors: Tensor
+
+    @property
+    def start(self) -> Tensor:
+        return self.position
+
+    @property
+    def kernels(self) -> ModuleType | None:
+        return dispatch.decoding_kernels(self.position)
+
+    def layout(self, given: PaddedLayout, support: KernelSupport, traced: bool) -> PaddedLayout:
+        kernels = self.kernels
+        if kernels is not None and support.tiles and not traced:
+            return StaticKernelLayout(self.position, self.ancestors, kernels)
+        return StaticCacheLayout(self.position, self.ancestors, kernels)
+
+    def layer_caches(self) -> Sequence[Any]:
+        where = torch.arange(len(self.position), device=self.position.device), self.position
+        return [layer.at(where, self.length) for layer in self.cache]
+
+    def visible(self, window: int) -> Tensor:
+        """The ancestor mask: which of the places of a sentence, K beside each other, each path goes on from, its newest
+        included: (B, 1, K, length * K). With a window none further back than that."""
+        places = torch.arange(self.length, device=self.position.device)
+        before = places <= self.position[:, None]  # (B, length)
+        if window:
+            before &= places >= self.position[:, None] - window
+        paths = self.ancestors.size(1)
+        if paths == 1:
+            return before[:, None, None]
+        own = self.ancestors[..., : self.length, None] == torch.arange(paths, device=places.device)
+        return (own & before[:, None, :, None]).flatten(2)[:, None]  # of (B, K, length, K)
+
+    def bias(self, positions: Any, count: int) -> Tensor | None:
+        found: Tensor | None = positions.bias_at(self.position, self.length)
+        # The K paths of a place stand together.
+        return found if found is None else found.repeat_interleave(self.ancestors.size(1), dim=3)
+
+    def advanced(self, cache: Any, count: int) -> StaticDecoderState:
+        """One place further; what the layers remember was written where it stays."""
+        return dataclasses.replace(self, position=self.position + 1)
 
 
 class Autoregressive(Protocol):
@@ -95,8 +169,8 @@ class SupportsStaticCache(Autoregressive, Protocol):
         """Memory for so much, with nothing in it; None where this model cannot have it."""
         ...
 
-    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
-        """Put the memory of b sentences in the places slots (b,) of the B there are."""
+    def prefill(self, held: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
+        """Encode b sentences, and put what the decoder knows of them in the places slots (b,) of the B there are."""
         ...
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
 from transduce.model.dropout import Dropout
@@ -119,7 +120,7 @@ class ConvolutionalEncoderStack(nn.Module):
             GatedConvolution(d_model, config.kernel, dropout, config.separable) for _ in range(config.layers)
         )
 
-    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
+    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens; padding is as what lies beyond the ends, 0."""
         x = self.dropout(SMALL * self.positions.add(x, 0))
         outputs: list[Tensor] = []

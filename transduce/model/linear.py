@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.kernels import dispatch
+from transduce.kernels.dispatch import Kernels
 
 WORTH = 1 << 24  # multiplications from which on a map is made in our own way
 _ONE_DNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -25,7 +25,7 @@ _IN_BFLOAT16: bool = _ONE_DNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 class Linear(nn.Linear):
     """x W^T + b, then, if asked, max(0, ...): (..., I) to (..., O)."""
 
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+    def forward(self, x: Tensor, relu: bool = False, kernels: Kernels = None) -> Tensor:
         learning = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
         if learning and _for_one_dnn(x) and self._pays(x, relu):
             y: Tensor = _LearningOnCpu.apply(x, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
@@ -34,16 +34,15 @@ class Linear(nn.Linear):
             rows = (narrowed(part) for part in (x.flatten(0, -2), self.weight, self.bias))
             y = _CutOff.apply(*rows)  # type: ignore[no-untyped-call]
             return y.view(*x.shape[:-1], -1)
-        return mapped(x, self.weight, self.bias, relu)
+        return mapped(x, self.weight, self.bias, relu, kernels)
 
     def _pays(self, x: Tensor, relu: bool) -> bool:
         """In bfloat16 torch does the same with less ado, and ado is what costs where little is multiplied."""
         return (relu or not torch.is_autocast_enabled("cpu")) and x.numel() * self.out_features >= WORTH
 
 
-def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
+def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False, kernels: Kernels = None) -> Tensor:
     """x (..., I) times weight (O, I), turned, plus bias (O,), then, if asked, max(0, ...): (..., O)."""
-    kernels = dispatch.decoding_kernels(x)
     if kernels is not None and x.numel() <= kernels.FEW * x.size(-1) and x.size(-1) <= kernels.WIDEST:
         found: Tensor = kernels.few_times(x, weight, bias, relu)
         return found

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from transduce.errors import ConfigError
 from transduce.kernels import dispatch
+from transduce.kernels.dispatch import Kernels
 from transduce.model.dropout import Dropout
 from transduce.model.linear import narrowed
 
@@ -29,10 +30,16 @@ class LayerNormOfToken(nn.LayerNorm):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x)
 
-    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
-        decoding = dispatch.decoding_kernels(x)
-        if decoding is not None:
-            found: Tensor = decoding.normed_sum(x, y, self.weight, self.bias, self.eps)
+    def of_sum(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        drop: Dropout = NOTHING_DROPPED,
+        kernels: Kernels = None,
+    ) -> Tensor:
+        if kernels is not None:
+            found: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
             return found
         training = dispatch.residual_kernels(y) if self.training else None
         if training is not None:
@@ -48,8 +55,14 @@ class RMSNormOfToken(nn.RMSNorm):
         assert self.weight is not None
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
-    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
-        kernels = dispatch.decoding_kernels(x)
+    def of_sum(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        drop: Dropout = NOTHING_DROPPED,
+        kernels: Kernels = None,
+    ) -> Tensor:
         if kernels is None:
             return self(x + drop(y), mask)  # type: ignore[no-any-return]
         found: Tensor = kernels.normed_sum(x, y, self.weight, None, self.eps)
@@ -75,7 +88,14 @@ class BatchNormOverTokens(nn.Module):
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_variance", torch.ones(d_model))
 
-    def of_sum(self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NOTHING_DROPPED) -> Tensor:
+    def of_sum(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        drop: Dropout = NOTHING_DROPPED,
+        kernels: Kernels = None,
+    ) -> Tensor:
         return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
+from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
 from transduce.model.dropout import Dropout
@@ -102,7 +103,7 @@ class RecurrentEncoderStack(nn.Module):
         self.backwards = layers() if config.directions == 2 else None
         self.dropout = Dropout(dropout)  # where a layer reads and never along time (Zaremba et al. 2014)
 
-    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
+    def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens, padding last: no real place comes after it either way."""
         places = reversal(mask).unsqueeze(-1)  # (B, S, 1)
         outputs: list[Tensor] = []

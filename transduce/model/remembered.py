@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transduce.model.attention import MultiHeadAttention, additive_mask
-from transduce.model.contract import CacheShape, StaticDecoderState
+from transduce.model.contract import CacheShape
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,22 @@ class KVCache:
     key: Tensor
     value: Tensor
 
-    def extend(self, newest: KVCache) -> KVCache:
+    empty: ClassVar[bool] = False
+
+    def append(self, key: Tensor, value: Tensor) -> KVCache:
         """All there is with the newest (B, G, t, W)."""
-        return KVCache(torch.cat((self.key, newest.key), dim=2), torch.cat((self.value, newest.value), dim=2))
+        return KVCache(torch.cat((self.key, key), dim=2), torch.cat((self.value, value), dim=2))
+
+
+@dataclass(frozen=True)
+class EmptyKVCache:
+    """Before the first token."""
+
+    empty: ClassVar[bool] = True
+
+    def append(self, key: Tensor, value: Tensor) -> KVCache:
+        """The newest alone."""
+        return KVCache(key, value)
 
 
 @dataclass(frozen=True)
@@ -54,27 +68,11 @@ class StaticKVView(KVCache):
     where: tuple[Tensor, Tensor]
     reach: int
 
-    def extend(self, newest: KVCache) -> KVCache:
+    def append(self, key: Tensor, value: Tensor) -> KVCache:
         """Writes keys and values (B, G, K, W) of the K newest; all there is: (B, G, reach * K, W)."""
-        self.key.index_put_(self.where, newest.key.transpose(1, 2))
-        self.value.index_put_(self.where, newest.value.transpose(1, 2))
+        self.key.index_put_(self.where, key.transpose(1, 2))
+        self.value.index_put_(self.where, value.transpose(1, 2))
         return KVCache(*(held[:, : self.reach].flatten(1, 2).transpose(1, 2) for held in (self.key, self.value)))
-
-
-def ancestor_mask(held: StaticDecoderState, window: int = 0) -> Tensor:
-    """Which of the reach * K places of a sentence each path goes on from, its newest included: (B, 1, K, reach * K).
-
-    With a window none further back than that.
-    """
-    places = torch.arange(held.length, device=held.position.device)
-    before = places <= held.position[:, None]  # (B, reach)
-    if window:
-        before &= places >= held.position[:, None] - window
-    paths = held.ancestors.size(1)
-    if paths == 1:
-        return before[:, None, None]
-    own = held.ancestors[..., : held.length, None] == torch.arange(paths, device=places.device)  # (B, K, reach, K)
-    return (own & before[:, None, :, None]).flatten(2)[:, None]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.kernels.dispatch import Kernels
 from transduce.model.augmentation import Distortion, Plain, SpecAugment
 from transduce.model.whole import Embedding, SourceReader
 
@@ -115,7 +116,7 @@ class FrameReader(SourceReader):
             height, channels = -(-height // 2), config.channels
         self.output = nn.Linear(height * channels, d_model)
 
-    def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, source: Tensor, mask: Tensor, kernels: Kernels = None) -> tuple[Tensor, Tensor]:
         x = source.to(self.output.weight.dtype)
         if self.training and self.augment is not None:
             x = self.augment(x, mask)
@@ -146,7 +147,7 @@ class PatchReader(SourceReader):
         self.norm = nn.LayerNorm(d_model)
         self.row = nn.Parameter(torch.empty(config.rows // self.joined, d_model).normal_(std=0.02))
 
-    def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, source: Tensor, mask: Tensor, kernels: Kernels = None) -> tuple[Tensor, Tensor]:
         x = source.to(self.output.weight.dtype)
         turned = self.training and self.augment is not None
         if turned or self.stem:

@@ -12,6 +12,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.kernels.dispatch import Kernels
 from transduce.model.dropout import Dropout, dropout
 from transduce.model.linear import Linear, narrowed
 from transduce.model.norms import Norm
@@ -25,6 +26,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "geglu": F.gelu,
 }
 GATED = ("swiglu", "geglu")
+Sublayer = Callable[[Tensor], Tensor]
 
 
 class FeedForward(nn.Module):
@@ -42,14 +44,15 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.inner_dropout = inner_dropout  # not in the paper, 0 by default
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, kernels: Kernels = None) -> Tensor:
         if self.activation is F.relu:
-            inner: Tensor = self.inner(x, relu=True)  # (B, T, d_ff)
+            inner: Tensor = self.inner(x, relu=True, kernels=kernels)  # (B, T, d_ff)
         else:
-            inner = self.activation(self.inner(x))
+            inner = self.activation(self.inner(x, kernels=kernels))
         if self.gate is not None:
-            inner = inner * self.gate(x)
-        outer: Tensor = self.outer(dropout(inner, self.inner_dropout, self.training))  # (B, T, D)
+            inner = inner * self.gate(x, kernels=kernels)
+        dropped = dropout(inner, self.inner_dropout, self.training)
+        outer: Tensor = self.outer(dropped, kernels=kernels)  # (B, T, D)
         return outer
 
 
@@ -61,8 +64,8 @@ class PostNormResidual(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], mask: Tensor | None = None) -> Tensor:
-        normed: Tensor = self.norm.of_sum(x, sublayer(narrowed(x)), mask, self.dropout)  # type: ignore[operator]
+    def forward(self, x: Tensor, sublayer: Sublayer, mask: Tensor | None = None, kernels: Kernels = None) -> Tensor:
+        normed: Tensor = self.norm.of_sum(x, sublayer(narrowed(x)), mask, self.dropout, kernels)  # type: ignore[operator]
         return normed
 
 
@@ -74,7 +77,7 @@ class PreNormResidual(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Sublayer, mask: Tensor | None = None, kernels: Kernels = None) -> Tensor:
         summed: Tensor = x + self.dropout(sublayer(narrowed(self.norm(x, mask))))
         return summed
 

@@ -17,15 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import ConfigError
-from transduce.kernels import dispatch
 from transduce.kernels.dispatch import KernelSupport
-from transduce.kernels.packing import PADDED, PaddedLayout, StaticCacheLayout
+from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, MultiHeadAttention, RotaryFn, Trace, additive_mask
 from transduce.model.contract import CacheShape, DecoderState, Memory, StaticDecoderState
 from transduce.model.dropout import Dropout
 from transduce.model.norms import LayerNorm, Norm
 from transduce.model.positions import Positions, PositionScheme, Sinusoidal
-from transduce.model.remembered import CrossKV, KVCache, StaticKVCache, ancestor_mask
+from transduce.model.remembered import CrossKV, EmptyKVCache, KVCache, StaticKVCache
 from transduce.model.scores import Softmax
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, PreNorm, Residual
 from transduce.model.whole import Parts, Seq2Seq, StackLayer, StepwiseDecoder
@@ -129,36 +128,6 @@ class PositionContext:
     window: int = 0
     seen: Tensor | None = None
 
-    @classmethod
-    def of(
-        cls, positions: PositionScheme, window: int, start: int, count: int, layout: PaddedLayout = PADDED
-    ) -> PositionContext:
-        """For `count` tokens after `start` read before."""
-        where, bias = layout.within(start), positions.bias(count, start + count)
-        return cls(lambda heads: positions.rotate(heads, where), bias, layout, window)
-
-    @classmethod
-    def stepping(cls, positions: PositionScheme, layout: StaticCacheLayout) -> PositionContext:
-        """For the newest token of every path, which a kernel lets look at its own past."""
-        place = layout.position.unsqueeze(1)
-        return cls(lambda heads: positions.rotate(heads, place), None, layout)
-
-    @classmethod
-    def held(
-        cls, positions: PositionScheme, window: int, state: StaticDecoderState, dtype: torch.dtype | None
-    ) -> PositionContext:
-        """The same without a kernel; with a dtype, mask and bias are one (attention.hidden)."""
-        seen, place = ancestor_mask(state, window), state.position
-        bias = positions.bias_at(place, state.length)
-        if bias is not None:
-            bias = bias.repeat_interleave(state.ancestors.size(1), dim=3)  # the K paths of a place stand together
-        if dtype is not None:
-            seen, bias = (
-                additive_mask(seen, dtype) if bias is None else bias.to(dtype) + additive_mask(seen, dtype),
-                None,
-            )
-        return cls(lambda heads: positions.rotate(heads, place.unsqueeze(1)), bias, PADDED, seen=seen)
-
 
 class EncoderBlock(StackLayer):
     """Figure 1, left."""
@@ -180,8 +149,9 @@ class EncoderBlock(StackLayer):
             sight = AttentionMask(looking, False, places.bias, places.window, trace, f"{name}.self")
             return self.attention.attend(*asked, sight, places.layout)
 
-        x = self.around_attention(x, attention, mask)
-        x = self.around_feed_forward(x, self.feed_forward, mask)
+        kernels = places.layout.kernels
+        x = self.around_attention(x, attention, mask, kernels)
+        x = self.around_feed_forward(x, lambda y: self.feed_forward(y, kernels), mask, kernels)
         return x
 
 
@@ -218,7 +188,8 @@ class EncoderStack(Stack):
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
         """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
-        places, looking = PositionContext.of(self.positions, self.window, 0, x.size(1), layout), layout.sight(mask)
+        where, bias, looking = layout.within(0), self.positions.bias(x.size(1), x.size(1)), layout.sight(mask)
+        places = PositionContext(lambda heads: self.positions.rotate(heads, where), bias, layout, self.window)
         x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.blocks()):
@@ -255,7 +226,7 @@ class DecoderBlock(StackLayer):
     def forward(
         self,
         x: Tensor,
-        past: KVCache | None,
+        past: KVCache | EmptyKVCache,
         source: KVCache,
         source_mask: Tensor,
         mask: Tensor | None,
@@ -271,29 +242,25 @@ class DecoderBlock(StackLayer):
         layout = places.layout
 
         def attention(y: Tensor) -> Tensor:
-            if isinstance(layout, StaticCacheLayout) and past is not None:
-                cache.append(past)
-                return self.attention.step(y, (past.key, past.value), places.rotate, layout)
-            query, *newest = own = self.attention.project_qkv(y, places.rotate, layout)
+            query, key, value = own = self.attention.project_qkv(y, places.rotate, layout)
             if self.unnormed_past:
-                newest = list(self.attention.project_kv(x, places.rotate, layout))
-            known = KVCache(*newest) if past is None else past.extend(KVCache(*newest))
-            cache.append(known)
+                key, value = self.attention.project_kv(x, places.rotate, layout)
             sight = AttentionMask(looking, causal, places.bias, places.window, trace, f"{name}.self")
-            seen = self.attention.attend(query, known.key, known.value, sight, layout)
-            if self.unnormed_past and past is None:  # the first place sees its own normed value alone
+            found, known = self.attention.attend_past(query, key, value, past, sight, layout)
+            cache.append(known)
+            if self.unnormed_past and past.empty:  # the first place sees its own normed value alone
                 alone = self.attention.attend(own[0][:, :, :1], own[1][:, :, :1], own[2][:, :, :1], layout=layout)
-                seen = torch.cat((alone, seen[:, 1:]), dim=1)
-            return seen
+                found = torch.cat((alone, found[:, 1:]), dim=1)
+            return found
 
         def cross(y: Tensor) -> Tensor:
             sight = AttentionMask(source_mask, trace=trace, name=f"{name}.cross")
             out: Tensor = self.cross(y, source.key, source.value, sight, layout)
             return out
 
-        x = self.around_attention(x, attention, mask)
-        x = self.around_cross(x, cross, mask)
-        x = self.around_feed_forward(x, self.feed_forward, mask)
+        x = self.around_attention(x, attention, mask, layout.kernels)
+        x = self.around_cross(x, cross, mask, layout.kernels)
+        x = self.around_feed_forward(x, lambda y: self.feed_forward(y, layout.kernels), mask, layout.kernels)
         return x, cache[0]
 
 
@@ -319,7 +286,7 @@ class DecoderStack(Stack):
         """Keys and values of what each layer will look at, projected once a sentence."""
         looked_at = zip(self.blocks(), self.wiring(memory.layers), strict=True)
         layers = tuple(KVCache(*layer.project_source(x, layout)) for layer, x in looked_at)
-        return DecoderState(static=CrossKV(layers, layout.sight(memory.mask)), cache=None, length=0)
+        return DecoderState(CrossKV(layers, layout.sight(memory.mask)), (EmptyKVCache(),) * len(layers), length=0)
 
     def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
         """None where learned positions end before the room does. Weights of self-attention are joined."""
@@ -334,9 +301,9 @@ class DecoderStack(Stack):
         return StaticDecoderState(source, cache, room.length, nothing, ancestors)
 
     def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
-        """See contract.py."""
+        """Put keys and values of the memory of b sentences in the places slots (b,) of the B there are."""
         source: CrossKV = held.static
-        source.put(slots, self.start(memory).static)
+        source.put(slots, self.start(memory, PaddedLayout(held.kernels)).static)
 
     def forward(
         self,
@@ -347,38 +314,34 @@ class DecoderStack(Stack):
         layout: PaddedLayout = PADDED,
     ) -> tuple[Tensor, DecoderState]:
         """Read x (B, t, D), real where mask (B, t) is True, further from `state`; (1, N, D) in a packed layout."""
-        read = x.size(1)
-        source: CrossKV = state.static
-        start: int | Tensor
-        kernels = None
-        if isinstance(state, StaticDecoderState) and trace is None and self.support.tiles:
-            kernels = dispatch.decoding_kernels(x)
-        if isinstance(state, StaticDecoderState) and kernels is not None:
-            places, start, past = (
-                PositionContext.stepping(self.positions, StaticCacheLayout(state.position, state.ancestors, kernels)),
-                state.position,
-                state.cache,
-            )
-        elif isinstance(state, StaticDecoderState):
-            dtype = x.dtype if self.support.dot_product else None
-            places, start = PositionContext.held(self.positions, self.window, state, dtype), state.position
-            where = torch.arange(len(x), device=x.device), state.position
-            past = [reserved.at(where, state.length) for reserved in state.cache]
-        else:
-            places, start = PositionContext.of(self.positions, self.window, state.length, read, layout), state.length
-            past = state.cache or [None] * len(self.layers)
-        x, mask = self.dropout(layout.collect(self.positions.add(x, start))), layout.real(mask)
-        cache: list[KVCache] = []
-        for number, layer in enumerate(self.blocks()):
+        read, source = x.size(1), state.static
+        layout = state.layout(layout, self.support, trace is not None)
+        x, mask = self.dropout(layout.collect(self.positions.add(x, state.start))), layout.real(mask)
+        places, cache = self._context(state, read, layout, x.dtype), []
+        for number, (layer, past) in enumerate(zip(self.blocks(), state.layer_caches(), strict=True)):
             name = "" if trace is None else f"decoder.{number}"
-            x, remembered = layer.run(x, past[number], source.layers[number], source.mask, mask, places, trace, name)
-            cache.append(remembered)
+            x, known = layer.run(x, past, source.layers[number], source.mask, mask, places, trace, name)
+            cache.append(known)
             if trace is not None:
                 trace[f"decoder.{number}.out"] = x
-        x = self.final(x, mask)
-        if isinstance(state, StaticDecoderState):
-            return x, replace(state, position=state.position + 1)
-        return x, replace(state, cache=tuple(cache), length=state.length + read)
+        return self.final(x, mask), state.advanced(tuple(cache), read)
+
+    def _context(self, state: DecoderState, read: int, layout: PaddedLayout, dtype: torch.dtype) -> PositionContext:
+        """Of the next tokens; a mask of paths and a bias are one tensor where all kernels take that."""
+        where = layout.within(state.start)
+
+        def rotate(heads: Tensor) -> Tensor:
+            return self.positions.rotate(heads, where)
+
+        if layout.sees_ancestors:
+            return PositionContext(rotate, None, layout)
+        seen, bias = state.visible(self.window), state.bias(self.positions, read)
+        if seen is None:
+            return PositionContext(rotate, bias, layout, self.window)
+        if self.support.dot_product:
+            seen = additive_mask(seen, dtype)
+            seen, bias = seen if bias is None else bias.to(dtype) + seen, None
+        return PositionContext(rotate, bias, layout, seen=seen)
 
 
 class StaticCacheSeq2Seq(Seq2Seq):
@@ -395,6 +358,7 @@ class StaticCacheSeq2Seq(Seq2Seq):
         held: StaticDecoderState | None = self.decoder.allocate_cache(room)  # type: ignore[operator]
         return held
 
-    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
+    def prefill(self, held: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
         """See contract.py."""
+        memory = self.encode(source, mask, layout=PaddedLayout(held.kernels))
         self.decoder.prefill(held, slots, memory)  # type: ignore[operator]

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from transduce.errors import ConfigError
 from transduce.kernels import dispatch
-from transduce.kernels.packing import PackedLayout, VarlenLayout
+from transduce.kernels.dispatch import Kernels
+from transduce.kernels.packing import PADDED, PackedLayout, PaddedLayout, VarlenLayout
 from transduce.model.attention import Trace
 from transduce.model.contract import DecoderState, Memory, SupportsStaticCache, teacher_forced_log_probs
 
@@ -26,7 +27,7 @@ from transduce.model.contract import DecoderState, Memory, SupportsStaticCache, 
 class SourceReader(nn.Module):
     """What makes vectors of a source: an embedding of tokens, or what reads frames or patches (sources.py)."""
 
-    def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, source: Tensor, mask: Tensor, kernels: Kernels = None) -> tuple[Tensor, Tensor]:
         """Vectors (B, S, D) and where they are real (B, S), of a source (B, L) or (B, L, F) and its mask (B, L)."""
         raise NotImplementedError
 
@@ -40,15 +41,15 @@ class Embedding(SourceReader):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocabulary, d_model))
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        factor, kernels = math.sqrt(self.weight.size(1)), dispatch.decoding_kernels(self.weight)
+    def forward(self, tokens: Tensor, kernels: Kernels = None) -> Tensor:
+        factor = math.sqrt(self.weight.size(1))
         if kernels is None:
             return F.embedding(tokens, self.weight) * factor
         found: Tensor = kernels.looked_up(self.weight, tokens, factor)
         return found
 
-    def read(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        return self(source), mask
+    def read(self, source: Tensor, mask: Tensor, kernels: Kernels = None) -> tuple[Tensor, Tensor]:
+        return self(source, kernels), mask
 
     def logits(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight)
@@ -112,13 +113,13 @@ class EncoderDecoder(nn.Module):
         self.decoder = parts.decoder
         self.heads = nn.ModuleDict()
 
-    def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
+    def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
         """source (B, S) tokens, or (B, L, F) frames, of which there may be more than places of the memory.
 
         mask (B, S) or (B, L) is True at real ones; a trace dict is filled with named tensors.
         """
-        x, mask = self.source_embedding.read(source, mask)
-        memory: Memory = self.encoder(x, mask, trace)
+        x, mask = self.source_embedding.read(source, mask, layout.kernels)
+        memory: Memory = self.encoder(x, mask, trace, layout)
         return memory
 
     def logits(self, x: Tensor) -> Tensor:
@@ -202,7 +203,7 @@ class Seq2Seq(EncoderDecoder):
         self, tokens: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
         """The same before the projection by `output`: (B, t, D)."""
-        x, state = self.decoder(self.target_embedding(tokens), state, trace, mask)
+        x, state = self.decoder(self.target_embedding(tokens, state.kernels), state, trace, mask)
         return x, state
 
     def packed(

@@ -76,11 +76,11 @@ class Ensemble(nn.Module):
             held[0], static=tuple(one.static for one in held), cache=tuple(one.cache for one in held)
         )
 
-    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
-        """Each member's memory where it belongs."""
-        for number, (model, own) in enumerate(zip(self.models, cast("Memories", memory).members, strict=True)):
-            place = dataclasses.replace(held, static=held.static[number], cache=held.cache[number])
-            cast("SupportsStaticCache", model).prefill(place, slots, own)
+    def prefill(self, held: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
+        """Each member's part where it belongs."""
+        for number, model in enumerate(self.models):
+            own = dataclasses.replace(held, static=held.static[number], cache=held.cache[number])
+            cast("SupportsStaticCache", model).prefill(own, slots, source, mask)
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
         """source (B, S) tokens, mask (B, S) True at real ones."""
