@@ -48,7 +48,7 @@ class Data:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0 <= self.sampling < 1:
-            raise ConfigError(f"sampling: expected a number from 0 up to 1, got {self.sampling}")
+            raise ConfigError(f"sampling: expected at least 0 and below 1, got {self.sampling}")
         if self.sampling > 0 and self.shapes:
             raise ConfigError(
                 f"shapes: {self.shapes} shapes are chosen by the lengths of the texts, which data.sampling ="

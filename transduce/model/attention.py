@@ -55,7 +55,7 @@ class Attention:
         if self.key_width < 0:
             raise ConfigError(f"key_width: expected at least 1, or 0 for d_model / heads, got {self.key_width}")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
+            raise ConfigError(f"dropout: expected at least 0 and below 1, got {self.dropout}")
 
     def widths(self, d_model: int) -> tuple[int, int]:
         """d_k and d_v: of a head's queries and keys, and of its values."""

@@ -49,7 +49,7 @@ class Model:
         if self.d_model < 1:
             raise ConfigError(f"d_model: expected at least 1, got {self.d_model}")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
+            raise ConfigError(f"dropout: expected at least 0 and below 1, got {self.dropout}")
         check_heads(self.heads)
         for name in ("encoder", "decoder"):
             with _named(name):

@@ -50,7 +50,7 @@ class Stack:
         if self.window < 0:
             raise ConfigError(f"window: expected 1 place or more, or 0 for all of them, got {self.window}")
         if not 0 <= self.activation_dropout < 1:
-            raise ConfigError(f"activation_dropout: expected a number from 0 up to 1, got {self.activation_dropout}")
+            raise ConfigError(f"activation_dropout: expected at least 0 and below 1, got {self.activation_dropout}")
 
     def check_width(self, d_model: int) -> None:
         try:

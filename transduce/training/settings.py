@@ -60,7 +60,7 @@ class Training:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0 <= self.ema < 1:
-            raise ConfigError(f"ema: expected a number from 0 up to 1, got {self.ema}")
+            raise ConfigError(f"ema: expected at least 0 and below 1, got {self.ema}")
         if self.parallel == "fsdp" and isinstance(self.optimizer, Muon):
             raise ConfigError(
                 "parallel: with fsdp each process holds a part of every matrix, and Muon needs whole ones;"
