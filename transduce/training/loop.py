@@ -344,8 +344,8 @@ class _Run:
         averaged = self._average(log, offered) if training.average > 1 else {}
         if not self.group.first:
             return
-        memory = {"memory": peak_memory(self.session.device)}
-        log.record("finished", place.step, {**place.validation, **averaged, **memory})
+        spent = {"seconds": place.seconds, "memory": peak_memory(self.session.device)}
+        log.record("finished", place.step, {**place.validation, **averaged, **spent})
         use = f'translate {self.folder} "..."' if self.corpus.reader is None else f"transcribe {self.folder} FILE"
         log.say(f"{reason}: {place.step:,} steps, {self.folder} is ready: transduce {use}")
 
