@@ -47,13 +47,17 @@ def test_without_a_validation_split_the_last_weights_are_offered(
     assert "on cpu; not validated, for the corpus has no split 'valid'\n" in capfd.readouterr().err
 
 
-def test_minutes_end_the_run_and_more_minutes_go_on(corpus: Path, tmp_path: Path) -> None:
+def test_minutes_end_the_run_and_more_minutes_go_on(
+    corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     for _ in range(2):  # the second time there is nothing to do
         outcome = toys.run(corpus, run, "training.minutes=1e-9", "training.average=2")
         assert (outcome.step, outcome.reason) == (1, "minutes")
         assert outcome.validation["loss"] > 0
     assert exported(run)[1] in ("best by validation loss, step 1", "average of 1 checkpoint (last)")
+    said = capfd.readouterr().err
+    assert "training.minutes: the end follows the clock; only runs bounded by steps can be repeated\n" in said
     outcome = toys.run(corpus, run, "training.minutes=10")
     assert (outcome.step, outcome.reason) == (20, "finished")
 

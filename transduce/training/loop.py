@@ -37,7 +37,7 @@ from transduce.training.offered import better, which
 from transduce.training.optimizer import update
 from transduce.training.passes import make_runner
 from transduce.training.pieces import hollow
-from transduce.training.rate import LearningRateByBudget
+from transduce.training.rate import LearningRateByBudget, anneals
 from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
 from transduce.training.signals import StopRequest
@@ -176,7 +176,8 @@ class _Run:
         begins = introduction(self.config, self.session, self.batches, self.group, self.validates)
         log.say(f"{self.folder}: {f'going on from step {place.step:,}' if place.step else begins}")
         if self.config.training.minutes:
-            log.say("training.minutes: rates and the end follow the clock; only runs bounded by steps can be repeated")
+            follow = "rates and the end follow" if anneals(self.config.training.learning_rate) else "the end follows"
+            log.say(f"training.minutes: {follow} the clock; only runs bounded by steps can be repeated")
         tune_threads(self.config.training, self.session, found.passes, self.batches, alone, log.say)
         self.passes = OomSplitter(found.passes, self.session, self.config.seed, self.counting or not alone, log.say)
 
