@@ -350,25 +350,44 @@ class _Run:
         use = f'translate {self.folder} "..."' if self.corpus.reader is None else f"transcribe {self.folder} FILE"
         log.say(f"{reason}: {place.step:,} steps, {self.folder} is ready: transduce {use}")
 
-    def _averaged(self, alike: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
-        """The average of checkpoints, which rank 0 reads, for all processes, and its name; `alike` has its shapes."""
+    def _to_average(self, log: RunLog) -> list[int]:
+        """The steps whose checkpoints are averaged, two at least or none; fewer than were asked for are told."""
         training, place = self.config.training, self.session.place
-        weights, count, stem = {key: tensor.clone() for key, tensor in alike.items()}, 0, place.stem(training.ema)
+        steps: list[int] = []
         if self.group.first:
-            kept = step_folders(self.folder)
             steps = self._last(training.average)
             if training.average_of == "best" and place.best_step >= 0:
+                kept = step_folders(self.folder)
                 steps = [step for step in place.best_steps(training.average) if step in kept]
+        steps = self.group.broadcast(steps)
+        if len(steps) < training.average:
+            there = "1 is there" if len(steps) == 1 else f"{len(steps)} are there"
+            log.say(
+                f"training.average: {training.average} checkpoints were asked for and {there},"
+                f" {'which are averaged' if len(steps) > 1 else 'so that there is nothing to average'}; save them more"
+                " often (training.save_every, validation.every), or ask for fewer"
+            )
+        return steps if len(steps) > 1 else []
+
+    def _averaged(self, steps: list[int], alike: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+        """The average of checkpoints, which rank 0 reads, for all processes, and its name; `alike` has its shapes."""
+        training, stem = self.config.training, self.session.place.stem(self.config.training.ema)
+        weights = {key: tensor.clone() for key, tensor in alike.items()}
+        if self.group.first:
+            kept = step_folders(self.folder)
             found = average([kept[step] for step in steps], stem)
-            weights, count = {key: found[key].to(self.session.device) for key in alike}, len(steps)
+            weights = {key: found[key].to(self.session.device) for key in alike}
         self.group.spread(weights.values())
-        name = f"{average_of(count)} ({training.average_of})"
+        name = f"{average_of(len(steps))} ({training.average_of})"
         return weights, name + which(training.ema, raw=stem == "model")
 
     def _average(self, log: RunLog, offered: dict[str, Tensor]) -> dict[str, float]:
         """Offer the average if it is no worse than the best; gives its measures, if it could be measured."""
         place, validation = self.session.place, self.config.validation
-        weights, name = self._averaged(offered)
+        steps = self._to_average(log)
+        if not steps:
+            return {}
+        weights, name = self._averaged(steps, offered)
         if place.best_step < 0:
             self._export(weights, name)
             return {}
