@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "own_classes": "errors",
     "config": "errors overrides own_classes untrusted wording",
     "durable": "errors",
-    "data": "errors extras untrusted progress durable",
+    "data": "errors extras untrusted progress durable wording",
     "model": "errors",
     "search": "errors config data model.contract evaluation.sentence",
     "objectives": "errors data model search evaluation.sentence",
