@@ -211,11 +211,12 @@ def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict
 
 def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
     """The model of another run, frozen, for a run with these tokenizers to learn from; a converted one is rounded."""
-    config, own, model, _ = open_weights(folder, trust=False)
+    config, own = read_config(folder, trust=False), Tokenizers.load(folder / TOKENIZER)
     if own.digest() != tokenizers.digest():  # one that continues the teacher's has symbols that the teacher never saw
         raise _other_tokenizer(folder, "teacher")
     if config.model.decoder.offers != STEPWISE:
         raise RunError(f"{folder}: the teacher writes all tokens at once; one that writes token by token is needed")
+    model = open_weights(folder, trust=False)[2]
     return cast("Seq2Seq", model.requires_grad_(False).eval())
 
 
@@ -224,10 +225,10 @@ def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, en
 
     With those that fit, a decoder that writes all tokens at once can begin as the one that writes token by token.
     """
-    _, its_tokenizers, other, _ = open_weights(folder, trust=False)
-    if not tokenizers.continues(its_tokenizers):
+    check_is_model(folder)
+    if not tokenizers.continues(Tokenizers.load(folder / TOKENIZER)):  # before the other model is built
         raise _other_tokenizer(folder, "model to start from")
-    weights, own = other.weights(), model.weights()
+    weights, own = open_weights(folder, trust=False)[2].weights(), model.weights()
     if entire:
         file = folder / (MODEL if (folder / MODEL).is_file() else NATIVE)
         check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, file)
