@@ -7,6 +7,8 @@ import pytest
 from transduce import config as configs
 from transduce.errors import ConfigError
 from transduce.experiment import Config, Data
+from transduce.model.attention import Attention
+from transduce.model.augmentation import SpecAugment
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.settings import Beam
 from transduce.training.optimizer import Adam, Paper
@@ -73,6 +75,37 @@ def test_what_is_refused(override: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configs.load(Config, None, [override])
     assert expected in str(caught.value)
+
+
+SIZES = """data.bucket data.shapes data.tokens model.d_model training.accumulate training.threads
+    model.encoder.layers model.encoder.d_ff model.encoder.window model.decoder.layers model.decoder.d_ff
+    model.encoder.attention.key_width model.encoder.positions={kind='learned',longest=N}
+    model.encoder.positions={kind='relative_bias',buckets=4,farthest=N} model.encoder={kind='recurrent',layers=N}
+    model.decoder={kind='recurrent',layers=N} model.encoder={kind='convolutional',kernel=N}
+    model.encoder={kind='convolutional',layers=N} model.heads=[{kind='ctc',upsample=N}]
+    model.heads=[{kind='length',longest=N}] model.source={kind='frames',features=N}
+    model.source={kind='frames',convolutions=N} model.source={kind='patches',patch=N}
+    model.source={kind='patches',rows=N} model.decoder={kind='parallel',length={kind='length_classifier',reach=N}}
+    model.decoder={kind='parallel',length={kind='cut_at_end',extra=N}}
+    model.decoder={kind='parallel',length={kind='upsampled',factor=N}}""".split()
+
+
+@pytest.mark.parametrize("setting", SIZES)
+def test_sizes_without_measure_are_refused(setting: str) -> None:
+    number = 2**63 - 1
+    word = setting.replace("N", str(number)) if "=" in setting else f"{setting}={number}"
+    with pytest.raises(ConfigError, match=rf"expected at most [\d,]+, got {number}"):
+        configs.load(Config, None, [word])
+
+
+def test_heads_without_measure_are_refused() -> None:
+    """In words of another kind where they divide no width either."""
+    for heads in ((1 << 20) + 1, 1 << 40):
+        with pytest.raises(ConfigError, match=f"heads: expected at most 1,048,576, got {heads}"):
+            Attention(heads)
+    with pytest.raises(ConfigError, match="time_masks: expected at most 4,096, got 5000"):
+        SpecAugment(time_masks=5000)
+    assert SpecAugment(time_width=10**6).time_width == 10**6  # more than there is: no bound
 
 
 def test_python_is_refused_in_the_same_words() -> None:

@@ -104,8 +104,7 @@ def test_a_sharpness_that_has_no_logarithm_is_refused(tmp_path: Path) -> None:
         raised(config, tmp_path / "model.native", V, V, shared=True)
 
 
-@pytest.mark.parametrize("number", [20_000_000, 2**62])
-def test_buckets_that_no_file_holds_are_not_built(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_that_no_file_holds_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file has a number for each distance, and nothing of how many share one."""
 
     def config(positions: RelativeBias) -> Model:
@@ -114,11 +113,9 @@ def test_buckets_that_no_file_holds_are_not_built(number: int, tmp_path: Path, m
 
     through_a_file(config(RelativeBias()), tmp_path, quantize=False)
     monkeypatch.setattr(RelativeBiasPositions, "__init__", only_without_numbers(RelativeBiasPositions))
-    told = (
-        r"describes another model than these weights are: it (would have [\d,]+ bytes, and the file has|cannot be bui)"
-    )
+    told = r"describes another model than these weights are: it would have [\d,]+ bytes, and the file has"
     with pytest.raises(RunError, match=told):
-        raised(config(RelativeBias(number, number)), tmp_path / "model.native", V, V, shared=True)
+        raised(config(RelativeBias(16_000_000, 16_000_000)), tmp_path / "model.native", V, V, shared=True)
 
 
 def test_bilinear_matrices_that_no_file_holds_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,5 +257,13 @@ def test_the_end_has_the_seconds_of_a_run_without_reports(corpus: Path, tmp_path
     assert end["seconds"] == state["seconds"] > 0
 
 
+def test_counts_without_measure_are_any_number(corpus: Path, tmp_path: Path) -> None:
+    names = "steps report_every save_every keep_last keep_best average".split()
+    counts = [f"training.{name}={(1 << 63) - 1}" for name in names]
+    counts += [f"validation.{name}={(1 << 63) - 1}" for name in ("every", "patience", "sentences", "samples")]
+    outcome = toys.run(corpus, tmp_path / "run", *counts, "training.minutes=1e-9", f"data.tokens={1 << 31}")
+    assert (outcome.step, outcome.reason) == (1, "minutes")
+
+
 def test_a_large_seed(corpus: Path, tmp_path: Path) -> None:
     assert toys.run(corpus, tmp_path / "run", f"seed={(1 << 63) - 1}", "training.steps=1").step == 1

@@ -32,7 +32,7 @@ from transduce.training.distributed import Group
 from transduce.training.halving import OomSplitter
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog, Unheard, board_writer
-from transduce.training.memory import explained_shortage, peak_memory
+from transduce.training.memory import build_model, explained_shortage, peak_memory
 from transduce.training.offered import better, which
 from transduce.training.optimizer import update
 from transduce.training.passes import make_runner
@@ -101,8 +101,7 @@ class _Run:
         check_positions(config, corpus)
         if self.validates:
             check_metric(config, corpus)
-        torch.manual_seed(config.seed)
-        model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
+        model = build_model(config.model, self.tokenizers, config.seed)
         ready = make_ready(folder, config, self.tokenizers, model, corpus.reader) if group.first else (None, [])
         group.spread(model.weights().values())
         model = model.to(group.device)
