@@ -86,18 +86,24 @@ def test_a_config_of_another_model_is_refused_before_it_is_built(case: Case, key
 
 
 def test_layers_that_are_not_there_are_not_built(case: Case) -> None:
-    """A million in the config and in the weights' own numbers."""
-    data, count = case.table()
-    names = [bytes(data[64 + 64 * i : 104 + 64 * i]).rstrip(b"\0") for i in range(count)]
-    for stack in (b"encoder", b"decoder"):
-        offset = struct.unpack_from("<Q", data, 64 + 64 * names.index(stack) + 56)[0]
-        struct.pack_into("<i", data, offset, 1_000_000)
-    case.weights.write_bytes(data)
-    case.reseal()
+    """A thousand, or a million, in the config and in the weights' own numbers."""
+    good, count = case.table()
+    names = [bytes(good[64 + 64 * i : 104 + 64 * i]).rstrip(b"\0") for i in range(count)]
     config = case.folder / "config.toml"
-    config.write_text(config.read_text().replace("layers = 2", "layers = 1000000"))
-    assert "2,000,000 layers, and only" in refusal(case.folder)
-    assert "encoder.layers is 1000000, and must be from 1 to 1024" in refusal(case.folder, "native")
+    text = config.read_text()
+    for layers, by_torch, natively in (
+        (1000, "2,000 layers, and only", "lacks the tensor"),
+        (1_000_000, "layers: expected at most 1,024, got 1000000", "is 1000000, and must be from 1 to 1024"),
+    ):
+        data = bytearray(good)
+        for stack in (b"encoder", b"decoder"):
+            offset = struct.unpack_from("<Q", data, 64 + 64 * names.index(stack) + 56)[0]
+            struct.pack_into("<i", data, offset, layers)
+        case.weights.write_bytes(data)
+        case.reseal()
+        config.write_text(text.replace("layers = 2", f"layers = {layers}"))
+        assert by_torch in refusal(case.folder)
+        assert natively in refusal(case.folder, "native")
 
 
 class Last(random.Random):
@@ -113,13 +119,13 @@ def test_positions_that_are_not_stored_are_no_reason_for_a_large_model(case: Cas
     names = [bytes(data[64 + 64 * i : 104 + 64 * i]).rstrip(b"\0") for i in range(count)]
     for stack in (b"encoder", b"decoder"):
         offset = struct.unpack_from("<Q", data, 64 + 64 * names.index(stack) + 56)[0]
-        struct.pack_into("<i", data, offset + 4 * 6, 1 << 30)
+        struct.pack_into("<i", data, offset + 4 * 6, 1 << 24)
         struct.pack_into("<i", data, offset + 4 * 13, 0)
     case.weights.write_bytes(data)
     case.reseal()
     config = case.folder / "config.toml"
-    config.write_text(re.sub(r"(?m)^longest = 64$", f"longest = {1 << 30}", config.read_text()))
-    assert "it would have 274,8" in refusal(case.folder)
+    config.write_text(re.sub(r"(?m)^longest = 64$", f"longest = {1 << 24}", config.read_text()))
+    assert "it would have 4,29" in refusal(case.folder)
 
 
 def test_a_small_file_whose_layers_share_their_bytes_is_no_large_model(case: Case) -> None:

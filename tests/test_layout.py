@@ -20,6 +20,7 @@ LONGEST_FILE, LONGEST_FUNCTION = 600, 60
 MAY_IMPORT = {
     "errors": "",
     "wording": "",
+    "sizes": "errors",
     "forking": "",
     "untrusted": "",
     "frequent_words": "",
@@ -32,9 +33,9 @@ MAY_IMPORT = {
     "own_classes": "errors",
     "config": "errors overrides own_classes untrusted wording",
     "durable": "errors",
-    "data": "errors extras untrusted progress durable",
+    "data": "errors extras untrusted progress durable wording",
     "kernels": "",
-    "model": "errors kernels",
+    "model": "errors kernels sizes",
     "search": "errors config data kernels model.contract evaluation.sentence",
     "objectives": "errors data kernels model search evaluation.sentence",
     "evaluation": "errors progress languages",
@@ -51,9 +52,9 @@ MAY_IMPORT = {
     "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.constraints"
     " search.limits search.settings",
     "plot": "errors untrusted progress evaluation.measures",
-    "experiment": "errors data model search objectives training.settings",
+    "experiment": "errors sizes data model search objectives training.settings",
     "training": "errors untrusted progress durable config own_classes data model search objectives evaluation engines"
-    " translator experiment languages launch model_folder native.raising wording",
+    " translator experiment languages launch model_folder native.raising sizes wording",
     "loading": "errors untrusted extras data model_folder translation translator search.ensemble search.fit engines"
     " training.run_folder experiment model.whole",
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",

@@ -38,12 +38,15 @@ class EngineRefusal(UserError):
     """
 
 
+_SHORTAGES = "out of memory|allocate memory|(calculation|multiplication) overflow"  # in torch's words
+
+
 @contextmanager
 def explaining_shortage(advice: Callable[[], str]) -> Iterator[None]:
     """Where memory runs out inside, say so, followed by where that was and what to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError; on a CPU it is no more than that
-        if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
+        if not isinstance(error, MemoryError) and not re.search(_SHORTAGES, str(error)):
             raise
         raise RunError(f"out of memory {advice()}") from error

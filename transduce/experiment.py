@@ -22,6 +22,7 @@ from transduce.objectives.sequence import SequenceLevel
 from transduce.search.choice import SearchChoice
 from transduce.search.fit import check_reads, check_together
 from transduce.search.settings import Beam
+from transduce.sizes import FEW, TOKENS, check_most
 from transduce.training.settings import Training, Validation
 
 ObjectiveChoice = CrossEntropy | RDrop | Reinforce | MinimumRisk | MaskedPrediction | ParallelCTC
@@ -47,8 +48,10 @@ class Data:
         for name in ("tokens", "shapes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        check_most(self, FEW, "bucket", "shapes")
+        check_most(self, TOKENS, "tokens")
         if not 0 <= self.sampling < 1:
-            raise ConfigError(f"sampling: expected a number from 0 up to 1, got {self.sampling}")
+            raise ConfigError(f"sampling: expected at least 0 and below 1, got {self.sampling}")
         if self.sampling > 0 and self.shapes:
             raise ConfigError(
                 f"shapes: {self.shapes} shapes are chosen by the lengths of the texts, which data.sampling ="

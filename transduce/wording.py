@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", _escaped, text)
 
 
+def is_plain(text: str) -> bool:
+    """Whether any file and terminal takes it as one line: no control characters, no halves of surrogate pairs."""
+    return "\n" not in text and printable(text) == text and not re.search("[\ud800-\udfff]", text)
+
+
 def _escaped(match: re.Match[str]) -> str:
     return repr(match[0])[1:-1]
 

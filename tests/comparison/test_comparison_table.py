@@ -72,6 +72,17 @@ def test_history_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
     assert last_reported(path, "seconds") == 30
 
 
+def test_a_run_shorter_than_its_first_report_took_the_time_that_its_end_has(tmp_path: Path) -> None:
+    valid = {"kind": "valid", "step": 10, "loss": 2.9, "bleu": 11.0, "chrf": 31.0}
+    end = {"kind": "finished", "step": 20, "loss": 2.9, "seconds": 8.0, "memory": 1}
+    found = read_history(write(tmp_path / "metrics.jsonl", [valid, end]))
+    assert (found.steps, found.seconds) == (20, 8.0)
+    assert [(point.step, point.seconds) for point in found.curve] == [(10, 4.0)]
+    assert last_reported(tmp_path / "metrics.jsonl", "seconds") == 8
+    went_on = [*TRAIN[:2], {**end, "seconds": 24.5}, *TRAIN[2:]]  # the end of its first life stays in the file
+    assert read_history(write(tmp_path / "metrics.jsonl", went_on)).seconds == 30.0
+
+
 def test_mean_and_deviation() -> None:
     assert figure([30.0, 32.0, 34.0]) == Figure(32.0, 2.0)
     assert figure([30.0]) == Figure(30.0, None)

@@ -145,12 +145,12 @@ def test_a_variant_names_the_run_of_another(tmp_path: Path) -> None:
         (
             'settings.model.dropout = 7\n[[variant]]\nname = "a"',
             [],
-            "FILE: variant 'a': FILE: settings: model.dropout: expected a number from 0 up to 1, got 7.0",
+            "FILE: variant 'a': FILE: settings: model.dropout: expected at least 0 and below 1, got 7.0",
         ),
         (
             '[[variant]]\nname = "a"',
             ["model.dropout=7"],
-            "FILE: variant 'a': command line: model.dropout: expected a number from 0 up to 1, got 7.0",
+            "FILE: variant 'a': command line: model.dropout: expected at least 0 and below 1, got 7.0",
         ),
         (
             '[[variant]]\nname = "a"\nscaled.model.tie = 2',

@@ -326,3 +326,16 @@ def test_an_epoch_without_pairs_is_refused(corpus: Corpus) -> None:
     assert str(error.value) == (
         "train: an epoch would have no pairs (pairs * weight: small 1 * 0.3); give it more text, or a larger weight"
     )
+
+
+def test_an_epoch_without_measure_is_refused(corpus: Corpus) -> None:
+    split = corpus.split("train")
+    split.spans = [Span(f"part{number}", 0, 10, 1e6, "") for number in range(9)]
+    with pytest.raises(DataError) as error:
+        next(Batches(split, corpus.tokenizers, 256, 8, 1).stream(0, 0))
+    assert str(error.value).startswith(
+        "train: an epoch would have 90,000,000 pairs (pairs * weight: part0 10 * 1000000.0,"
+    )
+    assert str(error.value).endswith(
+        "part7 10 * 1000000.0, ...), and for so few 4,194,304 are the most; prepare the corpus again with lower weights"
+    )

@@ -343,6 +343,114 @@ def test_files_that_do_not_belong_together(config: Prepare) -> None:
         Split(corpus.folder, "train", [Span("one", 0, 7, 1.0, "")], corpus.manifest["dtypes"])
 
 
+def span_of(**changes: object) -> dict[str, object]:
+    return {"name": "one", "start": 0, "stop": 3, "weight": 1.0, "tag": "", **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *[
+            ({"weight": weight}, "weight of 'one' is .*, expected a number above 0, up to 1,000,000")
+            for weight in ("x", None, [], {}, True, 0, -1.0, float("nan"), float("inf"), 1e308, 3_000_000)
+        ],
+        ({"start": 0.0}, r"start of 'one' is 0\.0, expected a whole number"),
+        ({"stop": 0.0}, r"stop of 'one' is 0\.0, expected a whole number"),
+        ({"stop": True}, "stop of 'one' is True, expected a whole number"),
+        *[
+            ({"name": name}, "a span whose name is .*, expected one line of text")
+            for name in ("\ud800", 7, None, "a\nb")
+        ],
+        *[({"tag": tag}, "a span whose tag is .*, expected one line of text") for tag in ("\ud800", [], "\x1b[2J")],
+    ],
+)
+def test_spans_that_are_none(config: Prepare, changes: dict[str, object], message: str) -> None:
+    path = Path(config.output) / "manifest.json"
+    if not path.exists():
+        prepare(config)
+    manifest = json.loads(path.read_text())
+    manifest["splits"]["train"]["spans"] = [span_of(**changes)]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=rf"manifest\.json: damaged \(.*{message}.*; prepare the corpus again"):
+        Corpus.open(config.output)
+
+
+def test_a_split_whose_name_is_no_text(config: Prepare) -> None:
+    path = prepare(config).folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["splits"]["\ud800"] = {"spans": []}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"damaged \(.*a split called "):
+        Corpus.open(config.output)
+
+
+@pytest.mark.parametrize("side", ["source", "target", "alignment"])
+@pytest.mark.parametrize("place", [0, 5])
+def test_offsets_that_do_not_rise_within_the_file(
+    tmp_path: Path, side: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = make_pairs(40)
+    text = write(tmp_path, "text", pairs)
+    links = tmp_path / "links"
+    links.write_text("0-0\n" * len(pairs))
+    corpus = prepare(Prepare(str(tmp_path / "out"), (replace(text, alignment=str(links)),), tokenizer=SMALL))
+    path = corpus.folder / f"train.{side}.offsets"
+    for value in (10**6, 2**63, 2**64 - 1):
+        offsets = np.fromfile(path, "<u8")
+        offsets[place] = value
+        corpus.folder.joinpath(path.name).write_bytes(offsets.tobytes())
+        split = Corpus.open(corpus.folder).split("train")
+        asked = [lambda split=split: split.pair(7), lambda split=split: split.longest]
+        for ask in asked if side != "alignment" else [lambda split=split: split.links(7)]:
+            with pytest.raises(DataError, match=rf"train\.{side}\.offsets do not rise from 0; damaged; prepare the"):
+                ask()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_tokens_beyond_the_vocabulary(config: Prepare, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found when the first pair is asked for, wherever in the file they are."""
+    corpus = prepare(config)
+    size = corpus.tokenizers.source.size
+    path = corpus.folder / f"train.{side}.tokens"
+    tokens = np.fromfile(path, "<u2")
+    tokens[-1] = size - 1
+    path.write_bytes(tokens.tobytes())
+    monkeypatch.setattr("transduce.data.corpus._BLOCK", 100)
+    assert len(Corpus.open(config.output).split("train").pair(0)) == 2
+    tokens[-1] = size
+    path.write_bytes(tokens.tobytes())
+    split = Corpus.open(config.output).split("train")
+    assert split.longest[0] > 0  # lengths need no tokens
+    message = (
+        f"train\\.{side}\\.tokens has a token {size}, and its tokenizer knows those below {size}; damaged; prepare"
+    )
+    for _ in range(2):
+        with pytest.raises(DataError, match=message):
+            split.pair(0)
+
+
+def test_held_out_text_that_is_damaged(config: Prepare) -> None:
+    corpus = prepare(config)
+    path = corpus.folder / "valid.target.txt"
+    good = path.read_bytes()
+    assert len(corpus.split("valid").texts()[1]) == len(corpus.split("valid"))
+    for content, message in (
+        (b"\xff" + good[1:], r"valid\.target\.txt: damaged \(not UTF-8 at byte 0\); prepare the corpus again"),
+        (good + b"\n", r"damaged \(\d+ whole lines, and the split has \d+ pairs\); prepare the corpus again"),
+        (good[:-1] + b"x", r"damaged \(\d+ whole lines, and"),
+        (b"", r"damaged \(0 whole lines, and"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            corpus.split("valid").texts()
+
+
+def test_odd_names_of_corpora_are_written_out(tmp_path: Path) -> None:
+    assert ParallelText(path="a/b.tsv").label == "b.tsv"
+    assert ParallelText(path="a.tsv", name="x\ny\x1b").label == "x y\\x1b"
+    assert ParallelText(path=os.fsdecode(b"a/\xff.tsv")).label == "\\udcff.tsv"
+
+
 def test_settings_messages() -> None:
     text = (ParallelText(path="a.tsv"),)
     with pytest.raises(ConfigError, match="output: expected the folder to write"):

@@ -281,6 +281,20 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
         corpus.split("train")
 
 
+@pytest.mark.parametrize("link", [(0, 60_000), (60_000, 0)])
+def test_links_beyond_the_words_of_a_pair_are_refused(tmp_path: Path, link: tuple[int, int]) -> None:
+    corpus = build(tmp_path, write(tmp_path, "text", made(30)))
+    path = corpus.folder / "train.alignment.links"
+    links = np.fromfile(path, "<u2").reshape(-1, 2)
+    links[:] = link
+    path.write_bytes(links.tobytes())
+    split = corpus.split("train")
+    with pytest.raises(
+        DataError, match=r"words has a link \(.*60000.*\) beyond them: the corpus is damaged; prepare the"
+    ):
+        next(Batches(split, corpus.tokenizers, 256, 8, 1).stream(0, 0))
+
+
 def test_guided_alignment_trains_on_them(tmp_path: Path) -> None:
     """From the file to the objective, through the real loop, alone and with R-Drop's doubled batches."""
     text, valid = write(tmp_path, "text", made(60)), write(tmp_path, "valid", made(5, seed=9), aligned=False)

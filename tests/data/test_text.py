@@ -237,6 +237,8 @@ def test_missing_extras_are_named(
         ({"path": "a.jsonl", "columns": ("a",)}, "expected two different columns"),
         ({"source": "a", "target": "b", "weight": 0.0}, r"weight=0\.0: expected a number above 0"),
         ({"source": "a", "target": "b", "tag": "<2 de>"}, "tag='<2 de>': expected one token without spaces"),
+        ({"source": "a", "target": "b", "tag": "<\x1b>"}, "tag='.*': expected one token without spaces"),
+        ({"source": "a", "target": "b", "weight": 1e7}, r"weight=10000000\.0: expected at most 1,000,000"),
     ],
 )
 def test_config_messages(text: dict[str, str], message: str) -> None:

@@ -230,7 +230,7 @@ def theirs(tmp_path: Path) -> Path:
         ({"model_type": "bart"}, "model_type is 'bart'; only 'marian'"),
         ({"d_model": "wide"}, "d_model: expected a whole number of at least 1, got 'wide'"),
         ({"dropout": "some"}, "dropout: expected a number here, got 'some'"),
-        ({"dropout": 2}, "dropout: expected a number from 0 up to 1, got 2"),
+        ({"dropout": 2}, "dropout: expected at least 0 and below 1, got 2"),
         ({"eos_token_id": [0, 1]}, r"eos_token_id: expected a whole number of at least 0, got \[0, 1\]"),
         ({"pad_token_id": 10**6}, "vocab.json: special symbols"),
         ({"d_model": 64, "encoder_layers": 1}, "the tensors are not those of the model in config.json"),

@@ -278,7 +278,10 @@ def test_the_number_of_workers_changes_nothing(tmp_path: Path, monkeypatch: pyte
     [
         ({"corpora": []}, "corpora: expected at least one [[corpora]], got none"),
         ({"pivot": "fr"}, "corpora: g is in en and de, and every corpus must be in fr and one other language"),
-        ({"valid_share": 0.5, "test_share": 0.5}, "expected shares from 0 up to 1 that leave something for training"),
+        (
+            {"valid_share": 0.5, "test_share": 0.5},
+            "expected shares of at least 0 that are below 1 together, and so leave something",
+        ),
         ({"temperature": 0.5}, "temperature=0.5, longest=400, largest_ratio=3.0: expected at least 1 of each"),
         ({"common": -1}, "common=-1, test_most=0, workers=1: expected 0 or more"),
     ],

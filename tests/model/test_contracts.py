@@ -431,10 +431,10 @@ def test_batching_changes_no_translation(pupil: Pupil, name: str) -> None:
         (lambda: Attention(8, key_heads=-2), "key_heads: expected a divisor of heads = 8, or 0, got -2"),
         (lambda: Attention(8, key_width=-2), "key_width: expected at least 1, or 0 for d_model / heads, got -2"),
         (lambda: TransformerEncoder(d_ff=0), "d_ff: expected at least 1, got 0"),
-        (lambda: Attention(dropout=1.0), "dropout: expected a number from 0 up to 1, got 1.0"),
+        (lambda: Attention(dropout=1.0), "dropout: expected at least 0 and below 1, got 1.0"),
         (
             lambda: TransformerDecoder(activation_dropout=-0.1),
-            "activation_dropout: expected a number from 0 up to 1, got -0.1",
+            "activation_dropout: expected at least 0 and below 1, got -0.1",
         ),
         (lambda: Learned(longest=0), "longest: expected at least 1, got 0"),
         (lambda: Rotary(base=1.0), "base: expected a number above 1, got 1.0"),
@@ -456,7 +456,7 @@ def test_batching_changes_no_translation(pupil: Pupil, name: str) -> None:
             " or make them equal",
         ),
         (lambda: Model(d_model=0), "d_model: expected at least 1, got 0"),
-        (lambda: Model(dropout=1.0), "dropout: expected a number from 0 up to 1, got 1.0"),
+        (lambda: Model(dropout=1.0), "dropout: expected at least 0 and below 1, got 1.0"),
         (lambda: Model(d_model=100), "encoder.attention.heads: 8 heads do not divide d_model = 100; choose a divisor"),
         (
             lambda: Model(d_model=64, decoder=TransformerDecoder(attention=Attention(3))),

@@ -8,17 +8,33 @@ import math
 import pytest
 import torch
 
+from transduce.model import positions
 from transduce.model.positions import (
     Alibi,
     PositionScheme,
     RelativeBias,
     RelativeBiasPositions,
     Rotary,
+    Sinusoidal,
     Unordered,
     alibi_slopes,
 )
 
 K = 8
+
+
+@pytest.mark.parametrize("choice", [Sinusoidal(), Rotary()])
+def test_tables_without_numbers_are_not_worked_out(
+    choice: Sinusoidal | Rotary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models are compared with files by their shapes, for which torch would load its compiler."""
+    whole = choice.build(2 * K, 2, K, causal=True)
+    monkeypatch.delattr(positions, "angles")
+    with torch.device("meta"):
+        alone = choice.build(2 * K, 2, K, causal=True)
+    assert {name: table.shape for name, table in alone.named_buffers()} == {
+        name: table.shape for name, table in whole.named_buffers()
+    }
 
 
 def test_rotary_is_multiplication_by_a_unit_complex_number() -> None:

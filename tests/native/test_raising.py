@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from made import PARTS, SYMBOLS, V, covering, randomised, transformer
 from transduce.engines.torch_engine import TorchEngine
 from transduce.errors import RunError
 from transduce.model.attention import Attention
-from transduce.model.scores import Cosine
+from transduce.model.positions import RelativeBias, RelativeBiasPositions
+from transduce.model.scores import Bilinear, BilinearScore, Cosine
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.native.layout import entries
@@ -100,6 +102,43 @@ def test_a_sharpness_that_has_no_logarithm_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "model.native", tensors)
     with pytest.raises(RunError, match=r"'decoder.0.self.sharpness' is not above zero. Convert the model again"):
         raised(config, tmp_path / "model.native", V, V, shared=True)
+
+
+def test_buckets_that_no_file_holds_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has a number for each distance, and nothing of how many share one."""
+
+    def config(positions: RelativeBias) -> Model:
+        stack = partial(TransformerEncoder, 1, Attention(2), 24, positions=positions)
+        return replace(SMALL, encoder=stack(), decoder=TransformerDecoder(1, Attention(2), 24, positions=positions))
+
+    through_a_file(config(RelativeBias()), tmp_path, quantize=False)
+    monkeypatch.setattr(RelativeBiasPositions, "__init__", only_without_numbers(RelativeBiasPositions))
+    told = r"describes another model than these weights are: it would have [\d,]+ bytes, and the file has"
+    with pytest.raises(RunError, match=told):
+        raised(config(RelativeBias(16_000_000, 16_000_000)), tmp_path / "model.native", V, V, shared=True)
+
+
+def test_bilinear_matrices_that_no_file_holds_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are folded into the queries, and are much larger than these where heads are wider than the model."""
+    attention = Attention(8, key_heads=1, key_width=512, score=Bilinear())
+    config = replace(SMALL, encoder=TransformerEncoder(1, attention, 24), decoder=TransformerDecoder(1, attention, 24))
+    write(tmp_path / "model.native", lower(config, randomised(config).float(), quantize=False))
+    monkeypatch.setattr(BilinearScore, "__init__", only_without_numbers(BilinearScore))
+    with pytest.raises(
+        RunError, match=r"than these weights are: it would have [\d,]+ bytes, and the file has [\d,]+\. "
+    ):
+        raised(config, tmp_path / "model.native", V, V, shared=True)
+
+
+def only_without_numbers(kind: type[torch.nn.Module]) -> Any:
+    """The way a module is made, which fails where real memory would be taken."""
+    make = kind.__init__
+
+    def checked(self: torch.nn.Module, *settings: Any, **more: Any) -> None:
+        assert torch.get_default_device().type == "meta"
+        make(self, *settings, **more)
+
+    return checked
 
 
 @pytest.mark.parametrize("quantize", [False, True])

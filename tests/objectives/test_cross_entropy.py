@@ -144,4 +144,4 @@ def test_a_step_is_the_objective_on_the_model() -> None:
 def test_smoothing_that_cannot_be(value: float) -> None:
     with pytest.raises(ConfigError) as error:
         CrossEntropy(label_smoothing=value)
-    assert str(error.value) == f"label_smoothing: expected a number from 0 up to 1, got {value}"
+    assert str(error.value) == f"label_smoothing: expected at least 0 and below 1, got {value}"

@@ -201,7 +201,7 @@ def test_glancing_gives_frames_away() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: MaskedPrediction(label_smoothing=1.0), "label_smoothing: expected a number from 0 up to 1, got 1.0"),
+        (lambda: MaskedPrediction(label_smoothing=1.0), "label_smoothing: expected at least 0 and below 1, got 1.0"),
         (lambda: MaskedPrediction(length_weight=-1.0), "length_weight: expected 0 or more, got -1.0"),
         (lambda: Glancing(first=1.5), "first: expected a share from 0 to 1, got 1.5"),
         (lambda: Glancing(last=-0.5), "last: expected a share from 0 to 1, got -0.5"),

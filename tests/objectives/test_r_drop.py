@@ -138,7 +138,7 @@ def test_under_dropout_the_passes_disagree_and_both_learn() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"label_smoothing": 1.0}, "label_smoothing: expected a number from 0 up to 1, got 1.0"),
+        ({"label_smoothing": 1.0}, "label_smoothing: expected at least 0 and below 1, got 1.0"),
         ({"alpha": -1.0}, "alpha: expected 0 or more, got -1.0"),
         ({"alpha": float("nan")}, "alpha: expected 0 or more, got nan"),
     ],

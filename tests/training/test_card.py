@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import toys
 
 from transduce import __version__
 from transduce.experiment import Config
-from transduce.search.settings import Greedy
-from transduce.training.card import Facts, card, with_other_weights
+from transduce.search.settings import Beam, Greedy
+from transduce.training.card import Facts, card, with_other_settings, with_other_weights
 
 CORPUS = {
     "splits": {
@@ -94,6 +95,22 @@ def test_other_weights_take_the_score_with_them() -> None:
 
 def test_a_text_of_the_users_own_is_not_damaged() -> None:
     assert with_other_weights("# My own card\n\nWords.\n", "other") == "# My own card\n\nWords.\n"
+
+
+def test_other_settings_change_what_the_card_says_of_them_and_nothing_else() -> None:
+    before = Config(license="MIT")
+    after = replace(before, license="CC0-1.0", search=Greedy(), data=replace(before.data, folder="moved"))
+    assert with_other_settings(card("mine", before, facts()), before, after) == card("mine", after, facts())
+    assert with_other_settings(card("mine", after, facts()), after, before) == card("mine", before, facts())
+    assert with_other_settings(card("mine", before, facts()), before, before) == card("mine", before, facts())
+    # Scores were measured as the card has it, whatever the config says of the next ones.
+    next_ones = replace(after, validation=replace(after.validation, search=Beam(2)))
+    assert with_other_settings(card("mine", before, facts()), before, next_ones) == card("mine", after, facts())
+    own = "# My own card\n\nMIT\n"
+    assert with_other_settings(own, before, after) == own
+    mine = "# Mine\n\n## Licence\n\nMIT,\n\nask me.\n\n## More\n\nWords.\n"
+    told = "# Mine\n\n## Licence\n\nCC0-1.0\n\n## More\n\nWords.\n"
+    assert with_other_settings(mine, before, after) == told
 
 
 @pytest.mark.parametrize("report_every", [1, 7, 1000])

@@ -17,6 +17,7 @@ from transduce.data.prepare import Prepare, prepare
 from transduce.data.vocabulary import GivenTokenizer
 from transduce.errors import RunError
 from transduce.native.library import built
+from transduce.training import run_folder
 
 OBJECTIVES = {
     "scheduled sampling": (
@@ -108,14 +109,19 @@ def test_weights_that_do_not_fit_are_told_with_the_file_they_are_in(corpus: Path
         toys.run(corpus, tmp_path / "second", start, "model.decoder.layers=2")
 
 
-def test_what_a_run_cannot_start_from(corpus: Path, tmp_path: Path) -> None:
+def test_what_a_run_cannot_start_from(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toys.run(corpus, tmp_path / "first", "training.steps=1")
     start = f"training.start_from={tmp_path / 'first'}"
     with pytest.raises(RunError, match=r"first/model.safetensors: the tensors do not fit the model: .* missing"):
         toys.run(corpus, tmp_path / "second", start, "model.decoder.layers=2")
     other = toys.corpus(tmp_path / "other", toys.copies(60), (), "bpe", 20)
-    with pytest.raises(RunError, match="first: the model to start from has another tokenizer than the corpus of this"):
-        toys.run(other, tmp_path / "second", start)
+    taught = f"objective.terms=[{{kind='distillation',teacher='{tmp_path / 'first'}'}}]"
+    with monkeypatch.context() as patch:
+        patch.delattr(run_folder, "open_weights")  # tokenizers are compared before a model is built
+        with pytest.raises(RunError, match="first: the model to start from has another tokenizer than the corpus of"):
+            toys.run(other, tmp_path / "second", start)
+        with pytest.raises(RunError, match="first: the teacher has another tokenizer than the corpus of this run"):
+            toys.run(other, tmp_path / "third", taught)
     toys.run(corpus, tmp_path / "second", start, "training.steps=1")  # what was refused has left nothing behind
 
 

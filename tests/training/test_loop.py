@@ -20,7 +20,7 @@ from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.errors import ConfigError, RunError, UserError
 from transduce.training import loop
-from transduce.training.checkpoint import read_tensors, step_folders
+from transduce.training.checkpoint import read_checkpoint, read_tensors, step_folders
 
 ALL = ("training.save_every=1", "training.keep_last=100")
 OBJECTIVE = """
@@ -247,6 +247,22 @@ def test_the_fields_of_a_report(corpus: Path, tmp_path: Path) -> None:
     assert [line["memory"] for line in lines] == sorted(line["memory"] for line in lines)
     assert all(line["tokens_per_second"] > 0 and line["gradient_norm"] > 0 for line in lines)
     assert set(toys.reports(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "perplexity", "bleu", "chrf"}
+
+
+def test_the_end_has_the_seconds_of_a_run_without_reports(corpus: Path, tmp_path: Path) -> None:
+    toys.run(corpus, tmp_path / "run", "training.steps=2", "training.report_every=100")
+    assert not toys.reports(tmp_path / "run")
+    (end,) = toys.reports(tmp_path / "run", "finished")
+    state = read_checkpoint(step_folders(tmp_path / "run")[2]).state
+    assert end["seconds"] == state["seconds"] > 0
+
+
+def test_counts_without_measure_are_any_number(corpus: Path, tmp_path: Path) -> None:
+    names = "steps report_every save_every keep_last keep_best average".split()
+    counts = [f"training.{name}={(1 << 63) - 1}" for name in names]
+    counts += [f"validation.{name}={(1 << 63) - 1}" for name in ("every", "patience", "sentences", "samples")]
+    outcome = toys.run(corpus, tmp_path / "run", *counts, "training.minutes=1e-9", f"data.tokens={1 << 31}")
+    assert (outcome.step, outcome.reason) == (1, "minutes")
 
 
 def test_a_large_seed(corpus: Path, tmp_path: Path) -> None:

@@ -219,10 +219,10 @@ def test_a_checkpoint_of_the_earlier_muon_is_refused(
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"momentum": 1.0}, "momentum: expected a number from 0 up to 1, got 1.0"),
+        ({"momentum": 1.0}, "momentum: expected at least 0 and below 1, got 1.0"),
         ({"weight_decay": -1.0}, "weight_decay: expected 0 or more, got -1.0"),
         ({"epsilon": 0.0}, "epsilon: expected a number above 0, got 0.0"),
-        ({"beta1": 1.0}, "beta1: expected a number from 0 up to 1, got 1.0"),
+        ({"beta1": 1.0}, "beta1: expected at least 0 and below 1, got 1.0"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, float], text: str) -> None:

@@ -47,13 +47,21 @@ def test_without_a_validation_split_the_last_weights_are_offered(
     assert "on cpu; not validated, for the corpus has no split 'valid'\n" in capfd.readouterr().err
 
 
-def test_minutes_end_the_run_and_more_minutes_go_on(corpus: Path, tmp_path: Path) -> None:
+def test_minutes_end_the_run_and_more_minutes_go_on(
+    corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     for _ in range(2):  # the second time there is nothing to do
         outcome = toys.run(corpus, run, "training.minutes=1e-9", "training.average=2")
         assert (outcome.step, outcome.reason) == (1, "minutes")
         assert outcome.validation["loss"] > 0
-    assert exported(run)[1] in ("best by validation loss, step 1", "average of 1 checkpoint (last)")
+    said = capfd.readouterr().err
+    assert "training.minutes: the end follows the clock; only runs bounded by steps can be repeated\n" in said
+    assert (
+        "training.average: 2 checkpoints were asked for and 1 is there, so that there is nothing to average; save"
+        " them more often (training.save_every, validation.every), or ask for fewer\n"
+    ) in said
+    assert exported(run)[1] == "best by validation loss, step 1"
     outcome = toys.run(corpus, run, "training.minutes=10")
     assert (outcome.step, outcome.reason) == (20, "finished")
 
@@ -153,6 +161,18 @@ def test_an_average_of_the_best_is_taken_if_no_worse(
     assert (
         f"average of 3 checkpoints (best): loss {value:.2f} against 9.00 of the best single one; {verdict} is kept"
         in capfd.readouterr().err
+    )
+
+
+def test_fewer_checkpoints_than_asked_for_are_averaged_and_that_is_said(
+    corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    toys.run(corpus, run, "data.valid=none", "training.average=5")
+    assert exported(run)[1] == "average of 2 checkpoints (last)"
+    assert (
+        "training.average: 5 checkpoints were asked for and 2 are there, which are averaged; save them more often"
+        in (capfd.readouterr().err)
     )
 
 

@@ -209,11 +209,11 @@ def test_parameters_without_a_gradient_stay() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Adam(beta1=1.0), "beta1: expected a number from 0 up to 1, got 1.0"),
-        (lambda: Adam(beta2=-0.1), "beta2: expected a number from 0 up to 1, got -0.1"),
+        (lambda: Adam(beta1=1.0), "beta1: expected at least 0 and below 1, got 1.0"),
+        (lambda: Adam(beta2=-0.1), "beta2: expected at least 0 and below 1, got -0.1"),
         (lambda: Adam(epsilon=0.0), "epsilon: expected a number above 0, got 0.0"),
-        (lambda: AdamW(beta1=math.nan), "beta1: expected a number from 0 up to 1, got nan"),
-        (lambda: AdamW(beta2=1.5), "beta2: expected a number from 0 up to 1, got 1.5"),
+        (lambda: AdamW(beta1=math.nan), "beta1: expected at least 0 and below 1, got nan"),
+        (lambda: AdamW(beta2=1.5), "beta2: expected at least 0 and below 1, got 1.5"),
         (lambda: AdamW(epsilon=-1e-9), "epsilon: expected a number above 0, got -1e-09"),
         (lambda: AdamW(weight_decay=-0.01), "weight_decay: expected 0 or more, got -0.01"),
         (lambda: AdamW(weight_decay=math.nan), "weight_decay: expected 0 or more, got nan"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transduce.training.optimizer import Constant, Cosine
-from transduce.training.rate import LearningRateByBudget, steps_within
+from transduce.training.optimizer import Constant, Cosine, InverseRoot, Paper
+from transduce.training.rate import LearningRateByBudget, anneals, steps_within
 
 
 def test_of_steps_and_minutes_the_one_that_ends_first_decides() -> None:
@@ -80,6 +80,23 @@ def test_a_peak_that_is_out_of_reach_is_told_once() -> None:
     assert "run after some 1,000," in text
     assert "the rate will rise to about 1.25e-04, not to its peak of 1.00e-03" in text
     assert "training.learning_rate.warmup=500 or less, or raise training.minutes" in text
+
+
+@pytest.mark.parametrize(("minutes", "falls"), [(1200 / 60, False), (120 / 60, True)])
+def test_a_run_that_gets_more_time_is_told_of_the_warm_up_it_has(minutes: float, falls: bool) -> None:
+    """It had 100 seconds for a thousand steps, 500 of them up; with 120 it would have had 600, and they are over."""
+    heard: list[str] = []
+    rate = LearningRateByBudget(Cosine(peak=1e-3, warmup=10_000), 8, 100_000, minutes, heard.append)
+    rates = [rate(done, 0.1 * done) for done in range(1000, 1100)]
+    assert rates == sorted(rates, reverse=falls)
+    (text,) = heard
+    assert ("the rate will rise to about 6.00e-04, not to its peak" in text) is not falls
+    assert ("these are over, and the rate falls along a curve from about 6.00e-05, not from its peak" in text) is falls
+
+
+def test_which_schedules_anneal() -> None:
+    assert anneals(Cosine())
+    assert not any(anneals(schedule) for schedule in (Constant(), Paper(), InverseRoot()))
 
 
 def test_nothing_is_said_of_a_peak_that_is_reached() -> None:

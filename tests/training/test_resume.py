@@ -14,7 +14,7 @@ from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.errors import RunError
 from transduce.training.checkpoint import step_folders
-from transduce.training.run_folder import FREE, TRANSLATED
+from transduce.training.run_folder import FREE, TRANSLATED, read_config
 
 EVERY_STEP = ("training.save_every=1", "training.keep_last=100")
 
@@ -165,6 +165,32 @@ def test_a_finished_run_is_left_alone_and_says_so(
         f"{tmp_path / 'run'}: nothing to do: it ended at step 20 (finished); raise training.steps,"
         " training.minutes or validation.patience to go on\n"
     )
+
+
+def test_settings_of_a_finished_run_change_in_config_and_card_and_are_told(
+    corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A command that leaves them out sets them back, and says so too."""
+    run, written = tmp_path / "run", ("license=MIT", "search.kind=beam", "search.size=3")
+    toys.run(corpus, run)
+    card = (run / "README.md").read_text()
+    capfd.readouterr()
+    toys.run(corpus, run, *written)
+    told = capfd.readouterr().err
+    assert f"{run}: settings of the run that this command changes: license = 'MIT' (was ''), " in told
+    assert "search.kind = 'beam' (was 'greedy'), search.size = 3, " in told
+    assert "one that it does not name is that of the preset or file, or the default" in told
+    assert "nothing to do: it ended at step 20" in told
+    assert read_config(run).license == "MIT"
+    text = (run / "README.md").read_text()
+    assert text.endswith("## Licence\n\nMIT\n")
+    assert "`transduce translate` and `transduce evaluate` use beam 3 (`search`).\n" in text
+    toys.run(corpus, run)
+    assert "license = '' (was 'MIT'), search.kind = 'greedy' (was 'beam'); one that" in capfd.readouterr().err
+    assert (run / "README.md").read_text() == card
+    (run / "README.md").unlink()
+    toys.run(corpus, run, *written)
+    assert not (run / "README.md").exists()
 
 
 def test_a_run_killed_just_before_its_end_is_ended(corpus: Path, tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ class Point:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """One run's training. `seconds` is time spent in updates, `tokens_per_second` is without the first report, during
-    which everything warms up; `best` holds the measures of the weights that were kept; `memory` is in bytes."""
+    """One run's training. `seconds` is time spent in updates, by the end of the run or its last report;
+    `tokens_per_second` is without the first report, during which everything warms up; `best` holds the measures of the
+    weights that were kept; `memory` is in bytes."""
 
     steps: int
     seconds: float
@@ -73,7 +74,8 @@ def read_history(path: Path) -> TrainingRecord:
     reports = [line for line in lines if line["kind"] == "train"]
     validations = [line for line in lines if line["kind"] == "valid"]
     ends = [line for line in lines if line["kind"] == "finished"]
-    steps, seconds = [0, *(line["step"] for line in reports)], [0.0, *(line["seconds"] for line in reports)]
+    timed = [line for line in lines if "seconds" in line]  # reports, and the end of runs that have it there
+    steps, seconds = [0, *(line["step"] for line in timed)], [0.0, *(line["seconds"] for line in timed)]
     curve = tuple(
         Point(line["step"], float(np.interp(line["step"], steps, seconds)), line["bleu"]) for line in validations
     )

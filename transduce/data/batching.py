@@ -24,6 +24,9 @@ from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
 
 Integers = NDArray[np.int64]
+# Pairs of an epoch: at most so many, or so many times those that there are. Beyond, the plan of an epoch alone, some
+# 80 bytes a pair, would take more memory than the corpus is worth.
+MOST_SEEN, MOST_TIMES = 1 << 22, 16
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,13 @@ class Batches:
 
     def plan(self, epoch: int) -> BatchPlan:
         split = self.split
+        seen = sum((span.stop - span.start) * span.weight for span in split.spans)
+        most = max(MOST_SEEN, MOST_TIMES * len(split))
+        if seen > most:
+            raise DataError(
+                f"{split.name}: an epoch would have {seen:,.0f} pairs (pairs * weight: {self._weighted()}), and for so"
+                f" few {most:,} are the most; prepare the corpus again with lower weights"
+            )
         if self.shapes:
             return plan_static(split.source_lengths, split.target_lengths, split.spans, self.few, self.seed, epoch)
         return plan_epoch(
@@ -201,16 +211,19 @@ class Batches:
         while True:
             plan = self.plan(epoch)
             if len(plan) == 0:
-                weights = ", ".join(
-                    f"{span.name} {span.stop - span.start} * {span.weight}" for span in self.split.spans
-                )
                 raise DataError(
-                    f"{self.split.name}: an epoch would have no pairs (pairs * weight: {weights or 'no corpora'});"
+                    f"{self.split.name}: an epoch would have no pairs (pairs * weight: {self._weighted()});"
                     " give it more text, or a larger weight"
                 )
             for number in range(position, len(plan)):
                 yield plan, epoch, number
             epoch, position = epoch + 1, 0
+
+    def _weighted(self) -> str:
+        """Pairs of each corpus and their weight, of the first ones, for errors."""
+        spans = self.split.spans
+        told = [f"{span.name} {span.stop - span.start} * {span.weight}" for span in spans[:8]]
+        return ", ".join([*told, *["..."] * (len(spans) > 8)]) or "no corpora"
 
     def make(self, plan: BatchPlan, epoch: int, number: int, rows: slice = slice(None)) -> Batch:
         """Batch `number` of an epoch, or some rows of it, which are what they are in the whole."""

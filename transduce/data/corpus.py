@@ -10,6 +10,8 @@ comes before each source) and `train.source.offsets` where each sentence starts.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +22,11 @@ import numpy.typing as npt
 
 from transduce.data.reader import FileReader, PreparedFrames
 from transduce.data.sources import from_facts
+from transduce.data.text import MOST_WEIGHT
 from transduce.data.tokenizer import Tokenizers
 from transduce.errors import DataError
 from transduce.untrusted import parse_json, read_small
+from transduce.wording import is_plain
 
 FORMAT, VERSION = "transduce corpus", 1
 MANIFEST, TOKENIZER, REPORT = "manifest.json", "tokenizer", "report.txt"
@@ -31,6 +35,8 @@ _TOKEN_DTYPES = ("uint16", "uint32")
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 _AGAIN = "prepare the corpus again"
+_BLOCK = 1 << 22  # tokens that are looked at together
+_LONGEST = np.iinfo(np.int32).max  # that a sentence can be
 Source = npt.NDArray[Any]  # tokens (n,), or frames (n, width)
 
 
@@ -46,7 +52,11 @@ class Span:
 
 
 class Split:
-    """The pairs of one split, in the order of its corpora."""
+    """The pairs of one split, in the order of its corpora.
+
+    Files come from anywhere: offsets are checked when lengths or pairs are first asked for, and tokens against the size
+    of the `vocabulary` of their side when pairs are.
+    """
 
     def __init__(
         self,
@@ -56,26 +66,25 @@ class Split:
         dtypes: dict[str, str],
         aligned: bool = False,
         width: int = 0,
+        vocabulary: Callable[[Side], int] | None = None,
     ) -> None:
         self.name, self.spans, self.aligned = name, spans, aligned
+        self._vocabulary = vocabulary
         self.width = width  # numbers a frame of the sources; 0: they are tokens
         self._folder = folder
         self._offsets = {side: _map(folder / f"{name}.{side}.offsets", "uint64") for side in SIDES}
         self._tokens = {
             side: _map(folder / f"{name}.{side}.{items_of(side, width > 0)}", dtypes[side]) for side in SIDES
         }
-        if width:
-            self._tokens["source"] = self._tokens["source"].reshape(-1, width)
         for side in SIDES:
-            offsets, tokens = self._offsets[side], self._tokens[side]
-            if len(offsets) != len(self) + 1 or offsets[-1] != len(tokens):
-                items = items_of(side, width > 0)
-                raise DataError(f"{folder}: {name}.{side}.offsets and .{items} do not belong together; {_AGAIN}")
+            wide = width if side == "source" else 0
+            self._tokens[side] = self._belonging(
+                self._offsets[side], self._tokens[side], side, items_of(side, wide > 0), wide
+            )
         if aligned:
             self._link_offsets = _map(folder / f"{name}.{ALIGNMENT}.offsets", "uint64")
-            self._links = _map(folder / f"{name}.{ALIGNMENT}.links", LINKS_DTYPE).reshape(-1, 2)
-            if len(self._link_offsets) != len(self) + 1 or self._link_offsets[-1] != len(self._links):
-                raise DataError(f"{folder}: {name}.{ALIGNMENT}.offsets and .links do not belong together; {_AGAIN}")
+            links = _map(folder / f"{name}.{ALIGNMENT}.links", LINKS_DTYPE)
+            self._links = self._belonging(self._link_offsets, links, ALIGNMENT, "links", 2)
 
     def __len__(self) -> int:
         return self.spans[-1].stop if self.spans else 0
@@ -87,12 +96,54 @@ class Split:
     @cached_property
     def source_lengths(self) -> npt.NDArray[np.int32]:
         """Tokens of each source, its tag included, or its frames."""
-        return np.diff(self._offsets["source"]).astype(np.int32)
+        return self._lengths(self._offsets["source"], "source")
 
     @cached_property
     def target_lengths(self) -> npt.NDArray[np.int32]:
         """Tokens of each target, without start and end."""
-        return np.diff(self._offsets["target"]).astype(np.int32)
+        return self._lengths(self._offsets["target"], "target")
+
+    def _belonging(
+        self, offsets: npt.NDArray[Any], items: npt.NDArray[Any], part: str, called: str, width: int
+    ) -> npt.NDArray[Any]:
+        """Items in rows of a width (0: they are none), as many as their offsets say."""
+        whole = width == 0 or len(items) % width == 0
+        rows = items.reshape(-1, width) if width and whole else items
+        if not whole or len(offsets) != len(self) + 1 or offsets[-1] != len(rows):
+            raise DataError(
+                f"{self._folder}: {self.name}.{part}.offsets and .{called} do not belong together; {_AGAIN}"
+            )
+        return rows
+
+    def _lengths(self, offsets: npt.NDArray[Any], part: str) -> npt.NDArray[np.int32]:
+        """From one offset to the next: that they rise from 0 to the end of the file is known then."""
+        lengths = np.diff(offsets)  # unsigned: where they fall it is very large
+        if offsets[0] != 0 or lengths.max(initial=0) > _LONGEST:
+            raise DataError(f"{self._folder}: {self.name}.{part}.offsets do not rise from 0; damaged; {_AGAIN}")
+        return lengths.astype(np.int32)
+
+    @cached_property
+    def _checked(self) -> dict[Side, npt.NDArray[Any]]:
+        """Tokens of both sides, each of them below the size of its vocabulary; their offsets are sound too."""
+        for side in SIDES:
+            lengths = self.source_lengths if side == "source" else self.target_lengths
+            tokens, frames = self._tokens[side], side == "source" and self.width > 0
+            if self._vocabulary is None or frames or not len(lengths):
+                continue
+            size = self._vocabulary(side)
+            for begin in range(0, len(tokens) if size <= np.iinfo(tokens.dtype).max else 0, _BLOCK):
+                largest = int(tokens[begin : begin + _BLOCK].max())
+                if largest >= size:
+                    raise DataError(
+                        f"{self._folder}: {self.name}.{side}.tokens has a token {largest:,}, and its tokenizer knows"
+                        f" those below {size:,}; damaged; {_AGAIN}"
+                    )
+        return self._tokens
+
+    @cached_property
+    def _checked_links(self) -> npt.NDArray[Any]:
+        self._lengths(self._link_offsets, ALIGNMENT)
+        return self._links
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -111,11 +162,11 @@ class Split:
         if not self.aligned:
             return np.empty((0, 2), LINKS_DTYPE)
         start, stop = self._link_offsets[index : index + 2]
-        return self._links[int(start) : int(stop)]
+        return self._checked_links[int(start) : int(stop)]
 
     def _sentence(self, side: Side, index: int) -> npt.NDArray[Any]:
         start, stop = self._offsets[side][index : index + 2]
-        return self._tokens[side][int(start) : int(stop)]
+        return self._checked[side][int(start) : int(stop)]
 
     def to_translate(self) -> tuple[list[Any], list[str]]:
         """What a translator reads, the text of each source or its frames, and the text of each target."""
@@ -132,7 +183,15 @@ class Split:
         path = self._folder / f"{self.name}.{side}.txt"
         if not path.exists():
             raise DataError(f"{path}: the {self.name} split keeps tokens only; valid and test keep their text")
-        return path.read_bytes().decode().split("\n")[:-1]
+        try:
+            *lines, rest = path.read_bytes().decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: damaged (not UTF-8 at byte {error.start:,}); {_AGAIN}") from None
+        if len(lines) != len(self) or rest:
+            raise DataError(
+                f"{path}: damaged ({len(lines):,} whole lines, and the split has {len(self):,} pairs); {_AGAIN}"
+            )
+        return lines
 
 
 @dataclass(frozen=True)
@@ -200,7 +259,12 @@ class Corpus:
             raise DataError(f"{self.folder}: no split {name!r}; there are {', '.join(self.splits)}")
         spans = [Span(**span) for span in self.manifest["splits"][name]["spans"]]
         width = self.reader.width if self.reader is not None else 0
-        return Split(self.folder, name, spans, self.manifest["dtypes"], "links" in self.manifest["splits"][name], width)
+        aligned = "links" in self.manifest["splits"][name]
+        return Split(self.folder, name, spans, self.manifest["dtypes"], aligned, width, self._vocabulary)
+
+    def _vocabulary(self, side: Side) -> int:
+        """How many tokens the tokenizer of a side knows."""
+        return (self.tokenizers.source if side == "source" else self.tokenizers.target).size
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
@@ -210,15 +274,32 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
             raise ValueError(f"{name!r} lies outside the folder")
         if not isinstance(facts["bytes"], int) or not isinstance(facts["sha256"], str):
             raise ValueError(f"no size and hash for {name!r}")
-    for split in manifest["splits"].values():
+    for name, split in manifest["splits"].items():
+        if not is_plain(name):
+            raise ValueError(f"a split called {name!r:.60}")
         stop = 0
         for span in (Span(**span) for span in split["spans"]):
+            _check_span(span)
             if span.start != stop or span.stop < span.start:
                 raise ValueError(f"the spans of {span.name!r} do not join")
             stop = span.stop
     known = {"source": ("float16", "uint8") if "reader" in manifest else _TOKEN_DTYPES, "target": _TOKEN_DTYPES}
     if set(manifest["dtypes"]) != set(SIDES) or any(manifest["dtypes"][side] not in known[side] for side in SIDES):
         raise ValueError(f"dtypes {manifest['dtypes']}")
+
+
+def _check_span(span: Span) -> None:
+    for key, text in (("name", span.name), ("tag", span.tag)):
+        if not isinstance(text, str) or not is_plain(text):
+            raise ValueError(f"a span whose {key} is {text!r:.60}, expected one line of text")
+    for key, number in (("start", span.start), ("stop", span.stop)):
+        if type(number) is not int:
+            raise ValueError(f"{key} of {span.name!r:.60} is {number!r:.60}, expected a whole number")
+    weight = span.weight
+    if type(weight) not in (int, float) or not math.isfinite(weight) or not 0 < weight <= MOST_WEIGHT:
+        raise ValueError(
+            f"weight of {span.name!r:.60} is {weight!r:.60}, expected a number above 0, up to {MOST_WEIGHT:,.0f}"
+        )
 
 
 def items_of(side: Side, frames: bool) -> str:

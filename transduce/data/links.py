@@ -140,7 +140,13 @@ def piece_weights(
             continue
         source_words = word_numbers(source[int(tag) :], tokenizers.source)
         target_words = word_numbers(target, tokenizers.target)
-        linked = np.zeros((target_words[-1] + 1, source_words[-1] + 1), np.float32)
+        counts = [int(words[-1]) + 1 if len(words) else 0 for words in (source_words, target_words)]
+        if (own.max(0) >= counts).any():
+            raise DataError(
+                f"a pair of {counts[0]} and {counts[1]} words has a link {tuple(own.max(0).tolist())} beyond them: the"
+                " corpus is damaged; prepare the corpus again"
+            )
+        linked = np.zeros((counts[1], counts[0]), np.float32)
         linked[own[:, 1], own[:, 0]] = 1
         pieces = linked[target_words][:, source_words]
         sums = pieces.sum(1, keepdims=True)

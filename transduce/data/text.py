@@ -16,8 +16,10 @@ from typing import Literal
 
 from transduce.data.lines import BYTE_ORDER_MARK, COMPRESSIONS, LINE_BYTES, check_file
 from transduce.errors import ConfigError, DataError
+from transduce.wording import is_plain, printable
 
 Format = Literal["lines", "tsv", "jsonl", "parquet"]
+MOST_WEIGHT = 1_000_000.0
 _FORMATS: dict[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 
@@ -56,7 +58,9 @@ class ParallelText:
             raise ConfigError(f"columns={self.columns!r}: TSV columns are numbers that start at 0, such as ['0', '1']")
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise ConfigError(f"weight={self.weight!r}: expected a number above 0")
-        if any(character.isspace() for character in self.tag):
+        if self.weight > MOST_WEIGHT:
+            raise ConfigError(f"weight={self.weight!r}: expected at most {MOST_WEIGHT:,.0f}")
+        if any(character.isspace() for character in self.tag) or not is_plain(self.tag):
             raise ConfigError(f"tag={self.tag!r}: expected one token without spaces, such as '<2de>'")
 
     @property
@@ -69,7 +73,8 @@ class ParallelText:
     @property
     def label(self) -> str:
         """What reports call this corpus."""
-        return self.name or Path(self.path or self.source).name
+        text = printable(self.name or Path(self.path or self.source).name).replace("\n", " ")
+        return text.encode(errors="backslashreplace").decode()  # a file's name may be no text
 
     def files(self) -> list[tuple[str, str]]:
         """The files of the source side, each with its target file (the same one for TSV, JSONL, Parquet)."""

@@ -146,8 +146,8 @@ class Gather:
             raise ConfigError("corpora: all are for testing; expected at least one with use = 'train'")
         if not (0 <= self.valid_share < 1 and 0 <= self.test_share < 1 and self.valid_share + self.test_share < 1):
             raise ConfigError(
-                f"valid_share={self.valid_share}, test_share={self.test_share}: expected shares from 0 up to 1 that"
-                " leave something for training"
+                f"valid_share={self.valid_share}, test_share={self.test_share}: expected shares of at least 0 that are"
+                " below 1 together, and so leave something for training"
             )
         if self.temperature < 1 or self.longest < 1 or self.largest_ratio < 1:
             raise ConfigError(

@@ -23,6 +23,7 @@ from transduce.model.dropout import dropout as drop
 from transduce.model.linear import Linear, mapped, narrowed
 from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
 from transduce.model.window import WindowBlocks, windowed_mask
+from transduce.sizes import WIDTH, check_most
 
 Trace = dict[str, Tensor]
 _EQUATION_1 = DotScore()
@@ -49,10 +50,11 @@ class Attention:
             raise ConfigError(f"heads: expected at least 1, got {self.heads}")
         if self.key_heads < 0 or self.heads % (self.key_heads or self.heads):
             raise ConfigError(f"key_heads: expected a divisor of heads = {self.heads}, or 0, got {self.key_heads}")
+        check_most(self, WIDTH, "heads", "key_heads", "key_width")
         if self.key_width < 0:
             raise ConfigError(f"key_width: expected at least 1, or 0 for d_model / heads, got {self.key_width}")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
+            raise ConfigError(f"dropout: expected at least 0 and below 1, got {self.dropout}")
 
     def widths(self, d_model: int) -> tuple[int, int]:
         """d_k and d_v: of a head's queries and keys, and of its values."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.errors import ConfigError
+from transduce.sizes import FEW, PLACES, check_most
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class SpecAugment:
         for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        check_most(self, FEW, "frequency_masks", "time_masks")
+        check_most(self, PLACES, "frequency_width", "time_width")
         if not 0 <= self.time_share <= 1:
             raise ConfigError(f"time_share: expected a number from 0 to 1, got {self.time_share}")
 

@@ -18,6 +18,7 @@ from transduce.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import UNDECIDED, Canvas, Memory
 from transduce.model.whole import Embedding, EncoderDecoder, Parts
+from transduce.sizes import PLACES, check_most
 
 
 class ParallelSeq2Seq(EncoderDecoder):
@@ -164,6 +165,7 @@ class LengthClassifier:
     def __post_init__(self) -> None:
         if self.reach < 1:
             raise ConfigError(f"reach: expected at least 1, got {self.reach}")
+        check_most(self, PLACES, "reach")
         check_ratio(self.ratio)
 
     def places(self, source: int, target: int) -> int:
@@ -186,6 +188,7 @@ class CutAtEnd:
         check_ratio(self.ratio)
         if self.extra < 0:
             raise ConfigError(f"extra: expected 0 or more, got {self.extra}")
+        check_most(self, PLACES, "extra")
 
     def places(self, source: int, target: int) -> int:
         """Of the canvas for a batch with so many places on each side."""

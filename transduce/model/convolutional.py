@@ -24,6 +24,7 @@ from transduce.model.contract import DecoderState, Memory
 from transduce.model.dropout import Dropout
 from transduce.model.positions import Learned, Sinusoidal, Unordered
 from transduce.model.whole import TopDecoder
+from transduce.sizes import FEW, LAYERS, check_most
 
 AddedPositions = Learned | Sinusoidal | Unordered  # the others are matters of self-attention
 HALF = math.sqrt(0.5)  # a sum of two keeps the variance of one
@@ -50,6 +51,8 @@ class Convolutions:
         for name in ("layers", "kernel"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_most(self, LAYERS, "layers")
+        check_most(self, FEW, "kernel")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transduce.errors import ConfigError
 from transduce.model.contract import Memory
+from transduce.sizes import FEW, PLACES, check_most
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class CTCHead:
     def __post_init__(self) -> None:
         if self.upsample < 1:
             raise ConfigError(f"upsample: expected at least 1, got {self.upsample}")
+        check_most(self, FEW, "upsample")
 
     def build(self, d_model: int, vocabulary: int) -> nn.Module:
         return CTCHeadOutput(d_model, vocabulary, self.upsample)
@@ -46,6 +48,7 @@ class LengthHead:
     def __post_init__(self) -> None:
         if self.longest < 1:
             raise ConfigError(f"longest: expected at least 1, got {self.longest}")
+        check_most(self, PLACES, "longest")
 
     def build(self, d_model: int, vocabulary: int) -> nn.Module:
         return LengthHeadOutput(d_model, self.longest)

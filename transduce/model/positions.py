@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from transduce.errors import ConfigError
 from transduce.kernels import dispatch
+from transduce.sizes import PLACES, check_most
 
 
 class PositionScheme(nn.Module):
@@ -50,8 +51,15 @@ class PositionScheme(nn.Module):
 
 def sinusoids(length: int, d_model: int, base: float = 10000.0) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same: interleaved, as printed."""
+    if _shapes_alone():
+        return torch.empty(length, d_model)
     angle = angles(length, d_model, base)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :d_model].float()
+
+
+def _shapes_alone() -> bool:
+    """Whether tensors are made without numbers, for which torch would load its compiler: that takes a second."""
+    return torch.get_default_device().type == "meta"
 
 
 def angles(length: int, width: int, base: float) -> Tensor:
@@ -100,7 +108,8 @@ class LearnedPositions(PositionScheme):
     def __init__(self, d_model: int, longest: int) -> None:
         super().__init__()
         self.vectors = nn.Parameter(torch.empty(longest, d_model))
-        nn.init.normal_(self.vectors, std=d_model**-0.5)
+        if not _shapes_alone():
+            nn.init.normal_(self.vectors, std=d_model**-0.5)
 
     def add(self, x: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
@@ -134,6 +143,8 @@ class RotaryPositions(PositionScheme):
         self.register_buffer("table", self._table(1024, width), persistent=False)  # (length, K / 2, 2)
 
     def _table(self, length: int, width: int) -> Tensor:
+        if _shapes_alone():
+            return torch.empty(length, width // 2, 2)
         angle = angles(length, width, self.base)
         return torch.stack((angle.cos(), angle.sin()), dim=-1).float()
 
@@ -261,6 +272,7 @@ class Learned:
     def __post_init__(self) -> None:
         if self.longest < 1:
             raise ConfigError(f"longest: expected at least 1, got {self.longest}")
+        check_most(self, PLACES, "longest")
 
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""
@@ -310,6 +322,7 @@ class RelativeBias:
             raise ConfigError(f"buckets: expected an even number of at least {self.LEAST}, got {self.buckets}")
         if self.farthest <= self.buckets // 2:
             raise ConfigError(f"farthest: expected more than half of buckets = {self.buckets}, got {self.farthest}")
+        check_most(self, PLACES, "buckets", "farthest")
 
     def check_width(self, width: int) -> None:
         """Any width of a head will do."""

@@ -21,6 +21,7 @@ from transduce.model.contract import DecoderState, Memory
 from transduce.model.dropout import Dropout
 from transduce.model.scores import Additive, Bilinear, Score
 from transduce.model.whole import TopDecoder
+from transduce.sizes import LAYERS, check_most
 
 Cell = Literal["lstm", "gru", "elman"]
 CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
@@ -79,6 +80,7 @@ class RecurrentEncoder:
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise ConfigError(f"layers: expected at least 1, got {self.layers}")
+        check_most(self, LAYERS, "layers")
 
     def check_width(self, d_model: int) -> None:
         if d_model % self.directions:
@@ -186,6 +188,7 @@ class RecurrentDecoder(TopDecoder):
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise ConfigError(f"layers: expected at least 1, got {self.layers}")
+        check_most(self, LAYERS, "layers")
 
     @property
     def cross_heads(self) -> tuple[int, ...]:

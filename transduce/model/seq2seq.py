@@ -19,6 +19,7 @@ from transduce.model.sources import Source, Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.model.whole import Embedding, EncoderDecoder, Parts, initialise
 from transduce.model.whole import Seq2Seq as Seq2Seq
+from transduce.sizes import WIDTH, check_most
 
 Tying = Literal["all", "target", "none"]
 Encoder = TransformerEncoder | RecurrentEncoder | ConvolutionalEncoder
@@ -48,8 +49,9 @@ class Model:
     def __post_init__(self) -> None:
         if self.d_model < 1:
             raise ConfigError(f"d_model: expected at least 1, got {self.d_model}")
+        check_most(self, WIDTH, "d_model")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected a number from 0 up to 1, got {self.dropout}")
+            raise ConfigError(f"dropout: expected at least 0 and below 1, got {self.dropout}")
         check_heads(self.heads)
         for name in ("encoder", "decoder"):
             with _named(name):

@@ -17,6 +17,7 @@ from transduce.errors import ConfigError
 from transduce.kernels.dispatch import Kernels
 from transduce.model.augmentation import Distortion, Plain, SpecAugment
 from transduce.model.whole import Embedding, SourceReader
+from transduce.sizes import FEW, check_most
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Frames:
         for name, least in (("features", 1), ("convolutions", 0), ("channels", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        check_most(self, 16, "convolutions")  # each halves the frames
+        check_most(self, FEW, "features", "channels")
 
     @property
     def width(self) -> int:
@@ -86,6 +89,7 @@ class Patches:
         for name, least in (("patch", 1), ("rows", 1), ("channels", 1), ("stem", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        check_most(self, FEW, "patch", "rows", "channels", "stem")
 
     @property
     def width(self) -> int:

@@ -29,6 +29,7 @@ from transduce.model.scores import Softmax
 from transduce.model.sublayers import Activation, FeedForward, PostNorm, PreNorm, Residual
 from transduce.model.whole import Parts, Seq2Seq, StackLayer, StepwiseDecoder
 from transduce.model.wiring import Top, Wiring
+from transduce.sizes import LAYERS, PLACES, WIDTH, check_most
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,13 @@ class StackConfig:
         for name in ("layers", "d_ff"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_most(self, LAYERS, "layers")
+        check_most(self, WIDTH, "d_ff")
+        check_most(self, PLACES, "window")
         if self.window < 0:
             raise ConfigError(f"window: expected 1 place or more, or 0 for all of them, got {self.window}")
         if not 0 <= self.activation_dropout < 1:
-            raise ConfigError(f"activation_dropout: expected a number from 0 up to 1, got {self.activation_dropout}")
+            raise ConfigError(f"activation_dropout: expected at least 0 and below 1, got {self.activation_dropout}")
 
     def check_width(self, d_model: int) -> None:
         try:

@@ -17,6 +17,7 @@ from transduce.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import UNDECIDED, Memory
 from transduce.model.whole import Embedding, EncoderDecoder, Parts
+from transduce.sizes import FEW, check_most
 
 
 class UpsampledSeq2Seq(EncoderDecoder):
@@ -115,6 +116,7 @@ class Upsampled:
     def __post_init__(self) -> None:
         if self.factor < 1:
             raise ConfigError(f"factor: expected at least 1, got {self.factor}")
+        check_most(self, FEW, "factor")
 
     def places(self, source: int, target: int) -> int:
         """Of the canvas for a batch with so many places on each side."""

@@ -66,7 +66,7 @@ def initialise(module: nn.Module) -> None:
     elif isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(module.bias)  # type: ignore[arg-type]
-    elif isinstance(module, Embedding):
+    elif isinstance(module, Embedding) and not module.weight.is_meta:
         nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5)
 
 

@@ -8,9 +8,8 @@ Letters: D d_model, H heads, G heads of keys and values, K a head's width, W the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ from transduce.model.sublayers import GATED, PreNorm
 from transduce.model.transformer import StackConfig, TransformerDecoder
 from transduce.model.whole import EncoderDecoder
 from transduce.model.wiring import Matched
-from transduce.native.layout import TABLES, Entry, Sizes, entries, is_wired, whole_facts
+from transduce.native.layout import TABLES, Sizes, entries, is_wired, whole_facts
 from transduce.native.lowering import reasons_against
 from transduce.native.weight_file import Floats
 from transduce.native.weight_format import padded
@@ -46,7 +45,7 @@ def raised(config: Model, path: Path, source_vocabulary: int, target_vocabulary:
     sizes = source_vocabulary, target_vocabulary
     config = replace(config, heads=())
     file = WeightReader(path)
-    _check_fit(config, file, *sizes)
+    _check_fit(config, file, *sizes, shared)
     with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
         model = config.build(*sizes, shared)
         with torch.no_grad(), np.errstate(over="ignore"):  # weights near the end of the floats
@@ -57,8 +56,11 @@ def raised(config: Model, path: Path, source_vocabulary: int, target_vocabulary:
     return model
 
 
-def _check_fit(config: Model, file: WeightReader, source: int, target: int) -> None:
-    """Refuse a file that is not of the model in the config: by its numbers, then by the shape of every tensor."""
+def _check_fit(config: Model, file: WeightReader, source: int, target: int, shared: bool) -> None:
+    """Refuse a file that is not of the model in the config: by its numbers, then by the shape of every tensor.
+
+    Last by the size of the model as torch would build it: parts of it need not be in the file, or share their bytes.
+    """
     reasons = reasons_against(config)
     if reasons:
         raise _another_model(file.path, "; ".join(reasons))
@@ -74,14 +76,15 @@ def _check_fit(config: Model, file: WeightReader, source: int, target: int) -> N
     layers = sum(stack.layers for stack in stacks.values())
     if layers > len(file):
         raise _another_model(file.path, f"{layers:,} layers, and only {len(file):,} tensors")
-    every_entry = partial(entries, config, source, target, tables)
-    needed = _bytes_of(config, every_entry())
-    for name, stack in stacks.items():
-        if isinstance(stack.positions, Learned) and not tables[name][0]:  # nothing but zeros, which are not stored
-            needed += 4 * stack.positions.longest * config.d_model
+    file.require(entries(config, source, target, tables))
+    try:
+        with torch.device("meta"):  # shapes without numbers
+            model = config.build(source, target, shared)
+        needed = sum(4 * parameter.numel() for parameter in model.parameters())
+    except (ValueError, RuntimeError, OverflowError, TypeError) as error:  # more than can be counted
+        raise _another_model(file.path, f"it cannot be built: {error!s:.120}") from None
     if needed > (_MOST_TIMES_ROUNDED if file.rounded("output") else _MOST_TIMES) * file.size + _SPARE:
         raise _another_model(file.path, f"it would have {needed:,} bytes, and the file has {file.size:,}")
-    file.require(every_entry())
 
 
 def _another_model(path: Path, why: str) -> RunError:
@@ -89,12 +92,6 @@ def _another_model(path: Path, why: str) -> RunError:
         f"{path}: config.toml beside it describes another model than these weights are: {why}. Convert the model again,"
         " or copy the whole folder again from where it came"
     )
-
-
-def _bytes_of(config: Model, every: Iterable[Entry]) -> int:
-    """Of a model's weights in torch, where tied matrices are one."""
-    tied = {"all": ("source", "target"), "target": ("target",), "none": ()}[config.tie]
-    return sum(4 * entry.rows * entry.columns for entry in every if entry.name not in tied)
 
 
 def _weights(config: Model, model: EncoderDecoder, file: WeightReader) -> Iterator[tuple[str, Floats]]:

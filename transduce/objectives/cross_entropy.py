@@ -31,7 +31,7 @@ class Smoothed:
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing: expected a number from 0 up to 1, got {self.label_smoothing}")
+            raise ConfigError(f"label_smoothing: expected at least 0 and below 1, got {self.label_smoothing}")
         check_weight(self.weight)
 
     def check(self, model: Model) -> None:

@@ -35,7 +35,7 @@ class MaskedPrediction:
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing: expected a number from 0 up to 1, got {self.label_smoothing}")
+            raise ConfigError(f"label_smoothing: expected at least 0 and below 1, got {self.label_smoothing}")
         if not 0 <= self.length_weight < math.inf:
             raise ConfigError(f"length_weight: expected 0 or more, got {self.length_weight}")
 

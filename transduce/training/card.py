@@ -50,7 +50,7 @@ translator("...")
 
 {corpora}
 
-Prepared corpus: `{config.data.folder}`. Tokenizer: inside, in `tokenizer/`.
+{_prepared(config)} Tokenizer: inside, in `tokenizer/`.
 
 ## Model
 
@@ -72,8 +72,16 @@ Prepared corpus: `{config.data.folder}`. Tokenizer: inside, in `tokenizer/`.
 
 ## Licence
 
-{config.license or "Not stated. Set `license` in the config; mind the licences of the data."}
+{_licence(config)}
 """
+
+
+def _prepared(config: Config) -> str:
+    return f"Prepared corpus: `{config.data.folder}`."
+
+
+def _licence(config: Config) -> str:
+    return config.license or "Not stated. Set `license` in the config; mind the licences of the data."
 
 
 def _how_measured(config: Config, facts: Facts) -> str:
@@ -81,10 +89,13 @@ def _how_measured(config: Config, facts: Facts) -> str:
     if not facts.signature:
         return "Not validated."
     text = f"BLEU signature: `{facts.signature}`\n\n"
-    text += f"Translated with {search_label(config.validation.search)} (`validation.search`)"
-    if search_label(config.search) != search_label(config.validation.search):
-        text += f"; `transduce translate` and `transduce evaluate` use {search_label(config.search)} (`search`)"
-    return f"{text}."
+    return text + _searches(search_label(config.validation.search), search_label(config.search))
+
+
+def _searches(measured: str, own: str) -> str:
+    """The search that scores were measured with, and that of the model where it is another one."""
+    others = f"; `transduce translate` and `transduce evaluate` use {own} (`search`)" if own != measured else ""
+    return f"Translated with {measured} (`validation.search`){others}."
 
 
 def with_other_weights(text: str, weights: str) -> str:
@@ -92,6 +103,19 @@ def with_other_weights(text: str, weights: str) -> str:
     text = re.sub(r"Weights: .*\.\n", lambda _: f"Weights: {weights}.\n", text)
     unknown = "Not validated since the weights were replaced; `transduce evaluate` measures them."
     return re.sub(r"(?s)(?<=\n## Validation\n\n).*?(?=\n\n## )", lambda _: unknown, text)
+
+
+def with_other_settings(text: str, before: Config, config: Config) -> str:
+    """A card of the same run and weights where settings changed that it names; scores keep the search they had."""
+    if before.license != config.license:
+        text = re.sub(r"(?s)(?<=\n## Licence\n\n).*?(?=\n\n## |\n?\Z)", lambda _: _licence(config), text)
+    if before.data.folder != config.data.folder:
+        text = re.sub(r"(?m)^Prepared corpus: `.*?`\.", lambda _: _prepared(config), text)
+    if before.search != config.search:
+        own = search_label(config.search)
+        pattern = r"(?m)^Translated with (.*?) \(`validation\.search`\).*$"
+        text = re.sub(pattern, lambda found: _searches(found[1], own), text)
+    return text
 
 
 def _corpus_lines(splits: dict[str, Any]) -> Iterator[str]:

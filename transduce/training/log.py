@@ -1,7 +1,7 @@
 """What a run says of itself: `metrics.jsonl` always; a live line on a terminal, plain lines elsewhere.
 
 A line of metrics.jsonl is of one kind: "train" (a report), "valid" (a validation), or "finished" (the end, with the
-measures of what the folder offers). Each has a step.
+measures of what the folder offers and the seconds of training). Each has a step.
 """
 
 from __future__ import annotations

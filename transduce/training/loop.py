@@ -32,12 +32,12 @@ from transduce.training.distributed import Group
 from transduce.training.halving import OomSplitter
 from transduce.training.lock import RunLock
 from transduce.training.log import RunLog, Unheard, board_writer
-from transduce.training.memory import explained_shortage, peak_memory
+from transduce.training.memory import build_model, explained_shortage, peak_memory
 from transduce.training.offered import better, which
 from transduce.training.optimizer import update
 from transduce.training.passes import make_runner
 from transduce.training.pieces import hollow
-from transduce.training.rate import LearningRateByBudget
+from transduce.training.rate import LearningRateByBudget, anneals
 from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
 from transduce.training.signals import StopRequest
@@ -101,8 +101,7 @@ class _Run:
         check_positions(config, corpus)
         if self.validates:
             check_metric(config, corpus)
-        torch.manual_seed(config.seed)
-        model = config.model.build(self.tokenizers.source.size, self.tokenizers.target.size, self.tokenizers.shared)
+        model = build_model(config.model, self.tokenizers, config.seed)
         ready = make_ready(folder, config, self.tokenizers, model, corpus.reader) if group.first else (None, [])
         group.spread(model.weights().values())
         model = model.to(group.device)
@@ -176,7 +175,8 @@ class _Run:
         begins = introduction(self.config, self.session, self.batches, self.group, self.validates)
         log.say(f"{self.folder}: {f'going on from step {place.step:,}' if place.step else begins}")
         if self.config.training.minutes:
-            log.say("training.minutes: rates and the end follow the clock; only runs bounded by steps can be repeated")
+            follow = "rates and the end follow" if anneals(self.config.training.learning_rate) else "the end follows"
+            log.say(f"training.minutes: {follow} the clock; only runs bounded by steps can be repeated")
         tune_threads(self.config.training, self.session, found.passes, self.batches, alone, log.say)
         self.passes = OomSplitter(found.passes, self.session, self.config.seed, self.counting or not alone, log.say)
 
@@ -344,30 +344,49 @@ class _Run:
         averaged = self._average(log, offered) if training.average > 1 else {}
         if not self.group.first:
             return
-        memory = {"memory": peak_memory(self.session.device)}
-        log.record("finished", place.step, {**place.validation, **averaged, **memory})
+        spent = {"seconds": place.seconds, "memory": peak_memory(self.session.device)}
+        log.record("finished", place.step, {**place.validation, **averaged, **spent})
         use = f'translate {self.folder} "..."' if self.corpus.reader is None else f"transcribe {self.folder} FILE"
         log.say(f"{reason}: {place.step:,} steps, {self.folder} is ready: transduce {use}")
 
-    def _averaged(self, alike: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
-        """The average of checkpoints, which rank 0 reads, for all processes, and its name; `alike` has its shapes."""
+    def _to_average(self, log: RunLog) -> list[int]:
+        """The steps whose checkpoints are averaged, two at least or none; fewer than were asked for are told."""
         training, place = self.config.training, self.session.place
-        weights, count, stem = {key: tensor.clone() for key, tensor in alike.items()}, 0, place.stem(training.ema)
+        steps: list[int] = []
         if self.group.first:
-            kept = step_folders(self.folder)
             steps = self._last(training.average)
             if training.average_of == "best" and place.best_step >= 0:
+                kept = step_folders(self.folder)
                 steps = [step for step in place.best_steps(training.average) if step in kept]
+        steps = self.group.broadcast(steps)
+        if len(steps) < training.average:
+            there = "1 is there" if len(steps) == 1 else f"{len(steps)} are there"
+            log.say(
+                f"training.average: {training.average} checkpoints were asked for and {there},"
+                f" {'which are averaged' if len(steps) > 1 else 'so that there is nothing to average'}; save them more"
+                " often (training.save_every, validation.every), or ask for fewer"
+            )
+        return steps if len(steps) > 1 else []
+
+    def _averaged(self, steps: list[int], alike: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+        """The average of checkpoints, which rank 0 reads, for all processes, and its name; `alike` has its shapes."""
+        training, stem = self.config.training, self.session.place.stem(self.config.training.ema)
+        weights = {key: tensor.clone() for key, tensor in alike.items()}
+        if self.group.first:
+            kept = step_folders(self.folder)
             found = average([kept[step] for step in steps], stem)
-            weights, count = {key: found[key].to(self.session.device) for key in alike}, len(steps)
+            weights = {key: found[key].to(self.session.device) for key in alike}
         self.group.spread(weights.values())
-        name = f"{average_of(count)} ({training.average_of})"
+        name = f"{average_of(len(steps))} ({training.average_of})"
         return weights, name + which(training.ema, raw=stem == "model")
 
     def _average(self, log: RunLog, offered: dict[str, Tensor]) -> dict[str, float]:
         """Offer the average if it is no worse than the best; gives its measures, if it could be measured."""
         place, validation = self.session.place, self.config.validation
-        weights, name = self._averaged(offered)
+        steps = self._to_average(log)
+        if not steps:
+            return {}
+        weights, name = self._averaged(steps, offered)
         if place.best_step < 0:
             self._export(weights, name)
             return {}

@@ -84,7 +84,7 @@ class Muon:
         _check_betas(self.beta1, self.beta2)
         _check_positive(self, "epsilon")
         if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum: expected a number from 0 up to 1, got {self.momentum}")
+            raise ConfigError(f"momentum: expected at least 0 and below 1, got {self.momentum}")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
 
@@ -105,7 +105,7 @@ class Muon:
 def _check_betas(beta1: float, beta2: float) -> None:
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
         if not 0 <= beta < 1:
-            raise ConfigError(f"{name}: expected a number from 0 up to 1, got {beta}")
+            raise ConfigError(f"{name}: expected at least 0 and below 1, got {beta}")
 
 
 Optimizer = Adam | AdamW | Muon

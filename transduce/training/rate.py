@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from transduce.training.optimizer import Cosine, LearningRate, Schedule
+from transduce.training.optimizer import Constant, Cosine, InverseRoot, LearningRate, Paper, Schedule
 
 PACE_IS_KNOWN = 0.05  # of the time: before, the pace is that of the first steps, which are slow
 
@@ -19,6 +19,11 @@ def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
     if limit <= 0 or done < 1 or seconds <= 0:
         return steps
     return max(1, round(min(steps, done * limit / seconds)))
+
+
+def anneals(schedule: LearningRate) -> bool:
+    """Whether rates depend on how many steps there will be; those of a class of the user's own may."""
+    return not isinstance(schedule, (Paper, InverseRoot, Constant))
 
 
 def within_time(schedule: LearningRate, steps: int) -> LearningRate:
@@ -60,16 +65,25 @@ class LearningRateByBudget:
         return self.last
 
     def _warn(self, done: int, steps: int) -> None:
-        """Say, once, that a cosine's peak lies beyond the half of the time that its warm-up may take."""
+        """Say, once, that a cosine's peak lies beyond the half of the time that its warm-up may take.
+
+        A run that got more minutes may be past that half already: its rate will not rise again.
+        """
         reached = within_time(self.settings, steps)
         if not isinstance(self.settings, Cosine) or not isinstance(reached, Cosine):
             return
         if done >= self.settings.warmup or reached.warmup >= self.settings.warmup:
             return
         self._warned = True
+        if done < reached.warmup:
+            outcome = f"the rate will rise to about {reached.peak:.2e}, not to its peak of {self.settings.peak:.2e}"
+        else:
+            outcome = (
+                f"these are over, and the rate falls along a curve from about {reached.peak:.2e}, not from its peak of"
+                f" {self.settings.peak:.2e}"
+            )
         self._say(
             f"training.learning_rate.warmup: {self.settings.warmup:,} steps, but at this pace training.minutes ends the"
-            f" run after some {steps:,}, and a warm-up takes half of these at most: the rate will rise to about"
-            f" {reached.peak:.2e}, not to its peak of {self.settings.peak:.2e}. To reach the peak, begin anew with"
-            f" training.learning_rate.warmup={reached.warmup} or less, or raise training.minutes"
+            f" run after some {steps:,}, and a warm-up takes half of these at most: {outcome}. To reach the peak, begin"
+            f" anew with training.learning_rate.warmup={reached.warmup} or less, or raise training.minutes"
         )

@@ -36,7 +36,7 @@ from transduce.model_folder import (
     read_card,
 )
 from transduce.search.fit import STEPWISE
-from transduce.training.card import Facts, card, with_other_weights
+from transduce.training.card import Facts, card, with_other_settings, with_other_weights
 from transduce.training.checkpoint import Found, clean_leftovers, newest_good, read_state, read_tensors
 from transduce.training.session import TrainingProgress
 from transduce.training.weights import Shaped, check_shapes, load_weights, save_weights
@@ -71,27 +71,38 @@ def make_ready(
     if config.training.start_from and found is None:
         start = Path(config.training.start_from)
         notes += take_weights(model, start, tokenizers, entire=config.training.start_with == "all")
-    begin(folder, config, tokenizers, reader)
+    notes += begin(folder, config, tokenizers, reader)
     return found, notes
 
 
-def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileReader | None = None) -> None:
-    """Write config, tokenizer and reader of a new run, or check that an old one is being continued."""
+def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileReader | None = None) -> list[str]:
+    """Write config, tokenizer and reader of a new run, or check that an old one is being continued.
+
+    A run has the config of its last command. Gives notes on what this one changes; the card changes with it.
+    """
+    notes: list[str] = []
     with disk_errors(
         folder, "writing the run's config and tokenizer", needed=len(tokenizers.source.model), advice=RESUME
     ):
         if (folder / CONFIG).exists():
+            before = read_config(folder)
             check_same(folder, config)
             if Tokenizers.load(folder / TOKENIZER).digest() != tokenizers.digest():
                 raise RunError(
                     f"{folder}: was trained with another tokenizer than the corpus {config.data.folder} has now;"
                     " choose another folder for the new run"
                 )
+            notes = changed_settings(folder, before, config)
+            text = read_card(folder) if notes else ""
+            told = with_other_settings(text, before, config)
+            if told != text:
+                write_text(folder / CARD, told)
         else:
             tokenizers.save(folder / TOKENIZER)
             if reader is not None:
                 write_text(folder / READER, json.dumps(reader.facts(), indent=1) + "\n")
         write_text(folder / CONFIG, configs.dump(config))
+    return notes
 
 
 def read_config(folder: Path, trust: bool = True) -> Config:
@@ -200,11 +211,12 @@ def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict
 
 def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
     """The model of another run, frozen, for a run with these tokenizers to learn from; a converted one is rounded."""
-    config, own, model, _ = open_weights(folder, trust=False)
+    config, own = read_config(folder, trust=False), Tokenizers.load(folder / TOKENIZER)
     if own.digest() != tokenizers.digest():  # one that continues the teacher's has symbols that the teacher never saw
         raise _other_tokenizer(folder, "teacher")
     if config.model.decoder.offers != STEPWISE:
         raise RunError(f"{folder}: the teacher writes all tokens at once; one that writes token by token is needed")
+    model = open_weights(folder, trust=False)[2]
     return cast("Seq2Seq", model.requires_grad_(False).eval())
 
 
@@ -213,10 +225,10 @@ def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, en
 
     With those that fit, a decoder that writes all tokens at once can begin as the one that writes token by token.
     """
-    _, its_tokenizers, other, _ = open_weights(folder, trust=False)
-    if not tokenizers.continues(its_tokenizers):
+    check_is_model(folder)
+    if not tokenizers.continues(Tokenizers.load(folder / TOKENIZER)):  # before the other model is built
         raise _other_tokenizer(folder, "model to start from")
-    weights, own = other.weights(), model.weights()
+    weights, own = open_weights(folder, trust=False)[2].weights(), model.weights()
     if entire:
         file = folder / (MODEL if (folder / MODEL).is_file() else NATIVE)
         check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, file)
@@ -256,6 +268,22 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: Mapping[str, Sha
     except (ValueError, RuntimeError) as error:
         raise RunError(f"{folder}: {CONFIG} describes another model than {MODEL} holds: {error}") from None
     check_shapes(weights, {name: tuple(t.shape) for name, t in model.weights().items()}, folder / MODEL)
+
+
+def changed_settings(folder: Path, old: Config, new: Config) -> list[str]:
+    """What is to be said of settings that a command changes in a run; nothing where it changes none."""
+    before, after = configs.flatten(old), configs.flatten(new)
+    changed = [
+        f"{key} = {value!r}" + (f" (was {before[key]!r})" if key in before else "")
+        for key, value in after.items()
+        if key not in before or before[key] != value
+    ]
+    if not changed:
+        return []
+    return [
+        f"{folder}: settings of the run that this command changes: {', '.join(changed)}; one that it does not name is"
+        " that of the preset or file, or the default"
+    ]
 
 
 def check_same(folder: Path, config: Config) -> None:

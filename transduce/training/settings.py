@@ -9,6 +9,7 @@ from transduce.errors import ConfigError
 from transduce.evaluation.measures import MEASURES
 from transduce.languages import check_language
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
+from transduce.sizes import ACCUMULATED, FEW, check_most
 from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
 
 Metric = Literal["bleu", "chrf", "loss", "wer", "cer", "accuracy"]
@@ -59,8 +60,10 @@ class Training:
         for name in ("minutes", "clip", "keep_best", "average", "threads"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        check_most(self, ACCUMULATED, "accumulate")
+        check_most(self, FEW, "threads")
         if not 0 <= self.ema < 1:
-            raise ConfigError(f"ema: expected a number from 0 up to 1, got {self.ema}")
+            raise ConfigError(f"ema: expected at least 0 and below 1, got {self.ema}")
         if self.parallel == "fsdp" and isinstance(self.optimizer, Muon):
             raise ConfigError(
                 "parallel: with fsdp each process holds a part of every matrix, and Muon needs whole ones;"
