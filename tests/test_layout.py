@@ -58,16 +58,16 @@ MAY_IMPORT = {
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors durable config data.lines progress translation translator search.choice",
-    "comparison": "errors progress durable config overrides data evaluation engines experiment languages loading"
-    " model_folder plot search.constraints training translator wording",
+    "comparison": "errors progress durable config overrides own_classes data evaluation engines experiment languages"
+    " loading model_folder plot search.constraints training translator wording",
     "exchange": "errors untrusted extras config data model model_folder search experiment training.run_folder"
     " training.weights",
     "gathering": "errors progress durable data",
     "inspection": "errors config data model alignment engines.fallback search translation translator",
     "pipelines": "errors untrusted progress durable config overrides conversion data distillation evaluation experiment"
     " gathering loading model_folder training translation translator",
-    "server": "errors data alignment detection directions inspection languages search.fit search.constraints"
-    " translation translator wording",
+    "server": "errors own_classes data alignment detection directions inspection languages search.fit"
+    " search.constraints translation translator wording",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.distributed training.loop training.passes translator",
     "tour": "alignment directions inspection languages translator",

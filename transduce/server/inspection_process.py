@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from transduce.errors import RunError, UserError
+from transduce.own_classes import import_path
 from transduce.search.constraints import CancelToken
 from transduce.search.fit import STEPWISE
 from transduce.server.failures import Refused
@@ -167,7 +168,7 @@ class _InspectionChild:
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
-        program = PROGRAM.format(path=sys.path, module=__name__, descriptor=theirs.fileno())
+        program = PROGRAM.format(path=import_path(), module=__name__, descriptor=theirs.fileno())
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", program],
