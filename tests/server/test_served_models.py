@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,12 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert refused(run("serve", native_toy, "--api-keys", "keys")).startswith("keys: no API key in it")
     told = "none: the file of API keys cannot be read: No such file or directory; give --api-keys a file with one"
     assert refused(run("serve", native_toy, "--api-keys", "none")).startswith(told)
+    os.mkfifo("pipe")
+    for name, why in (("pipe", "not a regular file"), ("/dev/zero", "not a regular file")):
+        told = f"{name}: the file of API keys cannot be read: {why}; give --api-keys a file with one key a line"
+        assert refused(run("serve", native_toy, "--api-keys", name)) == told
+    Path("long").write_bytes(b"x\n" * (1 << 20))
+    assert "cannot be read: larger than 1,048,576 bytes" in refused(run("serve", native_toy, "--api-keys", "long"))
     for line in ("schlüssel", "key # mine", "a\x07"):
         Path("keys").write_text(f"# whose\nfirst\n\n{line}\n", encoding="utf-8")
         told = refused(run("serve", native_toy, "--api-keys", "keys"))
