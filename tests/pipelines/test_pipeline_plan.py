@@ -180,9 +180,53 @@ def test_stages_that_are_not_there_are_told(tmp_path: Path, run: Run) -> None:
     )
 
 
-def test_numbers_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match="sentences=-1, beam=0: expected 0 or more of each"):
-        EvaluateStage("x", sentences=-1)
+TAUGHT = """
+[[stage]]
+kind = "evaluate"
+name = "scores"
+model = "{{model}}"
+[[stage]]
+kind = "card"
+name = "card"
+model = "{{model}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("taught.workers=-3", "stage 'taught': stage.workers: expected 0 or more processes, got -3"),
+        ("taught.beam=-1", "stage.beam: expected a size from 0 (the model's own) to 4,096, got -1"),
+        ("taught.best_of=0", "stage 'taught': stage.best_of: expected 1 to 5 of what the beam finds, got 0"),
+        ("taught.best_of=6", "stage.best_of: expected 1 to 5 of what the beam finds, got 6"),
+        ("scores.sentences=-1", "stage 'scores': stage.sentences: expected 0 (all) or more of each direction, got -1"),
+        ("scores.beam=5000", "stage 'scores': stage.beam: expected a size from 0"),
+        ("card.largest_mib=-1", "stage 'card': stage.largest_mib: expected MiB above 0, or 0 for any size, got -1.0"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_any_stage(word: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_pipeline(write(tmp_path, PLAN + TAUGHT), [word])
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("scores.device=foo", "stage 'scores': device: 'foo' is not a device; use auto, cpu, cuda or cuda:0"),
+        ("model.settings.training.device=bar", "stage 'model': settings.training.device: 'bar' is not a device"),
+        ("paths.data=gone", "stage 'corpus': settings.train.source: gone/a.en: no such file; set it to a file that"),
+    ],
+)
+def test_devices_and_text_are_looked_for_before_any_stage(
+    word: str, expected: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="it knows the devices: pip install transduce[train]")
+    (tmp_path / "text").mkdir()
+    for name in ("a.en", "a.de"):
+        (tmp_path / "text" / name).write_text("one\n", encoding="utf-8")
+    monkeypatch.setattr(PrepareStage, "run", lambda *_: pytest.fail("a stage ran"))
+    assert expected in refused(run("pipeline", write(tmp_path, PLAN + TAUGHT), word))
 
 
 def test_stages_translate_with_the_precision_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
