@@ -295,7 +295,7 @@ def test_any_order_of_words_gives_the_same_config_or_the_same_refusal(orders: tu
             "size: expected a list, each of it a whole number, got '3,4' (text); write size=[3,",
         ),
         (["title=x", 'colours=["a",<b>]'], "colours: '[\"a\",<b>]' begins as a list and is no TOML; write a list as"),
-        (["title=x", "colours=[\n"], "and a text that begins so with quotes, colours='\"[a\"'"),
+        (["title=x", "colours=[\n"], 'a list as \'["a", "b"]\', and a text that begins so with quotes, \'"[a"\''),
         (["title=x", 'colours=["\\ud800"]'], "begins as a list and is no TOML"),
         (["title=x", "shape=[circle"], "shape.kind: '[circle' is not one of"),
         (["=x"], "'=x': expected key=value"),

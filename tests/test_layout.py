@@ -64,8 +64,8 @@ MAY_IMPORT = {
     " training.weights",
     "gathering": "errors progress durable data",
     "inspection": "errors config data model alignment engines.fallback search translation translator",
-    "pipelines": "errors untrusted progress durable config overrides conversion data distillation evaluation experiment"
-    " engines gathering loading model_folder search training translation translator",
+    "pipelines": "errors untrusted wording progress durable config overrides conversion data distillation evaluation"
+    " experiment engines gathering loading model_folder search training translation translator",
     "server": "errors own_classes data alignment detection directions inspection languages search.fit"
     " search.constraints translation translator wording",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"

@@ -250,8 +250,8 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     if isinstance(value, Unread):
         if origin is tuple:
             raise ConfigError(
-                f'{where}: {str(value)!r} begins as a list and is no TOML; write a list as {where}=\'["a", "b"]\','
-                f" and a text that begins so with quotes, {where}='\"[a\"'"
+                f"{where}: {str(value)!r} begins as a list and is no TOML; write a list as"
+                """ '["a", "b"]', and a text that begins so with quotes, '"[a"'"""
             )
         value = str(value)
     if origin is typing.Literal:

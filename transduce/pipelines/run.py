@@ -114,8 +114,10 @@ class _PipelineRun:
             planned.stage.files()
             if stamp is None or not stamp.done:
                 planned.stage.check()
-        except (ConfigError, DataError) as error:
-            raise type(error)(f"stage '{planned.name}': {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"stage '{planned.name}': {error}") from None
+        except DataError as error:
+            raise DataError(f"stage '{planned.name}': {error}{self.plan.told_paths(planned.name)}") from None
 
     def state(self, planned: PlannedStage) -> StageState:
         """Where a stage stands whose needs are all done."""

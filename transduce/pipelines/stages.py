@@ -164,9 +164,17 @@ class TrainStage(Stage):
     def _config(self) -> Any:
         from transduce.experiment import Config
 
-        merged = configs.layers(Config, self.config)
-        configs.merge(Config, merged, self.settings, origin=self.name)
-        return configs.resolve(Config, merged)
+        try:
+            merged = configs.layers(Config, self.config)
+        except ConfigError as error:
+            raise ConfigError(f"config: {error}") from None
+        configs.merge(Config, merged, self.settings, origin="settings")
+        try:
+            return configs.resolve(Config, merged)
+        except ConfigError as error:
+            text = str(error)
+            ours = text.removeprefix("settings: ")
+            raise ConfigError(f"settings: {text}" if ours == text else f"settings.{ours}") from None
 
     def facts(self) -> Settings:
         from transduce.training.run_folder import FREE
