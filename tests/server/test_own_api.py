@@ -206,6 +206,12 @@ def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> 
             "text: expected at most 5000 characters, got 5001",
         ),
         ("translate", {"n_best": 7}, 422, "n_best: expected at most 6, got 7"),
+        (
+            "translate",
+            {"n_best": 4, "beam": 2},
+            422,
+            "n_best: expected at most the beam's size (2), got 4; give a larger",
+        ),
         ("translate", {"stream": True, "format": "html"}, 422, "stream: expected format text, got html"),
         ("translate", {"stream": True, "n_best": 2}, 422, "n_best: expected 1 with stream, got 2"),
         ("translate", {"stream": True, "alignment": "words"}, 422, "alignment: expected none with stream, got words"),
