@@ -316,6 +316,13 @@ def test_the_recipes_are_whole(recipe: str) -> None:
     assert {type(one.stage) for one in numbers.stages} >= set(kinds) - {ConvertStage}
 
 
+def test_the_page_names_every_recipe() -> None:
+    page = (RECIPES.parent / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    found = sorted(path.name for path in RECIPES.glob("*.toml"))
+    assert ("zero", "one", "two", "Three")[len(found)] + " recipes are in `recipes/`" in page
+    assert all(f"`{name}`" in page for name in found)
+
+
 def test_the_general_recipe_learns_the_marks_and_never_trains_on_what_choices_are_made_on() -> None:
     plan = read_pipeline(RECIPES / "general.toml", ["paths.data=elsewhere"])
     text, corpus = plan.stages[0].stage, plan.stages[1].stage
