@@ -72,9 +72,9 @@ MAY_IMPORT = {
     " plot training.cpu training.distributed training.loop training.passes translator",
     "tour": "alignment directions inspection languages translator",
     "demo": "errors config data numbers experiment loading tour training.loop translator",
-    "cli": "errors untrusted extras config conversion data directions evaluation exchange experiment languages loading"
-    " model_folder output plot comparison demo distillation inspection tour training translator pipelines progress"
-    " search.choice server lab",
+    "cli": "errors untrusted wording extras config conversion data directions evaluation exchange experiment languages"
+    " loading model_folder output plot comparison demo distillation inspection tour training translator pipelines"
+    " progress search.choice server lab",
     "__main__": "errors durable extras launch wording cli",
 }
 NO_TORCH = (

@@ -48,6 +48,7 @@ def test_ways(served_translator: transduce.Translator) -> None:
     ]
     assert models.route("en", "en-GB") == ()
     assert (models.sources, models.targets("de")) == (("de", "en"), ("en", "zh"))
+    assert [(hop.served.name, hop.source, hop.target) for hop in models.hidden] == [("b", "en", "de")]
     strict = Models(models.served)
     with pytest.raises(Refused, match=r"Chinese \(zh\) is not available as a target language from German \(de\)"):
         strict.route("de", "zh")
@@ -82,6 +83,8 @@ def test_folders_and_their_languages(native_toy: Path, served_translator: transd
         pairs_of(tmp_path, served_translator)
     with pytest.raises(ConfigError, match="expected languages as en-de=FOLDER or en-de,de-en=FOLDER, got 'english'"):
         open_models(["english=x"], transduce.load)
+    with pytest.raises(ConfigError, match="xx-yy=x: 'xx' is the code of no language; expected those of ISO 639, as in"):
+        open_models(["xx-yy=x"], transduce.load)
 
     class Untagged:
         class tokenizers:
@@ -167,7 +170,9 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
         assert told.endswith("; give one key a line, and comments on lines of their own")
 
 
-def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest() -> None:
+def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [field.name for field in dataclasses.fields(Settings)]
     with pytest.raises(ConfigError) as caught:
         split_settings(["charakters=3"], names)
@@ -175,6 +180,10 @@ def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest() -> None:
         "'charakters=3': no such setting; did you mean 'characters'?; settings here: characters, texts, "
     )
     assert str(caught.value).endswith("models are given as FOLDER or en-de=FOLDER")
+    with pytest.raises(ConfigError, match="'foo=1': no such setting; settings here: characters, texts"):
+        split_settings(["foo=1"], names)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").mkdir()  # a folder all the same
     words = ["en-de=models/a", "models/b", "characters=3", "de-en,en-fr=models/c", "a=b"]
     folders = ["en-de=models/a", "models/b", "de-en,en-fr=models/c", "a=b"]
     assert split_settings(words, names) == (folders, ["characters=3"])

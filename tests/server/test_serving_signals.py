@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -135,8 +136,10 @@ def test_sighup_while_models_are_loaded_is_answered_later(
     monkeypatch.setattr(Opening, "load", slowly)
     monkeypatch.setattr("transduce.server.running.Server", Server)
     before = signal.getsignal(signal.SIGHUP)
-    ran = run("serve", f"en-de={native_toy}", "--api-keys", keys, "--port", "0")
+    copied = shutil.copytree(native_toy, tmp_path / "copied")
+    ran = run("serve", f"en-de={native_toy}", f"en-de={copied}", "--api-keys", keys, "--port", "0")
     assert ran.code == 0, ran.err
+    assert "copied: en-de goes to toy, named first; to this model by its name alone\n" in ran.err
     assert "SIGHUP: 2 API keys were read" in caplog.text
     assert signal.getsignal(signal.SIGHUP) == before
 

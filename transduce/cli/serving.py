@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from transduce.errors import ConfigError, UserError
 from transduce.extras import needed_by
 from transduce.languages import pair_of
 from transduce.untrusted import read_small
+from transduce.wording import nearest
 
 LARGEST_KEYS = 1 << 20  # bytes of the file of API keys
 
@@ -83,14 +83,13 @@ def _hangups_noted() -> Iterator[list[int]]:
 
 
 def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Models and settings of the server; a word that is nearly a setting is told with the nearest."""
+    """Models and settings of the server; a word that is neither is refused, with the nearest setting."""
     folders, settings = list[str](), list[str]()
     for word in words:
         key, sign, _ = word.partition("=")
-        near = difflib.get_close_matches(key, names, n=1)
-        if sign and key not in names and near and not any(pair_of(one) for one in key.split(",")):
+        if sign and key not in names and not any(pair_of(one) for one in key.split(",")) and not Path(word).exists():
             raise ConfigError(
-                f"'{word}': no such setting; did you mean '{near[0]}'?; settings here: {', '.join(names)};"
+                f"'{word}': no such setting{nearest(key, names)}; settings here: {', '.join(names)};"
                 " models are given as FOLDER or en-de=FOLDER"
             )
         (settings if sign and key in names else folders).append(word)

@@ -193,6 +193,10 @@ def serve(
     )
     for one in state.models.served:
         print(f"{one.name}: {', '.join(map('-'.join, one.pairs))}", file=sys.stderr)
+    for hop in state.models.hidden:
+        (first,) = state.models.route(hop.source, hop.target)
+        told = f"{hop.source}-{hop.target} goes to {first.served.name}, named first; to this model by its name alone"
+        print(f"{hop.served.name}: {told}", file=sys.stderr)
     logging.getLogger("transduce.server").addHandler(logging.StreamHandler())
     sys.setswitchinterval(0.0005)  # the loop waits for the threads of the models no longer than this
     gc.collect()
