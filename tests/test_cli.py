@@ -283,7 +283,10 @@ def test_what_translate_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
 
     model = toy.model
     assert "standard input:2: not UTF-8 at byte 3" in text(model, stdin=b"five\nsi\xffx\nseven\n")
-    assert "no piece '<2xx>'" in text(model, "--to", "xx")
+    assert text(model, "--to", "xx") == f"--to xx: {model} has no tag of this language; it translates to de, zh"
+    for command in ("score", "align"):
+        told = refused(run(command, model, toy.text / "valid.en", toy.text / "valid.de", "--to", "xx"))
+        assert told.startswith(f"--to xx: {model} has no tag of this language")
     assert "beam: expected a size of at least 1" in text(model, "--beam", "-2")
     assert "n_best: expected a whole number from 1" in text(model, "--n-best", "0")
     assert "beam: expected at most 4,096, got 100000" in text(model, "--beam", "100000")

@@ -160,7 +160,10 @@ def test_models_of_different_kinds_stand_side_by_side(toy: Toy, run: Run, tmp_pa
     assert run(*words, "-m", toy.model, "-o", tmp_path / "both.json").code == 0
     mono, several = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
     assert (mono["to"], several["to"], several["source"][0]) == ("", "de", "<2de>")
-    assert "no piece '<2de>'" in refused(run(*words))
+    assert refused(run(*words)) == (
+        f"--to de: {tmp_path / 'mono'} was trained without tags of target languages, such as <2de>, and has one"
+        " direction; leave --to out"
+    )
 
 
 def test_the_command_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:

@@ -128,9 +128,11 @@ def score(
 
         transduce score runs/demo test.de test.en
     """
+    from transduce.cli.choosing import check_target
     from transduce.output import WINDOW, read_pairs, with_progress, written
 
     translator = opening.load([model, *(ensemble or [])])
+    check_target(translator, model, to)
     pairs = read_pairs(source, target)
     scored = (one for sources, targets in pairs.windows(WINDOW) for one in translator.score(sources, targets, to))
     with written(None) as file:
@@ -156,9 +158,11 @@ def align(
 
         transduce align runs/demo test.de test.en > links.txt
     """
+    from transduce.cli.choosing import check_target
     from transduce.output import WINDOW, read_pairs, with_progress, written
 
     translator = opening.load([model, *(ensemble or [])])
+    check_target(translator, model, to)
     pairs = read_pairs(source, target)
     unit: Literal["words", "pieces"] = "pieces" if pieces else "words"
     found = (
@@ -280,12 +284,14 @@ def _systems(
 
 def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
     """What a model, or an ensemble, makes of the sources."""
+    from transduce.cli.choosing import check_target
     from transduce.output import with_progress
     from transduce.search.choice import search_label
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
     translator = opening.load(folders)
+    check_target(translator, folders[0], to)
     stream = translator.stream(sources, beam=beam, to=to)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
     lines = [translation.text for translation in shown]
