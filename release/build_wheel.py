@@ -131,6 +131,16 @@ def write_hashes(folder: Path, files: Sequence[Path]) -> Path:
     return path
 
 
+def write_citation(folder: Path, version: str) -> Path:
+    """CITATION.cff with what only a release has: its version, and the date that the change log's heading has for it."""
+    log = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    day = re.search(rf"^## {re.escape(version)} \((\d{{4}}-\d\d-\d\d)\)", log, re.MULTILINE)
+    released = f"date-released: {day[1]}\n" if day else ""
+    path = folder / "CITATION.cff"
+    path.write_text(f"{(ROOT / path.name).read_text(encoding='utf-8')}version: {version}\n{released}", encoding="utf-8")
+    return path
+
+
 def version_of_the_package() -> str:
     """The version where it stands, read without importing the package."""
     found = re.search(r'^__version__ = "(.+)"$', (ROOT / "transduce" / "__init__.py").read_text(), re.MULTILINE)
@@ -156,7 +166,7 @@ def make(output: Path) -> list[Path]:
         if len(set(said.values())) != 1 or not all(said.values()):
             raise ReleaseError(f"the wheel translates differently by Python: {said}")
         bill = write_bill(output / f"transduce-{version}.cdx.json", wheel, Path(folder) / "0" / "bin" / "python")
-    files = [source, wheel, bill]
+    files = [source, wheel, bill, write_citation(output, version)]
     return [*files, write_hashes(output, files)]
 
 

@@ -283,7 +283,10 @@ def test_what_translate_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
 
     model = toy.model
     assert "standard input:2: not UTF-8 at byte 3" in text(model, stdin=b"five\nsi\xffx\nseven\n")
-    assert "no piece '<2xx>'" in text(model, "--to", "xx")
+    assert text(model, "--to", "xx") == f"--to xx: {model} has no tag of this language; it translates to de, zh"
+    for command in ("score", "align"):
+        told = refused(run(command, model, toy.text / "valid.en", toy.text / "valid.de", "--to", "xx"))
+        assert told.startswith(f"--to xx: {model} has no tag of this language")
     assert "beam: expected a size of at least 1" in text(model, "--beam", "-2")
     assert "n_best: expected a whole number from 1" in text(model, "--n-best", "0")
     assert "beam: expected at most 4,096, got 100000" in text(model, "--beam", "100000")
@@ -293,6 +296,9 @@ def test_what_translate_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
     if Path("/dev/full").exists():
         assert "/dev/full: cannot be written: the disk is full" in text(model, "-o", Path("/dev/full"))
     assert "search: give a search, or beam and n_best, not both" in text(model, "--search", "greedy", "--beam", "3")
+    assert "n_best: expected at most the beam's size (2)" in text(model, "--n-best", "3", "--beam", "2")
+    assert "search.kind: '' is not one of beam, greedy, sample" in text(model, "--search", "")
+    assert "--pieces: says what the links of --alignments FILE are between, and no such" in text(model, "--pieces")
     assert "search.kind: 'breadth' is not one of beam, greedy, sample" in text(model, "--search", "breadth")
     assert "device: 'moon' is not a device" in text(model, "--device", "moon")
     assert f"{tmp_path / 'no'}: cannot be read: No such file" in text(model, "-i", tmp_path / "no")
@@ -410,6 +416,15 @@ def test_evaluate_a_model(toy: Toy, run: Run, tmp_path: Path) -> None:
     )
     text = refused(run("evaluate", reference, toy.model))
     assert f"{toy.model} is a model: give the text to translate with --source FILE" in text
+
+
+def test_evaluate_refuses_options_of_a_model_where_none_is_asked(texts: Path, toy: Toy, run: Run) -> None:
+    for words in (["--ensemble", str(toy.model)], ["--beam", "2"], ["--engine", "torch"], ["--device", "cpu"]):
+        told = f"{words[0]}: says how a model translates, and good holds translations already; leave it out, or give"
+        assert refused(run("evaluate", "reference", "good", *words)).startswith(told)
+    for more in ([], ["--other", str(toy.model), "--source", "source"]):
+        told = refused(run("evaluate", "reference", "good", "--output", "made", *more))
+        assert told.startswith("--output: says how a model translates")
 
 
 def test_evaluate_needs_as_many_lines(texts: Path, run: Run) -> None:

@@ -285,7 +285,19 @@ def test_any_order_of_words_gives_the_same_config_or_the_same_refusal(orders: tu
         (["scale=2"], "title: must be given, and has no default"),
         (["title=x", "scale=-1"], "command line: scale: expected above 0, got -1.0"),
         (["title"], "'title': expected key=value, such as training.steps=500"),
-        (["title.=x"], "'title.=x': expected key=value"),
+        (["title.=x"], "'title.=x': the key has a dot with no name beside it; expected names with one dot between"),
+        (["size..x=4"], "'size..x=4': the key has a dot with no name beside it"),
+        (["squares.0.side=1"], "'squares.0.side=1': '0' in the key is a number, and items of a list cannot be set one"),
+        (["squares.0.side=1"], "one by one; give the whole list, squares=[...]"),
+        (["ti-tle=x"], "'ti-tle' in the key is no name of a setting; expected letters, digits and underscores"),
+        (
+            ["title=x", "size=3,4"],
+            "size: expected a list, each of it a whole number, got '3,4' (text); write size=[3,",
+        ),
+        (["title=x", 'colours=["a",<b>]'], "colours: '[\"a\",<b>]' begins as a list and is no TOML; write a list as"),
+        (["title=x", "colours=[\n"], 'a list as \'["a", "b"]\', and a text that begins so with quotes, \'"[a"\''),
+        (["title=x", 'colours=["\\ud800"]'], "begins as a list and is no TOML"),
+        (["title=x", "shape=[circle"], "shape.kind: '[circle' is not one of"),
         (["=x"], "'=x': expected key=value"),
     ],
 )
@@ -296,6 +308,11 @@ def test_the_words_for_a_wrong_setting(overrides: list[str], expected: str) -> N
 def test_a_check_of_the_class_itself_is_told_with_the_dotted_key() -> None:
     text = message(Config, "tiny", "model.encoder.attention.heads=7")
     assert text == "command line: model.encoder.attention.heads: 7 heads do not divide d_model = 128; choose a divisor"
+
+
+def test_a_text_may_begin_as_a_list_does() -> None:
+    assert drawing("title=[draft", 'colours="[red"').colours == ("[red",)
+    assert type(drawing("title=[draft").title) is str
 
 
 @pytest.mark.parametrize(

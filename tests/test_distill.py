@@ -419,6 +419,10 @@ def test_places_that_are_not_what_they_should_be(toy: Toy, tmp_path: Path, run: 
         == "best_of=0, workers=1, chunk_tokens=0: expected at least 1, 0 and 0"
     )
     assert "beam: expected a size of at least 1" in refusal(ConfigError, toy.model, tmp_path / "out", beam=-1)
+    assert (
+        refusal(ConfigError, toy.model, tmp_path / "out", beam=2, best_of=3)
+        == "best_of: expected at most the beam's size (2), got 3; give a larger beam"
+    )
 
 
 def test_a_model_without_its_corpus_or_weights(toy: Toy, tmp_path: Path) -> None:

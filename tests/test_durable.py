@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cli_runner import Run, refused
+from toy_model import Toy
 
 from transduce.durable import disk_errors, remove, require_space, write_text
 from transduce.errors import RunError
@@ -43,6 +45,45 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         write_text(tmp_path / "gone" / "README.md", "text")
     assert str(caught.value).startswith(f"{tmp_path}/gone: writing README.md failed: No such file or directory: ")
+
+
+def test_a_file_in_the_place_of_a_folder_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "valid.en").write_text("one\n")
+    for folder in (tmp_path / "valid.en", tmp_path / "valid.en" / "runs"):
+        with pytest.raises(RunError) as caught, disk_errors(folder, "making the run folder", needed=1):
+            folder.mkdir(parents=True, exist_ok=True)
+        assert str(caught.value).startswith(f"{folder}: making the run folder failed: ")
+        assert str(caught.value).endswith(
+            ". A file stands where a folder is to be: choose another folder, or give that file another name."
+        )
+
+
+def test_a_folder_that_cannot_be_made_never_was_there(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as caught, disk_errors(tmp_path / "x", "making the run folder", needed=1):
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/x")
+    assert str(caught.value) == (
+        f"{tmp_path}/x: making the run folder failed: No such file or directory: /proc/x. No folder can be made there:"
+        " choose another place, one that you may write to."
+    )
+
+
+@pytest.mark.parametrize("name", ["no/x.png", "file/x.png"])
+@pytest.mark.parametrize("command", ["translate", "plot", "inspect"])
+def test_no_command_makes_the_folder_of_a_file(
+    command: str, name: str, toy: Toy, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is mistyped more often than a folder is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("one\n")
+    words = [command, "five", "-m", toy.model, "--to", "de"] if command == "inspect" else [command, toy.model]
+    said = refused(run(*words, "-o", name, stdin=b"five\n"))
+    expected = {
+        "no/x.png": "No such file or directory; the folder no is not there: make it first, or choose another place",
+        "file/x.png": "Not a directory; file is a file, not a folder",
+    }
+    assert said.startswith(f"{name}: ")
+    assert said.endswith(expected[name])
+    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(

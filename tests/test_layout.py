@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "capitals": "data.tokenizer search.constraints translation",
     "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.constraints"
     " search.limits search.settings",
-    "plot": "errors untrusted progress evaluation.measures",
+    "plot": "errors untrusted progress durable evaluation.measures",
     "experiment": "errors sizes data model search objectives training.settings",
     "training": "errors untrusted progress durable config own_classes data model search objectives evaluation engines"
     " translator experiment languages launch model_folder native.raising sizes wording",
@@ -60,23 +60,23 @@ MAY_IMPORT = {
     "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
     "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
     "output": "errors durable config data.lines progress translation translator search.choice",
-    "comparison": "errors progress durable config overrides data evaluation engines experiment languages loading"
-    " model_folder plot search.constraints training translator wording",
+    "comparison": "errors progress durable config overrides own_classes data evaluation engines experiment languages"
+    " loading model_folder plot search.constraints training translator wording",
     "exchange": "errors untrusted extras config data model model_folder search experiment training.run_folder"
     " training.weights",
     "gathering": "errors progress durable data",
-    "inspection": "errors config data model alignment engines.fallback search translation translator",
-    "pipelines": "errors untrusted progress durable config overrides conversion data distillation evaluation experiment"
-    " gathering loading model_folder training translation translator",
-    "server": "errors data alignment detection directions inspection languages search.fit search.constraints"
-    " translation translator wording",
+    "inspection": "errors durable config data model alignment engines.fallback search translation translator",
+    "pipelines": "errors untrusted wording progress durable config overrides conversion data distillation evaluation"
+    " experiment engines gathering loading model_folder search training translation translator",
+    "server": "errors own_classes data alignment detection directions inspection languages search.fit"
+    " search.constraints translation translator wording",
     "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
     " plot training.cpu training.distributed training.loop training.passes translator",
     "tour": "alignment directions inspection languages translator",
     "demo": "errors config data numbers experiment loading tour training.loop translator",
-    "cli": "errors extras config conversion data directions evaluation exchange experiment languages loading"
-    " model_folder output plot comparison demo distillation inspection tour training translator pipelines progress"
-    " search.choice server lab",
+    "cli": "errors untrusted durable wording extras config conversion data directions evaluation exchange experiment"
+    " languages loading model_folder output plot comparison demo distillation inspection tour training translator"
+    " pipelines progress search.choice server lab",
     "__main__": "errors durable extras launch wording cli",
 }
 NO_TORCH = (

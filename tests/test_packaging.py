@@ -134,6 +134,20 @@ def test_make_wheel_writes_hashes_that_sha256sum_checks(build_wheel: ModuleType,
     assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 1
 
 
+def test_a_release_is_cited_with_its_version_and_date(
+    build_wheel: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(ROOT / "CITATION.cff", tmp_path)
+    (tmp_path / "dist").mkdir()
+    monkeypatch.setattr(build_wheel, "ROOT", tmp_path)
+    for heading, released in (("(unreleased)", None), ("(2027-01-31)", "2027-01-31")):
+        (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## 9.8.7 {heading}\n\n## 9.8.6 (2026-01-01)\n")
+        made = build_wheel.write_citation(tmp_path / "dist", "9.8.7")
+        cited = yaml.load(made.read_text(encoding="utf-8"), yaml.BaseLoader)
+        assert (cited["version"], cited.get("date-released")) == ("9.8.7", released)
+        assert cited["title"].startswith("transduce")
+
+
 def test_make_wheel_compiles_against_an_old_glibc(build_wheel: ModuleType) -> None:
     words = build_wheel.compiler()
     assert all(f"-target x86_64-linux-gnu.{build_wheel.GLIBC}" in words[name] for name in ("CC", "CXX", "LDCXXSHARED"))

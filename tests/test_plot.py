@@ -104,7 +104,7 @@ def test_more_runs_than_colours_in_the_palette() -> None:
 
 def test_png(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, [*TRAIN, *VALID]) for name in ("a/run", "b/run", "other")]
-    output = tmp_path / "plots" / "curves.png"
+    output = tmp_path / "curves.png"
     plot([*runs, runs[0]], output)
     with Image.open(output) as image:
         assert (image.format, image.size) == ("PNG", (1350, 1350))
@@ -162,7 +162,7 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", TRAIN)
     with pytest.raises(RunError) as caught:
         plot([run], tmp_path)
-    assert f"{tmp_path}: the picture cannot be written: Is a directory. Choose another output." in str(caught.value)
+    assert f"{tmp_path}: the picture cannot be written: Is a directory; choose another place" in str(caught.value)
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

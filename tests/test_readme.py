@@ -40,6 +40,23 @@ def test_it_says_how_long_training_takes_and_what_an_early_stop_leaves() -> None
     assert "stopped earlier, the folder translates with the best weights so far" in text
 
 
+def test_the_figures_of_the_first_screen_stand_with_the_results() -> None:
+    """With the commands that measure them, and as the model's card has them."""
+    one_way_and_back = r"([\d.]+) [^\d]*? and ([\d.]+) back"
+    told = re.search(rf"on newstest2014 it has {one_way_and_back}, {one_way_and_back}", " ".join(README.split()))
+    assert told
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^### News.*?(?=^##)", results, flags=re.MULTILINE | re.DOTALL)
+    assert f"| student, int8, native engine | {' | '.join(told.groups())} |" in section
+    (commands,) = blocks("sh", section)
+    for line, pair in zip(commands.splitlines(), ("en-de", "en-de", "en-fr", "en-fr"), strict=True):
+        assert line.startswith(f"transduce evaluate data/wmt-news/newstest2014.{pair}.")
+    names = ("BLEU en-de", "de-en", "en-fr", "fr-en")
+    ways = ", ".join(f"{figure} {name}" for figure, name in zip(told.groups(), names, strict=True))
+    for card in ("transduce/everyday/README.md", "recipes/everyday.toml"):
+        assert f"it has {ways}." in (ROOT / card).read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # some forty processes
 def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:

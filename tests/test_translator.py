@@ -254,6 +254,10 @@ def test_which_search_is_used(echo: Translator) -> None:
         ({"search": Greedy(), "n_best": 2}, "search: give a search, or beam and n_best, not both"),
         ({"beam": -1}, "beam: expected a size of at least 1, or 0 for the model's own search, got -1"),
         ({"n_best": 0}, "n_best: expected a whole number from 1"),
+        ({"n_best": 3, "beam": 2}, "n_best: expected at most the beam's size (2), for no others are searched"),
+        ({"n_best": 3, "beam": 2}, "(a larger beam, or none, finds more), got 3"),
+        ({"align": "foo"}, "align: expected words, pieces or None, got 'foo'"),
+        ({"align": ""}, "align: expected words, pieces or None, got ''"),
         ({"include": "one"}, "include: one word was given where a list is expected; use ['one']"),
         ({"exclude": "one"}, "exclude: one word was given where a list is expected; use ['one']"),
         ({"include": ["one", ["two"]]}, "include: words and lists of words are mixed; give one list of words, or"),
@@ -270,6 +274,12 @@ def test_what_is_refused(echo: Translator, options: dict[str, Any], expected: st
     with pytest.raises((ConfigError, DataError)) as caught:
         echo.translate(["one", "two"], **options)
     assert expected in str(caught.value)
+
+
+def test_a_unit_that_is_none_is_refused(echo: Translator) -> None:
+    wrong: Any = "letters"
+    with pytest.raises(ConfigError, match="unit: expected words or pieces, got 'letters'"):
+        echo.align(["one"], ["eins"], unit=wrong)
 
 
 def test_one_text_in_place_of_a_list_is_not_taken_for_its_letters(echo: Translator) -> None:

@@ -84,6 +84,8 @@ def run(program: str) -> None:
     if sys.argv[0] == "-u":
         del sys.argv[0]
         sys.stdout.reconfigure(write_through=True)
+    if sys.argv[0] == "-P":
+        del sys.argv[0], sys.path[0]
     match sys.argv:
         case ["-m", module, *_]:
             del sys.argv[0]

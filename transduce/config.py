@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduce.errors import ConfigError, Unfit
-from transduce.overrides import lay_over, read_overrides
+from transduce.overrides import Unread, lay_over, read_overrides
 from transduce.own_classes import error_in_words, name_of, own_class
 from transduce.untrusted import LARGEST_TOML, parse_toml, read_small
 from transduce.wording import DOTTED, dotted_key, nearest, type_in_words, value_in_words
@@ -247,6 +247,13 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     if dataclasses.is_dataclass(kind):
         return _parse_table(kind, value, where, trust)
     origin = typing.get_origin(kind)
+    if isinstance(value, Unread):
+        if origin is tuple:
+            raise ConfigError(
+                f"{where}: {str(value)!r} begins as a list and is no TOML; write a list as"
+                """ '["a", "b"]', and a text that begins so with quotes, '"[a"'"""
+            )
+        value = str(value)
     if origin is typing.Literal:
         words = typing.get_args(kind)
         if value not in words:
@@ -274,6 +281,11 @@ def _finite(value: int | float, where: str) -> float:
 def _parse_array(kind: Any, value: Any, where: str, trust: bool) -> tuple[Any, ...]:
     items = typing.get_args(kind)
     values = list(value) if isinstance(value, (list, tuple)) else [value]  # one item may stand without brackets
+    if isinstance(value, str) and "," in value and items[0] in (int, float):
+        raise ConfigError(
+            f"{where}: expected a list, each of it {type_in_words(items[0])}, got {value!r} (text); write"
+            f" {where}=[{value}]"
+        )
     if items[-1] is not Ellipsis:
         if len(values) != len(items):
             raise ConfigError(f"{where}: expected {len(items)} values, got {len(values)}: {value!r}")

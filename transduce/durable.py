@@ -29,6 +29,16 @@ def reason_of(error: OSError) -> str:
     return _IN_WORDS.get(error.errno or 0) or error.strerror or str(error)
 
 
+def unwritable(path: Path, error: OSError) -> str:
+    """Why a file cannot be written, and what to do: of an output that somebody named."""
+    reason, folder = reason_of(error), path.parent
+    if error.errno in _FULL:
+        return reason
+    if not folder.exists():
+        return f"{reason}; the folder {folder} is not there: make it first, or choose another place"
+    return f"{reason}; choose another place" if folder.is_dir() else f"{reason}; {folder} is a file, not a folder"
+
+
 def temporary_sibling(path: Path) -> Path:
     """The name under which `path` is written before it is renamed, on the same file system."""
     return path.with_name(f"{path.name}.tmp-{os.getpid()}")
@@ -113,9 +123,17 @@ def disk_errors(folder: Path, doing: str, needed: int, advice: str = ROOM) -> It
             ) from error
         place = f": {error.filename}" if error.filename else ""
         raise RunError(
-            f"{folder}: {doing} failed: {error.strerror or error}{place}. "
-            "Check that the folder still exists and can be written to, then run the same command again."
+            f"{folder}: {doing} failed: {error.strerror or error}{place}. {_remedy(doing, error)}"
         ) from error
+
+
+def _remedy(doing: str, error: OSError) -> str:
+    """What to do where a folder could not be made, or something not be written into one that was there."""
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "A file stands where a folder is to be: choose another folder, or give that file another name."
+    if doing.startswith("making"):
+        return "No folder can be made there: choose another place, one that you may write to."
+    return "Check that the folder still exists and can be written to, then run the same command again."
 
 
 def _free_bytes(folder: Path) -> int:

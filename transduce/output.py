@@ -18,7 +18,7 @@ from typing import Any, TextIO, TypeVar, cast
 
 from transduce import config as configs
 from transduce.data.lines import DAMAGES, damaged, open_unpacked
-from transduce.durable import reason_of
+from transduce.durable import reason_of, unwritable
 from transduce.errors import ConfigError, DataError
 from transduce.progress import Progress
 from transduce.search.choice import SearchOption
@@ -127,7 +127,7 @@ class _Late(io.TextIOBase):
         except BrokenPipeError:  # no fault: whoever read it has gone
             raise
         except OSError as error:
-            raise DataError(f"{self.path}: cannot be written: {reason_of(error)}") from None
+            raise DataError(f"{self.path}: cannot be written: {unwritable(self.path, error)}") from None
 
 
 @contextmanager

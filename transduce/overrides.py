@@ -15,6 +15,10 @@ from transduce.errors import ConfigError
 from transduce.untrusted import parse_toml
 
 
+class Unread(str):
+    """A word that begins as a TOML list does and is none: text, unless a list is wanted in its place."""
+
+
 def read_overrides(words: Iterable[str]) -> dict[str, Any]:
     """One tree of all words; the same tree, or the same refusal, for any order of them."""
     return combine(_read(word) for word in sorted(words))
@@ -66,13 +70,38 @@ def _read(word: str) -> dict[str, Any]:
     except UnicodeEncodeError:
         raise ConfigError(f"{word!r}: is not UTF-8; give settings as text in UTF-8") from None
     key, sign, value = word.partition("=")
-    if not sign or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key.strip()):
+    key = key.strip()
+    if not sign or not key:
         raise ConfigError(f"'{word}': expected key=value, such as training.steps=500")
+    parts = key.split(".")
+    wrong = next((number for number, part in enumerate(parts) if not re.fullmatch(r"[A-Za-z_]\w*", part)), None)
+    if wrong is not None:
+        raise ConfigError(f"'{word}': {_wrong_part(parts, wrong)}")
     try:
         table = parse_toml(f"value = {value}")
     except ValueError:
         table = {}
-    parsed = table["value"] if table.keys() == {"value"} else value.strip()  # a value of several lines is a word
-    for part in reversed(key.strip().split(".")):
+    if table.keys() == {"value"}:
+        parsed = table["value"]
+    else:  # a value of several lines is a word
+        parsed = Unread(value.strip()) if value.strip().startswith("[") else value.strip()
+    for part in reversed(parts):
         parsed = {part: parsed}
     return typing.cast("dict[str, Any]", parsed)
+
+
+def _wrong_part(parts: list[str], wrong: int) -> str:
+    """What is the matter with a part of a key, and what to write."""
+    part, before = parts[wrong], ".".join(parts[:wrong])
+    if not part:
+        return (
+            "the key has a dot with no name beside it; expected names with one dot between them, as in training.steps"
+        )
+    if part.isdigit() and before:
+        return (
+            f"{part!r} in the key is a number, and items of a list cannot be set one by one; give the whole list,"
+            f" {before}=[...]"
+        )
+    return (
+        f"{part!r} in the key is no name of a setting; expected letters, digits and underscores, as in training.steps"
+    )

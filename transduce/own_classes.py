@@ -20,6 +20,8 @@ from transduce.errors import ConfigError
 # Beginnings of the names of files that are not the user's: what Python makes up, calls on the way, and ours.
 NOT_THEIRS = ("<", importlib.__file__, typing.__file__, dataclasses.__file__, str(Path(__file__).parent))
 
+_added: list[str] = []  # folders put first on sys.path, for modules of the user's own
+
 
 def own_class(kind: str, where: str, others: Iterable[type[Any]], trust: bool) -> Any:
     """The user's dataclass named "package.module:Class", importable from the current folder too.
@@ -58,6 +60,14 @@ def name_of(cls: type[Any]) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def import_path() -> list[str]:
+    """`sys.path` for a process of ours: as it is here, without what stands there for the user's own modules.
+
+    Such a process adds that folder when it needs it, as this one did, and has imported what is ours by then.
+    """
+    return [folder for folder in sys.path if folder not in _added]
+
+
 def error_in_words(error: BaseException) -> str:
     """The type and text of what the user's code raised, and the file and line of it where there is one."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(NOT_THEIRS)]
@@ -69,7 +79,8 @@ def error_in_words(error: BaseException) -> str:
 def _imported(kind: str, where: str) -> Any:
     module_name, _, class_name = kind.partition(":")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        _added.append(str(Path.cwd()))
+        sys.path.insert(0, _added[-1])
     try:
         return operator.attrgetter(class_name)(importlib.import_module(module_name))
     except (Exception, SystemExit) as error:  # whatever the module does

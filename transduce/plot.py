@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from transduce.durable import unwritable
 from transduce.errors import DataError, RunError, UserError
 from transduce.evaluation.measures import MEASURES
 from transduce.untrusted import LARGEST_TOML, parse_json, parse_toml, read_small
@@ -52,7 +53,7 @@ class History:
 
 
 def plot(runs: Sequence[Path], output: Path) -> None:
-    """Draw the runs' loss, learning rate and quality to a PNG file; its folder is made where it is missing."""
+    """Draw the runs' loss, learning rate and quality to a PNG file."""
     folders = list(dict.fromkeys(Path(run) for run in runs))
     if not folders:
         raise RunError("There is nothing to plot: no run folder was given. Name at least one.")
@@ -73,12 +74,11 @@ def _metric_of(run: Path) -> str:
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Write a figure as PNG; its folder is made where it is missing."""
+    """Write a figure as PNG."""
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, format="png")
     except OSError as error:
-        raise RunError(f"{output}: the picture cannot be written: {error.strerror}. Choose another output.") from error
+        raise RunError(f"{output}: the picture cannot be written: {unwritable(output, error)}") from error
 
 
 def read_history(run: Path, name: str, metric: str = "bleu") -> History:

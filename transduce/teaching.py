@@ -102,13 +102,15 @@ def in_large_batches(translator: Translator) -> Translator:
 def search_of(translator: Translator, beam: int | None, best_of: int, run: str | Path) -> Any:
     """The search asked for, or that which suits the teacher."""
     if beam is None:
-        beam = BEAM if isinstance(translator.search, Beam) else 0
+        beam = max(BEAM, best_of) if isinstance(translator.search, Beam) else 0
     elif beam > 0 and getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
         own = configs.kind_of(type(translator.search))
         raise ConfigError(
             f"beam: {beam} asks for a beam search, which needs a model that writes token by token, and {run} writes all"
             f" tokens at once; leave it out, or say 0, for the model's own search, '{own}'"
         )
+    if 0 < beam < best_of:
+        raise ConfigError(f"best_of: expected at most the beam's size ({beam}), got {best_of}; give a larger beam")
     return translator.choose_search(beam, best_of)
 
 

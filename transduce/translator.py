@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from transduce.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.capitals import lowercase_shouting, restore_case
@@ -116,7 +116,8 @@ class Translator:
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
-        `n_best` asks the model's own search for so many, `beam` for a beam search of that size; `search` replaces it.
+        `n_best` asks the model's own search for so many, `beam` for a beam search of that size, which finds as many at
+        most; `search` replaces it.
         `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags
         (one language, or one a text).
         `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
@@ -150,6 +151,8 @@ class Translator:
         """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
         chosen = self.choose_search(beam, n_best, search)
+        if align is not None:
+            _check_unit("align", align, "words, pieces or None")
         begun = 0
         for group in groups(read, window or self.window):
             starts = part_of("prefixes", prefixes, begun, len(group))
@@ -197,6 +200,7 @@ class Translator:
         `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
         backwards; None for the mean of all. Without `dense` there are links alone, and no matrix of weights.
         """
+        _check_unit("unit", unit, "words or pieces")
         tags = self._pair_tags("align", sources, targets, to)
         pairs = [
             (self._grouped(source, unit), group_text(self.tokenizers.target, target, unit))
@@ -253,6 +257,8 @@ class Translator:
             return self.search if search is None else search
         require_few(beam=beam, n_best=n_best)
         require(beam >= 0, "beam", beam, "a size of at least 1, or 0 for the model's own search")
+        expected = f"at most the beam's size ({beam}), for no others are searched"
+        require(n_best <= (beam or n_best), "n_best", n_best, f"{expected} (a larger beam, or none, finds more)")
         if search is not None:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         if not beam and hasattr(self.search, "with_n_best"):
@@ -403,6 +409,12 @@ class Translator:
 
     def _text(self, hypothesis: Hypothesis) -> str:
         return _one_line(self.tokenizers.target.decode(hypothesis.tokens))
+
+
+def _check_unit(name: str, unit: object, expected: str) -> None:
+    """Refuse what alignments do not link."""
+    if unit not in get_args(Unit):
+        raise ConfigError(f"{name}: expected {expected}, got {unit!r}")
 
 
 def _one_line(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from transduce.comparison.children import ChildTask, Ended, run_tasks
+from transduce.own_classes import import_path, own_class
 
 MODULE = """
 import os, signal, sys, time
@@ -35,13 +37,20 @@ if what == "stop":
 time.sleep(float(what) if what[0].isdigit() else 0)
 open("order", "a").write(f"-{name}\\n")
 """
+OWN = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Mine:
+    pass
+"""
 
 
 @pytest.fixture(autouse=True)
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sleeper.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
 
 
 def task(name: str, what: str, after: str = "") -> ChildTask:
@@ -55,6 +64,29 @@ def order() -> list[str]:
 def test_one_after_the_other() -> None:
     assert run_tasks("Working", "steps", [task("a", "0"), task("b", "0")], jobs=1) == Ended({})
     assert order() == ["+a", "-a", "+b", "-b"]
+
+
+def test_the_current_folder_is_nothing_to_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It imports what this process does; `python -m` would take what lies here first."""
+    (tmp_path / "here").mkdir()
+    for name in ("sleeper", "random", "runpy"):
+        (tmp_path / "here" / f"{name}.py").write_text("open('ran', 'w')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("sys.path", [one for one in sys.path if one])
+    assert run_tasks("Working", "steps", [task("a", "0")], jobs=1) == Ended({})
+    assert not Path("ran").exists()
+
+
+def test_what_was_added_for_own_classes_a_child_adds_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine_alone.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("sys.path", [one for one in sys.path if one])
+    monkeypatch.setattr("transduce.own_classes._added", [])
+    before = list(sys.path)
+    assert own_class("mine_alone:Mine", "objective", [ChildTask], trust=True).__name__ == "Mine"
+    assert sys.path == [str(tmp_path / "here"), *before]
+    assert import_path() == before
 
 
 def test_two_at_a_time_with_few_threads() -> None:

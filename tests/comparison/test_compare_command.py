@@ -135,6 +135,25 @@ def test_settings_of_another_run_are_refused_before_anything_starts(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("word", "told"), [("training.steps=8", "20 steps"), ("training.minutes=0.0001", "2 seconds")])
+def test_less_training_than_there_was_is_refused(
+    word: str,
+    told: str,
+    folder: Path,
+    compared: subprocess.CompletedProcess[str],
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs of more steps are none of fewer, and were shown as such."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(comparing, "last_reported", lambda path, key: {"step": 20, "seconds": 2}[key])
+    text = refused(run("compare", "two.toml", "data.folder=corpus", word, "-o", "out"))
+    assert text.startswith("variant 'post': out/post/seed-1 was trained for ")
+    assert f"{told} already, and {'8' if 'steps' in word else '0'} are asked for; ask for as many at least" in text
+    assert text.endswith("or choose another folder with --output")
+
+
+@pytest.mark.slow
 def test_a_variant_that_breaks_harms_no_other(
     folder: Path, compared: subprocess.CompletedProcess[str], run: Run, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:

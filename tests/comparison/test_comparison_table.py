@@ -227,7 +227,7 @@ def test_render(results: Results, terminal: bool) -> None:
 
 
 def test_pictures(results: Results, tmp_path: Path) -> None:
-    for path in draw_pictures(results, tmp_path / "new"):
+    for path in draw_pictures(results, tmp_path):
         with Image.open(path) as image:
             assert (image.format, image.size) == ("PNG", (1350, 825))
     nothing = summarise(ComparisonPlan("f", ("bad",), "", "", ()), results.runs[-1:], "test", {})

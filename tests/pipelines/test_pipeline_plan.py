@@ -168,6 +168,7 @@ def test_a_file_that_is_not_there_is_told_with_the_pipelines_that_are(
     assert "did you mean 'plan.toml'?" in told
     assert "preset" not in told
     assert "tiny: no such file" in refused(run("pipeline", "tiny"))
+    assert refused(run("pipeline", "recipes")).startswith("recipes: is a folder; give a pipeline file, a .toml file of")
 
 
 def test_stages_that_are_not_there_are_told(tmp_path: Path, run: Run) -> None:
@@ -180,9 +181,86 @@ def test_stages_that_are_not_there_are_told(tmp_path: Path, run: Run) -> None:
     )
 
 
-def test_numbers_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match="sentences=-1, beam=0: expected 0 or more of each"):
-        EvaluateStage("x", sentences=-1)
+TAUGHT = """
+[[stage]]
+kind = "evaluate"
+name = "scores"
+model = "{{model}}"
+[[stage]]
+kind = "card"
+name = "card"
+model = "{{model}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("taught.workers=-3", "taught.workers: expected 0 or more processes, got -3"),
+        ("taught.beam=-1", "taught.beam: expected a size from 0 (the model's own) to 4,096, got -1"),
+        ("taught.best_of=0", "taught.best_of: expected 1 to 5 of what the beam finds, got 0"),
+        ("taught.best_of=6", "taught.best_of: expected 1 to 5 of what the beam finds, got 6"),
+        ("scores.sentences=-1", "scores.sentences: expected 0 (all) or more of each direction, got -1"),
+        ("scores.beam=5000", "scores.beam: expected a size from 0"),
+        ("card.largest_mib=-1", "card.largest_mib: expected MiB above 0, or 0 for any size, got -1.0"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_any_stage(word: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_pipeline(write(tmp_path, PLAN + TAUGHT), [word])
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("model.settings.training.step=1", "model.settings.training.step: no such setting; did you mean 'steps'?"),
+        ("model.settings.training.steps=-1", "model.settings.training.steps: expected "),
+        ("corpus.settings.tokenizer.vocabulry=1", "corpus.settings.tokenizer.vocabulry: no such setting; did you mean"),
+        ("taught.wokers=3", "taught.wokers: no such setting; did you mean 'workers'?"),
+        ("taught.workers=-3", "taught.workers: expected 0 or more processes, got -3"),
+        ("taught={workers=-3}", "taught.workers: expected 0 or more processes, got -3"),
+        ("model.config=tni", "model.config: 'tni' is neither a .toml file nor a preset"),
+        ('corpus.settings.tokenizer.symbols=["a",<b>]', "corpus.settings.tokenizer.symbols: '[\"a\",<b>]' begins as"),
+    ],
+)
+def test_a_word_of_the_command_line_is_named_as_it_was_typed(word: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_pipeline(write(tmp_path), [word])
+    assert str(error.value).startswith(f"command line: {expected}")
+
+
+def test_what_does_not_go_with_a_word_of_the_command_line_names_both(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_pipeline(write(tmp_path), ["model.settings.model.d_model=130"])
+    assert str(error.value) == (
+        f"{tmp_path}/plan.toml: stage 'model', with model.settings.model.d_model of the command line laid over:"
+        " stage.settings: preset tiny: model.encoder.attention.heads: 4 heads do not divide d_model = 130; choose a"
+        " divisor"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("scores.device=foo", "stage 'scores': device: 'foo' is not a device; use auto, cpu, cuda or cuda:0"),
+        ("model.settings.training.device=bar", "stage 'model': settings.training.device: 'bar' is not a device"),
+        (
+            "paths.data=gone",
+            "stage 'corpus': settings.train.source: gone/a.en: no such file; set it to a file that is there;"
+            " {data} is gone: say paths.data=FOLDER for another",
+        ),
+    ],
+)
+def test_devices_and_text_are_looked_for_before_any_stage(
+    word: str, expected: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="it knows the devices: pip install transduce[train]")
+    (tmp_path / "text").mkdir()
+    for name in ("a.en", "a.de"):
+        (tmp_path / "text" / name).write_text("one\n", encoding="utf-8")
+    monkeypatch.setattr(PrepareStage, "run", lambda *_: pytest.fail("a stage ran"))
+    assert expected in refused(run("pipeline", write(tmp_path, PLAN + TAUGHT), word))
 
 
 def test_stages_translate_with_the_precision_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +314,13 @@ def test_the_recipes_are_whole(recipe: str) -> None:
     assert all(one["license"] and one["origin"] for one in corpora)
     numbers = read_pipeline(RECIPES / "numbers.toml")
     assert {type(one.stage) for one in numbers.stages} >= set(kinds) - {ConvertStage}
+
+
+def test_the_page_names_every_recipe() -> None:
+    page = (RECIPES.parent / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    found = sorted(path.name for path in RECIPES.glob("*.toml"))
+    assert ("zero", "one", "two", "Three")[len(found)] + " recipes are in `recipes/`" in page
+    assert all(f"`{name}`" in page for name in found)
 
 
 def test_the_general_recipe_learns_the_marks_and_never_trains_on_what_choices_are_made_on() -> None:

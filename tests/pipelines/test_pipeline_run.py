@@ -143,7 +143,7 @@ def test_a_machine_without_the_text_shows_what_is_done_and_goes_on_from_there() 
     pipeline("plan.toml", until="text")
     os.rename("raw", "far-away")
     assert states() == {"text": "done", "corpus": "left", "other": "left"}
-    assert pipeline_states("plan.toml")[0].why == "raw/a.en: no such file"
+    assert pipeline_states("plan.toml")[0].why.startswith("settings.corpora 'numbers'.source: raw/a.en: no such")
     assert pipeline("plan.toml", start="corpus", until="corpus").done == ("corpus",)
 
 

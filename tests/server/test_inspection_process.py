@@ -157,9 +157,22 @@ def test_a_child_that_is_killed_is_told_and_replaced(served: Served, inspections
     assert (caught.value.status, caught.value.retry_after) == (503, 1)  # no fault of whoever asked
     assert inspections.run(served, LOOK, CancelToken())
     assert inspections.pid is not None
-    os.kill(inspections.pid, 9)  # between two inspections
-    with pytest.raises(Refused, match="ask again"):
-        inspections.run(served, LOOK, CancelToken())
+
+
+def test_a_child_that_died_while_idle_costs_nobody_an_answer(
+    served: Served, inspections: InspectionProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert inspections.run(served, LOOK, CancelToken())
+    first = inspections.pid
+    assert first is not None
+    os.kill(first, 9)
+    assert inspections.run(served, LOOK, CancelToken())
+    assert inspections.pid != first
+    assert inspections._child is not None
+    process = inspections._child.process
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(process, "poll", lambda: None)  # as if it had died only after that look
     assert inspections.run(served, LOOK, CancelToken())
 
 

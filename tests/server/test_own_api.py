@@ -192,7 +192,7 @@ def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> 
 @pytest.mark.parametrize(
     ("path", "changed", "status", "text"),
     [
-        ("translate", {"target": None}, 422, "target: Field required"),
+        ("translate", {"target": None}, 422, "target: expected this field, which has no default, and found none"),
         ("translate", {"beem": 2}, 422, "beem: no such field; did you mean 'beam'?; fields here: text, source, "),
         ("translate", {"text": None, "tekst": "x"}, 422, "tekst: no such field; did you mean 'text'?"),
         ("translate", {"text": "x" * 5001}, 400, "text: expected at most 5000 characters, got 5001; send it in parts"),
@@ -206,13 +206,33 @@ def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> 
             "text: expected at most 5000 characters, got 5001",
         ),
         ("translate", {"n_best": 7}, 422, "n_best: expected at most 6, got 7"),
+        (
+            "translate",
+            {"n_best": 4, "beam": 2},
+            422,
+            "n_best: expected at most the beam's size (2), got 4; give a larger",
+        ),
         ("translate", {"stream": True, "format": "html"}, 422, "stream: expected format text, got html"),
         ("translate", {"stream": True, "n_best": 2}, 422, "n_best: expected 1 with stream, got 2"),
         ("translate", {"stream": True, "alignment": "words"}, 422, "alignment: expected none with stream, got words"),
         ("translate", {"format": "html", "n_best": 3}, 422, "n_best: expected 1 with format=html, got 3"),
         ("translate", {"format": "html", "alignment": "pieces"}, 422, "alignment: expected none with format=html"),
-        ("translate", {"n_best": "2"}, 422, "n_best: Input should be a valid integer"),
-        ("translate", {"text": []}, 422, "text"),
+        ("translate", {"n_best": "2"}, 422, 'n_best: expected a whole number, got "2"'),
+        ("translate", {"n_best": 0}, 422, "n_best: expected a number of at least 1, got 0"),
+        ("translate", {"beam": 17}, 422, "beam: expected a number of at most 16, got 17"),
+        ("translate", {"stream": "yes"}, 422, 'stream: expected true or false, got "yes"'),
+        ("translate", {"text": 3}, 422, "text: expected a text or a list, got 3"),
+        ("translate", {"text": {}}, 422, "text: expected a text or a list, got an object"),
+        ("translate", {"text": ["five", 3]}, 422, "text[1]: expected a text, got 3"),
+        ("translate", {"text": []}, 422, "text: expected a list of at least 1 item, got a list of 0 items"),
+        ("translate", {"target": "d"}, 422, 'target: expected a text of at least 2 characters, got "d"'),
+        ("translate", {"target": "d e"}, 422, "target: expected a code of letters, digits, _ and -, such as de, got"),
+        ("translate", {"model": "a/b"}, 422, "model: expected a name of letters, digits, dots, _ and -, got"),
+        ("translate", {"alignment": "x"}, 422, "alignment: expected 'words' or 'pieces', got \"x\""),
+        ("translate", {"include": ["x"] * 17}, 422, "include: expected a list of at most 16 items, got a list of 17"),
+        ("translate", {"include": ["six", " "]}, 422, 'include[1]: expected a word that can be seen, got " "'),
+        ("translate", {"include": ["x" * 101]}, 422, "include[0]: expected a text of at most 100 characters, got"),
+        ("align", {"layer": 1000}, 422, "layer: expected a number of at most 100, got 1000"),
         ("translate", {"model": "none"}, 404, "no model is named 'none'; there are toy"),
         ("translate", {"include": ["neun"]}, 400, "include: words that must appear need a beam search"),
         ("translate", {"target": "fr"}, 400, "fr is not supported as target; expected one of de, zh"),
@@ -229,6 +249,20 @@ def test_refusals(path: str, changed: dict[str, Any], status: int, text: str, cl
     answer = client.post(f"/v1/{path}", json={name: value for name, value in whole.items() if value is not None})
     assert (answer.status_code, answer.json()["error"][: len(text)]) == (status, text)
     assert answer.json()["code"]
+
+
+def test_a_body_that_is_no_object_is_told_without_names_of_classes(client: TestClient) -> None:
+    for body, found in (([1], "a list of 1 item"), ("x", '"x"'), (3, "3")):
+        answer = client.post("/v1/align", json=body)
+        assert (answer.status_code, answer.json()["error"]) == (422, f"the body: expected a JSON object, got {found}")
+
+
+def test_other_methods_are_told_which_are_allowed(client: TestClient) -> None:
+    for method, path, allowed in (("GET", "/v1/translate", "POST"), ("POST", "/v1/models", "GET or HEAD")):
+        answer = client.request(method, path)
+        assert {*answer.headers["allow"].split(", ")} == {*allowed.split(" or ")}
+        told = {"error": f"{path}: expected {allowed}, got {method}", "code": "http"}
+        assert (answer.status_code, answer.json()) == (405, told)
 
 
 def test_only_json_is_read(client: TestClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def test_ways(served_translator: transduce.Translator) -> None:
     ]
     assert models.route("en", "en-GB") == ()
     assert (models.sources, models.targets("de")) == (("de", "en"), ("en", "zh"))
+    assert [(hop.served.name, hop.source, hop.target) for hop in models.hidden] == [("b", "en", "de")]
     strict = Models(models.served)
     with pytest.raises(Refused, match=r"Chinese \(zh\) is not available as a target language from German \(de\)"):
         strict.route("de", "zh")
@@ -81,6 +83,8 @@ def test_folders_and_their_languages(native_toy: Path, served_translator: transd
         pairs_of(tmp_path, served_translator)
     with pytest.raises(ConfigError, match="expected languages as en-de=FOLDER or en-de,de-en=FOLDER, got 'english'"):
         open_models(["english=x"], transduce.load)
+    with pytest.raises(ConfigError, match="xx-yy=x: 'xx' is the code of no language; expected those of ISO 639, as in"):
+        open_models(["xx-yy=x"], transduce.load)
 
     class Untagged:
         class tokenizers:
@@ -153,6 +157,12 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert refused(run("serve", native_toy, "--api-keys", "keys")).startswith("keys: no API key in it")
     told = "none: the file of API keys cannot be read: No such file or directory; give --api-keys a file with one"
     assert refused(run("serve", native_toy, "--api-keys", "none")).startswith(told)
+    os.mkfifo("pipe")
+    for name, why in (("pipe", "not a regular file"), ("/dev/zero", "not a regular file")):
+        told = f"{name}: the file of API keys cannot be read: {why}; give --api-keys a file with one key a line"
+        assert refused(run("serve", native_toy, "--api-keys", name)) == told
+    Path("long").write_bytes(b"x\n" * (1 << 20))
+    assert "cannot be read: larger than 1,048,576 bytes" in refused(run("serve", native_toy, "--api-keys", "long"))
     for line in ("schlüssel", "key # mine", "a\x07"):
         Path("keys").write_text(f"# whose\nfirst\n\n{line}\n", encoding="utf-8")
         told = refused(run("serve", native_toy, "--api-keys", "keys"))
@@ -160,7 +170,9 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
         assert told.endswith("; give one key a line, and comments on lines of their own")
 
 
-def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest() -> None:
+def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [field.name for field in dataclasses.fields(Settings)]
     with pytest.raises(ConfigError) as caught:
         split_settings(["charakters=3"], names)
@@ -168,6 +180,10 @@ def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest() -> None:
         "'charakters=3': no such setting; did you mean 'characters'?; settings here: characters, texts, "
     )
     assert str(caught.value).endswith("models are given as FOLDER or en-de=FOLDER")
+    with pytest.raises(ConfigError, match="'foo=1': no such setting; settings here: characters, texts"):
+        split_settings(["foo=1"], names)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").mkdir()  # a folder all the same
     words = ["en-de=models/a", "models/b", "characters=3", "de-en,en-fr=models/c", "a=b"]
     folders = ["en-de=models/a", "models/b", "de-en,en-fr=models/c", "a=b"]
     assert split_settings(words, names) == (folders, ["characters=3"])

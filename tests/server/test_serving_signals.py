@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,9 +19,13 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from cli_runner import Run
 
+import transduce
+from transduce.cli.opening import Opening
 from transduce.native.library import built
 from transduce.server.running import SILENCE, Trouble
+from transduce.server.state import ServerState
 
 pytestmark = [pytest.mark.skipif(built() is None, reason="the core is not built: make native"), pytest.mark.slow]
 START = (
@@ -93,6 +98,12 @@ def test_sighup_reads_the_keys_again(native_toy: Path, tmp_path: Path) -> None:
     server.process.send_signal(signal.SIGHUP)
     until(lambda: any(line.startswith("SIGHUP: the API keys stay as they were: ") for line in server.said))
     assert server.ask("new") == 200
+    keys.unlink()
+    os.mkfifo(keys)  # nobody writes to it
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: any("keys: the file of API keys cannot be read: not a regular file" in line for line in server.said))
+    assert server.ask("new") == 200
+    keys.unlink()
     keys.write_text("a key\n")
     server.process.send_signal(signal.SIGHUP)
     until(lambda: any("keys:1: keys: expected visible ASCII" in line for line in server.said))
@@ -100,6 +111,37 @@ def test_sighup_reads_the_keys_again(native_toy: Path, tmp_path: Path) -> None:
     kept.request("GET", "/livez")  # over the connection that was there before
     assert kept.getresponse().status == 200
     server.stop()
+
+
+def test_sighup_while_models_are_loaded_is_answered_later(
+    native_toy: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("old\n")
+    load = Opening.load
+
+    def slowly(self: Opening, folder: Path) -> transduce.Translator:
+        keys.write_text("new\nnewer\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        return load(self, folder)
+
+    class Server:
+        def __init__(self, config: object, state: ServerState) -> None:
+            self.keys = state.keys
+
+        def run(self, sockets: list[socket.socket]) -> None:
+            assert self.keys.check("new", "")
+            sockets[0].close()
+
+    monkeypatch.setattr(Opening, "load", slowly)
+    monkeypatch.setattr("transduce.server.running.Server", Server)
+    before = signal.getsignal(signal.SIGHUP)
+    copied = shutil.copytree(native_toy, tmp_path / "copied")
+    ran = run("serve", f"en-de={native_toy}", f"en-de={copied}", "--api-keys", keys, "--port", "0")
+    assert ran.code == 0, ran.err
+    assert "copied: en-de goes to toy, named first; to this model by its name alone\n" in ran.err
+    assert "SIGHUP: 2 API keys were read" in caplog.text
+    assert signal.getsignal(signal.SIGHUP) == before
 
 
 def test_sighup_without_keys_ends_nothing(server: Server) -> None:

@@ -44,6 +44,9 @@ ErrorRates = Annotated[
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of standard output.")]
 BeamSize = Annotated[int, typer.Option(help="Beam size; 0 = the model's own search.")]
+SearchOfCall = Annotated[
+    str | None, typer.Option("--search", help="A search in place of the model's own: kind=sample,top_p=0.9.")
+]
 Included = Annotated[
     list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; may be given again.")
 ]

@@ -49,12 +49,31 @@ def _is_folder(word: str) -> bool:
     return not any(map(str.isspace, word)) or os.path.exists(os.path.dirname(word))
 
 
+def check_target(translator: Translator, folder: Path, target: str) -> None:
+    """Refuse --to where the model has no tag for that language, or none at all."""
+    if not target or translator.reading is not None:
+        return
+    from transduce.directions import has_tag
+    from transduce.languages import language_of_tag
+
+    tokenizer = translator.tokenizers.source
+    if not has_tag(tokenizer, target):
+        known = [code for code in map(language_of_tag, tokenizer.pieces(range(tokenizer.size))) if code]
+        if known:
+            raise UserError(f"--to {target}: {folder} has no tag of this language; it translates to {', '.join(known)}")
+        raise UserError(
+            f"--to {target}: {folder} was trained without tags of target languages, such as <2{target}>, and has one"
+            " direction; leave --to out"
+        )
+
+
 def pick_targets(translator: Translator, meant: ParsedArgs, source: str, target: str) -> list[str]:
     """The tag of each text, or the only one of a stream; a model that was named is asked only where `source` is given.
 
     What is recognised where no target was asked for goes to standard error: somebody may have meant another.
     """
     if not meant.ours and not source:
+        check_target(translator, meant.folder, target)
         return [target] * max(1, len(meant.texts))
     from transduce.directions import DirectionQuery, directions_of, has_tag
     from transduce.languages import name_of

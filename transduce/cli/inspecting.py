@@ -11,6 +11,7 @@ import typer
 
 from transduce.cli.arguments import BeamSize, Language
 from transduce.cli.opening import Opening, opens_models
+from transduce.durable import unwritable
 from transduce.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -95,8 +96,7 @@ def _write_text(seen: list[Inspection], output: Path) -> None:
     from transduce.inspection.page import page
 
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         found = page(seen) if output.suffix == ".html" else json.dumps([one.as_json() for one in seen]) + "\n"
         output.write_text(found, encoding="utf-8")
     except OSError as error:
-        raise DataError(f"{output}: cannot be written: {error.strerror}; choose another --output") from None
+        raise DataError(f"{output}: cannot be written: {unwritable(output, error)}") from None

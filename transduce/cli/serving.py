@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,10 @@ from transduce.cli.opening import Opening, opens_models
 from transduce.errors import ConfigError, UserError
 from transduce.extras import needed_by
 from transduce.languages import pair_of
+from transduce.untrusted import read_small
+from transduce.wording import nearest
+
+LARGEST_KEYS = 1 << 20  # bytes of the file of API keys
 
 
 @opens_models
@@ -60,19 +65,31 @@ def serve(
         settings = dataclasses.replace(settings, keys=_keys(api_keys))
     if host in LOCAL and not settings.hosts:
         settings = dataclasses.replace(settings, hosts=LOCAL)
-    models = open_models(folders or [str(shipped())], opening.load)
-    serve(application(models, settings), host, port, None if api_keys is None else lambda: _keys(api_keys))
+    with _hangups_noted() as hangups:
+        models = open_models(folders or [str(shipped())], opening.load)
+        read_keys = None if api_keys is None else lambda: _keys(api_keys)
+        serve(application(models, settings), host, port, read_keys, hangups)
+
+
+@contextmanager
+def _hangups_noted() -> Iterator[list[int]]:
+    """SIGHUP, which would end the process while models are loaded, is noted for the server to answer."""
+    noted = list[int]()
+    before = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Models and settings of the server; a word that is nearly a setting is told with the nearest."""
+    """Models and settings of the server; a word that is neither is refused, with the nearest setting."""
     folders, settings = list[str](), list[str]()
     for word in words:
         key, sign, _ = word.partition("=")
-        near = difflib.get_close_matches(key, names, n=1)
-        if sign and key not in names and near and not any(pair_of(one) for one in key.split(",")):
+        if sign and key not in names and not any(pair_of(one) for one in key.split(",")) and not Path(word).exists():
             raise ConfigError(
-                f"'{word}': no such setting; did you mean '{near[0]}'?; settings here: {', '.join(names)};"
+                f"'{word}': no such setting{nearest(key, names)}; settings here: {', '.join(names)};"
                 " models are given as FOLDER or en-de=FOLDER"
             )
         (settings if sign and key in names else folders).append(word)
@@ -82,10 +99,11 @@ def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str
 def _keys(path: Path) -> tuple[str, ...]:
     """One a line; blank lines and those that begin with # are left out."""
     try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
+        lines = read_small(path, LARGEST_KEYS).split(b"\n")
+    except (OSError, ValueError) as error:  # a pipe or a device never ends, and the server would wait for it
+        why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{path}: the file of API keys cannot be read: {error.strerror}; give --api-keys a file with one key a line"
+            f"{path}: the file of API keys cannot be read: {why}; give --api-keys a file with one key a line"
         ) from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if not line.startswith(b"#")]
     keys = tuple(_key(line, f"{path}:{number}") for number, line in numbered if line)

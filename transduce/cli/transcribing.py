@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transduce.cli.arguments import BeamSize, Ensemble, JsonLines, ModelFolder, Output
+from transduce.cli.arguments import BeamSize, Ensemble, JsonLines, ModelFolder, Output, SearchOfCall
 from transduce.cli.opening import Opening, opens_models
 from transduce.errors import DataError, UserError
 
@@ -28,7 +28,7 @@ def transcribe(
     output: Output = None,
     beam: BeamSize = 0,
     n_best: Annotated[int, typer.Option(help="Transcripts a file: file number, score, text, tab-separated.")] = 1,
-    search: Annotated[str, typer.Option(help="A search in place of the model's own: kind=sample,top_p=0.9.")] = "",
+    search: SearchOfCall = None,
     skip: Annotated[
         bool, typer.Option("--skip", help="Leave out files that cannot be read: named on stderr, an empty line each.")
     ] = False,
@@ -57,13 +57,13 @@ def transcribe(
     translator = opening.load([model, *(ensemble or [])])
     if translator.reading is None:
         raise UserError(f"{model}: reads text, not recordings or pictures; use `transduce translate`")
-    chosen = chosen_search(translator, search) if search else None
+    chosen = None if search is None else chosen_search(translator, search)
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
     stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=WINDOW)
     with written(output, [input] if input else []) as file:
         shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
-        write_translations(shown, file, None, json_lines, translations_of(search) if search else n_best)
+        write_translations(shown, file, None, json_lines, n_best if search is None else translations_of(search))
 
 
 def _readable(reader: FileReader, paths: list[str], skip: bool) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from transduce.cli.arguments import (
     Output,
     Pieces,
     ReferenceText,
+    SearchOfCall,
     SourceLanguage,
     SourceText,
     TargetText,
@@ -52,7 +55,7 @@ def translate(
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
     include: Included = None,
     exclude: Excluded = None,
-    search: Annotated[str, typer.Option(help="A search in place of the model's own: kind=sample,top_p=0.9.")] = "",
+    search: SearchOfCall = None,
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
@@ -75,6 +78,7 @@ def translate(
     from transduce.cli.choosing import pick_targets, split_model
     from transduce.output import chosen_search, read_files, translations_of, with_progress, write_translations, written
 
+    unit = _unit_of(alignments, pieces)
     files = input or []
     meant = split_model(words or [], files)
     texts, folders = meant.texts, [meant.folder, *(ensemble or [])]
@@ -85,17 +89,27 @@ def translate(
         texts or read_files(files),
         beam=beam,
         n_best=n_best,
-        search=chosen_search(translator, search) if search else None,
+        search=None if search is None else chosen_search(translator, search),
         to=tags if texts else tags[0],
         prefixes=prefix,
         include=include or (),
         exclude=exclude or (),
-        align=None if alignments is None else "pieces" if pieces else "words",
+        align=unit,
         window=window,
     )
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
-        write_translations(shown, file, links, json_lines, translations_of(search) if search else n_best)
+        write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))
+
+
+def _unit_of(alignments: Path | None, pieces: bool) -> Literal["words", "pieces"] | None:
+    """What translations are aligned in, if they are."""
+    if pieces and alignments is None:
+        raise UserError(
+            "--pieces: says what the links of --alignments FILE are between, and no such file is named; name one, or"
+            " leave --pieces out"
+        )
+    return None if alignments is None else "pieces" if pieces else "words"
 
 
 @opens_models
@@ -114,9 +128,11 @@ def score(
 
         transduce score runs/demo test.de test.en
     """
+    from transduce.cli.choosing import check_target
     from transduce.output import WINDOW, read_pairs, with_progress, written
 
     translator = opening.load([model, *(ensemble or [])])
+    check_target(translator, model, to)
     pairs = read_pairs(source, target)
     scored = (one for sources, targets in pairs.windows(WINDOW) for one in translator.score(sources, targets, to))
     with written(None) as file:
@@ -142,9 +158,11 @@ def align(
 
         transduce align runs/demo test.de test.en > links.txt
     """
+    from transduce.cli.choosing import check_target
     from transduce.output import WINDOW, read_pairs, with_progress, written
 
     translator = opening.load([model, *(ensemble or [])])
+    check_target(translator, model, to)
     pairs = read_pairs(source, target)
     unit: Literal["words", "pieces"] = "pieces" if pieces else "words"
     found = (
@@ -192,6 +210,7 @@ def evaluate(
     heard = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = heard.targets if heard else list(read_lines(reference))
     sources = list(read_lines(source)) if source else heard.sources if heard else None
+    _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, beam)
     systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, beam, to)
     if output is not None and systems[0].search:
         with written(output) as file:
@@ -222,6 +241,23 @@ def _show(result: Evaluation, json_lines: bool) -> None:
         result.render(Console(soft_wrap=True))
 
 
+def _check_used(
+    hypothesis: Path, other: Path | None, opening: Opening, of_first: Mapping[str, object], beam: int
+) -> None:
+    """Refuse options that say how a model translates, or where to, where translations are read from files."""
+    changed = [f.name for f in dataclasses.fields(Opening) if getattr(opening, f.name) != f.default]
+    of_any = {"--beam": beam, **{f"--{name}": True for name in changed}}
+    files = [path for path in (hypothesis, other) if path is not None and path.is_file()]
+    unused = [name for name, given in of_first.items() if given and hypothesis in files]
+    if len(files) == (1 if other is None else 2):
+        unused += [name for name, given in of_any.items() if given]
+    if unused:
+        raise UserError(
+            f"{unused[0]}: says how a model translates, and {hypothesis} holds translations already; leave it out, or"
+            " give the folder of a model"
+        )
+
+
 @dataclass(frozen=True)
 class _System:
     """Translations to measure, and the `search` that made them where a model did so just now."""
@@ -248,12 +284,14 @@ def _systems(
 
 def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
     """What a model, or an ensemble, makes of the sources."""
+    from transduce.cli.choosing import check_target
     from transduce.output import with_progress
     from transduce.search.choice import search_label
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
     translator = opening.load(folders)
+    check_target(translator, folders[0], to)
     stream = translator.stream(sources, beam=beam, to=to)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
     lines = [translation.text for translation in shown]

@@ -16,17 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.durable import disk_errors
+from transduce.own_classes import import_path
 from transduce.progress import Progress, seconds_as_text
 from transduce.training.signals import StopRequest
 
 LOOK_SECONDS = 0.2  # between two looks at the children
+# `python -m` would put the current folder first, whose `transduce.py` or `random.py` would run: not so the command.
+PROGRAM = (
+    "import runpy, sys; sys.path[:] = {path!r}; del sys.argv[0]; runpy.run_module(sys.argv[0], None, '__main__', True)"
+)
 
 
 @dataclass(frozen=True)
 class ChildTask:
-    """A call of `python -m MODULE WORDS`; `done` tells how much of `total` it has done, for the progress line.
+    """A module run as a program, with its words; it imports from where this process does.
 
-    It waits for the tasks labelled `after` that stand before it, and fails with them.
+    `done` tells how much of `total` it has done, for the progress line. It waits for the tasks labelled `after` that
+    stand before it, and fails with them.
     """
 
     label: str
@@ -56,7 +62,7 @@ class _Child:
             task.log.parent.mkdir(parents=True, exist_ok=True)
             self._log = task.log.open("ab")
         self._from = self._log.tell()
-        command = [sys.executable, "-m", *task.words]
+        command = [sys.executable, "-P", "-c", PROGRAM.format(path=import_path()), *task.words]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

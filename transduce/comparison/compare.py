@@ -24,7 +24,7 @@ from transduce.comparison.results import Results, compare_with_baseline, read_ru
 from transduce.comparison.table import as_csv, as_markdown
 from transduce.data.corpus import Corpus
 from transduce.durable import disk_errors, write_text
-from transduce.errors import ConfigError, DataError, UserError
+from transduce.errors import ConfigError, DataError, RunError, UserError
 from transduce.evaluation.by_language import Told, target_languages
 from transduce.model_folder import CONFIG
 from transduce.training.lock import RunLock
@@ -101,6 +101,7 @@ def check(plan: ComparisonPlan, output: Path) -> dict[str, int]:
     for run in plan.runs:
         if (run.folder(output) / CONFIG).exists():
             check_same(run.folder(output), run.config)
+            _check_budget(run, output)
         if run.variant in parameters:
             continue
         try:
@@ -119,6 +120,21 @@ def check(plan: ComparisonPlan, output: Path) -> dict[str, int]:
                 f" '{plan.variants[0]}'; quality can be compared on one text only"
             )
     return parameters
+
+
+def _check_budget(run: PlannedRun, output: Path) -> None:
+    """Refuse less training than a run has had already: what lies there is no run of that budget."""
+    folder, asked = run.folder(output), run.config.training
+    had = read_config(folder).training
+    if (had.steps, had.minutes) == (asked.steps, asked.minutes):
+        return
+    total, unit = _budget(run)
+    there = last_reported(folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
+    if there > total:
+        raise RunError(
+            f"variant '{run.variant}': {folder} was trained for {there:,} {unit} already, and {total:,} are asked for;"
+            " ask for as many at least, or choose another folder with --output"
+        )
 
 
 def default_jobs(plan: ComparisonPlan, parameters: Mapping[str, int]) -> int:

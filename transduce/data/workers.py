@@ -7,9 +7,10 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -18,6 +19,8 @@ from transduce.errors import RunError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 WORTH_PROCESSES = 8  # with fewer items than this, starting processes takes longer than the work
+SAFE_PATH = "PYTHONSAFEPATH"
+_starting = threading.Lock()
 
 
 def ordered_map(
@@ -34,11 +37,13 @@ def ordered_map(
         yield from map(function, chain(head, stream))
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of whoever calls
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    with _safe_path():
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
     pending: deque[Future[Result]] = deque()
     try:
         for item in chain(head, stream):
-            pending.append(pool.submit(function, item))
+            with _safe_path():
+                pending.append(pool.submit(function, item))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
         while pending:
@@ -57,6 +62,24 @@ def _cores() -> int:
         return len(os.sched_getaffinity(0))  # those this process may use
     except AttributeError:  # macOS
         return os.cpu_count() or 1
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes that start meanwhile import nothing from the current folder, whose modules may have any name.
+
+    `multiprocessing` starts them by `python -c`, which would; what this process imports from they are told later.
+    """
+    with _starting:
+        before = os.environ.get(SAFE_PATH)
+        os.environ[SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SAFE_PATH]
+            else:
+                os.environ[SAFE_PATH] = before
 
 
 def _start_worker() -> None:

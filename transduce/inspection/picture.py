@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transduce.durable import unwritable
 from transduce.errors import RunError, UserError
 from transduce.inspection.record import Inspection, SourcePicture
 from transduce.inspection.terminal import plain
@@ -26,13 +27,12 @@ CELL = 0.3  # inches
 
 
 def save(seen: Sequence[Inspection], view: View, output: Path) -> None:
-    """Draw inspections side by side into a .png or .svg file; its folder is made where it is missing."""
+    """Draw inspections side by side into a .png or .svg file."""
     figure = draw(seen, view)
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, format=output.suffix[1:])
     except OSError as error:
-        raise RunError(f"{output}: the picture cannot be saved: {error.strerror}; choose another --output") from error
+        raise RunError(f"{output}: the picture cannot be saved: {unwritable(output, error)}") from error
 
 
 def draw(seen: Sequence[Inspection], view: View) -> Figure:

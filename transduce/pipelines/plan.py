@@ -27,9 +27,10 @@ from typing import Any
 
 from transduce import config as configs
 from transduce.errors import ConfigError
-from transduce.overrides import lay_over, read_overrides
+from transduce.overrides import Unread, lay_over, read_overrides
 from transduce.pipelines.stages import StageChoice, stage_class
 from transduce.untrusted import read_small
+from transduce.wording import DOTTED
 
 _NAME = re.compile(r"\{([A-Za-z_]\w*)\}")
 _OWN = ("folder", "paths", "stage")
@@ -68,6 +69,12 @@ class PipelinePlan:
 
     folder: Path
     stages: tuple[PlannedStage, ...]
+    paths: Mapping[str, Any] = field(default_factory=dict)
+
+    def told_paths(self, name: str) -> str:
+        """Words for the paths that a stage's settings begin with, which the command line can change."""
+        named = sorted(_named(self.stages[self.find(name)].settings) & set(self.paths))
+        return "".join(f"; {{{one}}} is {self.paths[one]}: say paths.{one}=FOLDER for another" for one in named)
 
     def output(self, name: str) -> Path:
         """What the stage of this name writes."""
@@ -84,12 +91,14 @@ class PipelinePlan:
 def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> PipelinePlan:
     """The plan in a pipeline file; a ConfigError names the file and the dotted key."""
     if not Path(file).is_file():
-        raise ConfigError(f"{file}: no such file; give a pipeline file, a .toml file of [[stage]] tables{_known(file)}")
+        found = "is a folder" if Path(file).is_dir() else "no such file"
+        raise ConfigError(f"{file}: {found}; give a pipeline file, a .toml file of [[stage]] tables{_known(file)}")
     own = [text for text in overrides if re.split(r"[.=]", text)[0].strip() in _OWN]
     written = configs.resolve(Pipeline, configs.layers(Pipeline, file, own))
     names = [str(table.get("name", "")) for table in written.stage]
     _check_names(names)
-    changes = _changes([text for text in overrides if text not in own], names)
+    words_of_stages = [text for text in overrides if text not in own]
+    changes = _changes(words_of_stages, names)
     folder = written.folder
     known = {"here": str(Path(file).parent), "folder": folder, **written.paths}
     planned = []
@@ -104,8 +113,21 @@ def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> PipelinePl
                 (_parse(filled), _parse(_filled(table, {"here": places["here"]}, all_known=False)), words, needs)
             )
         except ConfigError as error:
-            raise ConfigError(f"{file}: stage '{name}': {error}") from None
-    return PipelinePlan(Path(folder), tuple(PlannedStage(*one) for one in planned))
+            raise ConfigError(_blamed(str(error), str(file), name, words_of_stages)) from None
+    return PipelinePlan(Path(folder), tuple(PlannedStage(*one) for one in planned), dict(written.paths))
+
+
+def _blamed(error: str, file: str, name: str, words: Sequence[str]) -> str:
+    """What is wrong with a stage, told of the word of the command line that says it, else of the file."""
+    own = [word for word in words if re.split(r"[.=]", word)[0].strip() == name]
+    found = re.match(rf"stage\.({DOTTED})", error)
+    key = f"{name}.{found[1].rstrip('.')}" if found else ""
+    for word in own:
+        said = word.partition("=")[0].strip()
+        if key and f"{key}.".startswith(f"{said}."):  # the word itself, or a table that it gives
+            return f"command line: {name}.{error.removeprefix('stage.')}"
+    laid = f", with {', '.join(word.partition('=')[0].strip() for word in own)} of the command line laid over"
+    return f"{file}: stage '{name}'{laid if own else ''}: {error}"
 
 
 def _known(file: str | Path) -> str:
@@ -189,7 +211,8 @@ def _filled(tree: Any, places: Mapping[str, Any], all_known: bool = True) -> Any
             )
         return str(places[found[1]])
 
-    return _NAME.sub(place, tree)
+    made = _NAME.sub(place, tree)
+    return Unread(made) if isinstance(tree, Unread) else made
 
 
 def _named(tree: Any) -> set[str]:

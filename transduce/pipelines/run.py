@@ -88,6 +88,8 @@ class _PipelineRun:
 
     def go(self, first: int, last: int) -> PipelineResult:
         done, skipped = list[str](), list[str]()
+        for planned in self.plan.stages[first : last + 1]:
+            self._check(planned)
         for number, planned in enumerate(self.plan.stages[: last + 1]):
             if number < first:
                 continue
@@ -104,6 +106,18 @@ class _PipelineRun:
                 return PipelineResult(self.plan.folder, tuple(done), tuple(skipped), stopped)
             done.append(planned.name)
         return PipelineResult(self.plan.folder, tuple(done), tuple(skipped))
+
+    def _check(self, planned: PlannedStage) -> None:
+        """Refuse, before any stage runs, text that is not there and a device that this machine does not have."""
+        stamp = self.stamps.read(planned.name)
+        try:
+            planned.stage.files()
+            if stamp is None or not stamp.done:
+                planned.stage.check()
+        except ConfigError as error:
+            raise ConfigError(f"stage '{planned.name}': {error}") from None
+        except DataError as error:
+            raise DataError(f"stage '{planned.name}': {error}{self.plan.told_paths(planned.name)}") from None
 
     def state(self, planned: PlannedStage) -> StageState:
         """Where a stage stands whose needs are all done."""

@@ -3,7 +3,8 @@
 Of a stage the runner knows: `name`; `products`, the files that later stages read, as patterns below its folder;
 `free`, settings that change no result; `files`, text from outside that it reads; `facts`, what its settings come to;
 `schema`, what type its `settings` have and what they are laid over;
-`goes_on`, whether work that was done with other settings may be gone on with; and `run`, which goes on after a kill.
+`goes_on`, whether work that was done with other settings may be gone on with; `check`, which refuses what only this
+machine can tell to be wrong, before any stage runs; and `run`, which goes on after a kill.
 Modules that need torch are imported where they are used.
 """
 
@@ -26,6 +27,8 @@ from transduce.gathering.gather import gather
 from transduce.gathering.gathered import GATHERED, Gathered
 from transduce.gathering.settings import Gather
 from transduce.model_folder import CONFIG, MODEL, NATIVE, NATIVE_FACTS
+from transduce.search.limits import require
+from transduce.search.settings import MOST_PATHS
 
 FINISHED = "finished"
 Settings = dict[str, Any]
@@ -56,6 +59,14 @@ class Stage:
         """Whether what lies in the folder, done with other settings, is a beginning of what is asked for now."""
         return False
 
+    def check(self) -> None:
+        """Refuse a device that is not here."""
+        device = getattr(self, "device", "auto")
+        if device not in ("auto", "cpu"):
+            from transduce.engines.torch_engine import pick_device
+
+            pick_device(device)
+
     def run(self, output: Path) -> str:
         """Do it, or go on with it."""
         raise NotImplementedError
@@ -82,6 +93,8 @@ class GatherStage(Stage):
 
     def files(self) -> list[Path]:
         corpora = self._config(Path("unused")).corpora
+        for corpus in corpora:
+            corpus.text.check_files(f"settings.corpora '{corpus.name}'")
         texts = [Path(name) for corpus in corpora for names in corpus.text.files() for name in dict.fromkeys(names)]
         return texts + [Path(corpus.labels) for corpus in corpora if corpus.labels]
 
@@ -115,7 +128,11 @@ class PrepareStage(Stage):
     def files(self) -> list[Path]:
         if self.text:
             return []
-        texts: list[ParallelText] = [one for some in self._parsed({}, Path("unused")).splits.values() for one in some]
+        splits = self._parsed({}, Path("unused")).splits
+        for split, some in splits.items():
+            for number, text in enumerate(some):
+                text.check_files(f"settings.{split}[{number}]" if len(some) > 1 else f"settings.{split}")
+        texts: list[ParallelText] = [one for some in splits.values() for one in some]
         return [Path(name) for text in texts for names in text.files() for name in dict.fromkeys(names)]
 
     def run(self, output: Path) -> str:
@@ -147,9 +164,17 @@ class TrainStage(Stage):
     def _config(self) -> Any:
         from transduce.experiment import Config
 
-        merged = configs.layers(Config, self.config)
-        configs.merge(Config, merged, self.settings, origin=self.name)
-        return configs.resolve(Config, merged)
+        try:
+            merged = configs.layers(Config, self.config)
+        except ConfigError as error:
+            raise ConfigError(f"config: {error}") from None
+        configs.merge(Config, merged, self.settings, origin="settings")
+        try:
+            return configs.resolve(Config, merged)
+        except ConfigError as error:
+            text = str(error)
+            ours = text.removeprefix("settings: ")
+            raise ConfigError(f"settings: {text}" if ours == text else f"settings.{ours}") from None
 
     def facts(self) -> Settings:
         from transduce.training.run_folder import FREE
@@ -157,6 +182,14 @@ class TrainStage(Stage):
         flat = configs.flatten(self._config())
         lasting = ("training.steps", "training.minutes", "training.average", "search")
         return {k: v for k, v in flat.items() if not k.startswith(FREE) or k.startswith(lasting)}
+
+    def check(self) -> None:
+        from transduce.engines.torch_engine import pick_device
+
+        try:
+            pick_device(self._config().training.device)
+        except ConfigError as error:
+            raise ConfigError(f"settings.training.{error}") from None
 
     def goes_on(self, output: Path) -> bool:
         from transduce.training.run_folder import check_same
@@ -188,6 +221,12 @@ class DistillStage(Stage):
     device: str = "auto"
     workers: int = 0
     precision: Literal["fp32", "bf16"] = "fp32"  # of the teacher's weights
+
+    def __post_init__(self) -> None:
+        require(self.workers >= 0, "workers", self.workers, "0 or more processes")
+        require(0 <= self.beam <= MOST_PATHS, "beam", self.beam, f"a size from 0 (the model's own) to {MOST_PATHS:,}")
+        most = self.beam or MOST_PATHS
+        require(1 <= self.best_of <= most, "best_of", self.best_of, f"1 to {most:,} of what the beam finds")
 
     def run(self, output: Path) -> str:
         from transduce.distillation import distill
@@ -241,8 +280,8 @@ class EvaluateStage(Stage):
     precision: Literal["fp32", "bf16"] = "fp32"  # with torch
 
     def __post_init__(self) -> None:
-        if self.sentences < 0 or self.beam < 0:
-            raise ConfigError(f"sentences={self.sentences}, beam={self.beam}: expected 0 or more of each")
+        require(self.sentences >= 0, "sentences", self.sentences, "0 (all) or more of each direction")
+        require(0 <= self.beam <= MOST_PATHS, "beam", self.beam, f"a size from 0 (the model's own) to {MOST_PATHS:,}")
 
     def run(self, output: Path) -> str:
         from transduce.pipelines.evaluating import Measuring
@@ -267,6 +306,9 @@ class CardStage(Stage):
     limits: str = ""  # what it is not good for
     made: str = ""  # how it was made
     largest_mib: float = 0.0  # refuse a larger folder; 0: any
+
+    def __post_init__(self) -> None:
+        require(self.largest_mib >= 0, "largest_mib", self.largest_mib, "MiB above 0, or 0 for any size")
 
     def run(self, output: Path) -> str:
         from transduce.pipelines.shipping import Shipping

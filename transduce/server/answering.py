@@ -129,6 +129,6 @@ def _told(path: str, error: Refused) -> dict[str, str]:
 def _words(request: Request, error: HTTPException) -> str:
     if error.headers and "Allow" in error.headers:
         request.state.allow = error.headers["Allow"]
-    return {404: f"{request.url.path}: there is nothing here", 405: "Method not allowed"}.get(
-        error.status_code, str(error.detail)
-    )
+        allowed = " or ".join(sorted(error.headers["Allow"].split(", ")))
+        return f"{request.url.path}: expected {allowed}, got {request.method}"
+    return f"{request.url.path}: there is nothing here" if error.status_code == 404 else str(error.detail)

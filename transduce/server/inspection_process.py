@@ -14,14 +14,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 from transduce.errors import RunError, UserError
+from transduce.own_classes import import_path
 from transduce.search.constraints import CancelToken
 from transduce.search.fit import STEPWISE
 from transduce.server.failures import Refused
@@ -74,6 +75,7 @@ class Learn:
 
 
 Job = Inspect | Learn
+Work = tuple[str, Callable[[], Translator], Job]  # a model's name, how it is opened, and what to find out
 
 
 def as_json(tree: Any) -> bytes:
@@ -86,6 +88,18 @@ class Abandoned(RunError):
 
     def __init__(self) -> None:
         super().__init__("inspect: nobody waits for the answer any more; ask again")
+
+
+class Unheard(OSError):
+    """The child died before anything was heard of it."""
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise Unheard(*error.args) from None
 
 
 class InspectionProcess:
@@ -107,8 +121,7 @@ class InspectionProcess:
             try:
                 if stop.cancelled or self._closed.cancelled:
                     raise Abandoned
-                self._child = self._child or _InspectionChild()
-                return self._child.ask((served.name, served.reopen, job), stop, self._closed, self._grace_seconds)
+                return self._ask((served.name, served.reopen, job), stop)
             except TimeoutError:
                 self._end_child()
                 raise Abandoned from None
@@ -120,6 +133,20 @@ class InspectionProcess:
                 raise Refused(503, f"inspect: {words}", "inspection", 1) from None
             finally:
                 self._start_timer()
+
+    def _ask(self, work: Work, stop: CancelToken) -> bytes:
+        """The answer of the child; of a new one where the old one has died since it was last asked."""
+        if self._child is not None and self._child.process.poll() is not None:
+            self._end_child()
+        if self._child is not None:
+            try:
+                return self._child.ask(work, stop, self._closed, self._grace_seconds)
+            except Unheard:  # most likely it died before this job could be what killed it
+                self._end_child()
+        if self._closed.cancelled:
+            raise Abandoned
+        self._child = _InspectionChild()
+        return self._child.ask(work, stop, self._closed, self._grace_seconds)
 
     def close(self) -> None:
         """End the child, and with it an inspection under way or about to begin."""
@@ -167,7 +194,7 @@ class _InspectionChild:
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
-        program = PROGRAM.format(path=sys.path, module=__name__, descriptor=theirs.fileno())
+        program = PROGRAM.format(path=import_path(), module=__name__, descriptor=theirs.fileno())
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", program],
@@ -180,21 +207,21 @@ class _InspectionChild:
         finally:
             theirs.close()
 
-    def ask(
-        self, work: tuple[str, Callable[[], Translator], Job], stop: CancelToken, closed: CancelToken, grace: float
-    ) -> bytes:
-        """The JSON of an answer. `Abandoned` where nobody waited for it, TimeoutError where it took too long for that.
+    def ask(self, work: Work, stop: CancelToken, closed: CancelToken, grace: float) -> bytes:
+        """The JSON of an answer.
 
-        `work`: a model's name, how it is opened, and what to find out.
+        `Abandoned` where nobody waited for it, TimeoutError where it took too long for that.
         """
-        self._pipe.send(work)
+        with _unheard():
+            self._pipe.send(work)
         since: float | None = None
         while not self._pipe.poll(LOOK_SECONDS):
             if since is None and stop.cancelled:
                 since = time.monotonic()
             if closed.cancelled or (since is not None and time.monotonic() - since > grace):
                 raise TimeoutError
-        how, words = self._pipe.recv()
+        with _unheard():
+            how, words = self._pipe.recv()
         answer = self._pipe.recv_bytes() if how == ANSWERED else b""
         if since is not None:
             raise Abandoned

@@ -155,7 +155,9 @@ def _alternatives(fields: Fields, settings: Settings) -> int:
     if wanted > settings.alternatives:
         text = f"Invalid request: alternatives parameter must be <= {settings.alternatives}"
         raise Refused(400, text, "limit")
-    return max(0, wanted)
+    if wanted < 0:
+        raise Refused(400, f"Invalid request: alternatives parameter must be >= 0, got {wanted}", "limit")
+    return wanted
 
 
 def _one_or_all(values: list[Any], batch: bool) -> Any:

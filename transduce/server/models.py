@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transduce.directions import Pairs, directions_of, has_tag
 from transduce.errors import ConfigError, UserError
-from transduce.languages import find, name_of, pair_of
+from transduce.languages import find, is_language, name_of, pair_of
 from transduce.server.failures import Refused
 from transduce.translator import Translator
 
@@ -77,6 +77,12 @@ class Models:
                 self._hops.setdefault((source, target), RouteHop(one, source, target))
         if pivot and pivot not in self.languages:
             raise ConfigError(f"pivot: expected one of {', '.join(self.languages)}, got {pivot!r}")
+
+    @property
+    def hidden(self) -> tuple[RouteHop, ...]:
+        """Directions that a model has and an earlier one is taken for, where none is asked for by name."""
+        every = [RouteHop(one, source, target) for one in self.served for source, target in one.pairs]
+        return tuple(hop for hop in every if self._hops[hop.source, hop.target].served is not hop.served)
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
@@ -165,6 +171,9 @@ def _split(word: str) -> tuple[Pairs, Path]:
     known = tuple(pair for pair in pairs if pair is not None)
     if len(known) < len(pairs):
         raise ConfigError(f"{word}: expected languages as en-de=FOLDER or en-de,de-en=FOLDER, got {names!r}")
+    for code in (code for pair in known for code in pair):
+        if not is_language(code):
+            raise ConfigError(f"{word}: {code!r} is the code of no language; expected those of ISO 639, as in en-de")
     return known, Path(folder)
 
 

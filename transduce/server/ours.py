@@ -82,6 +82,9 @@ def _check_combination(given: TranslateRequest) -> None:
     """Refuse what does not go together, rather than leave part of it out unsaid."""
     if given.stream and given.format == "html":
         raise Refused(422, "stream: expected format text, got html, whose sentences are no text alone", "invalid")
+    if given.beam and given.n_best > given.beam:
+        text = f"n_best: expected at most the beam's size ({given.beam}), got {given.n_best}; give a larger beam"
+        raise Refused(422, text, "invalid")
     for name, wanted in (("format=html", given.format == "html"), ("stream", given.stream)):
         if wanted and given.n_best > 1:
             raise Refused(422, f"n_best: expected 1 with {name}, got {given.n_best}", "invalid")

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from transduce.server.failures import Gone, Refused
+from transduce.server.misfits import told
 from transduce.server.settings import Settings
 from transduce.wording import nearest
 
@@ -56,7 +57,7 @@ async def read_json(request: Request, settings: Settings, model: type[M]) -> M:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        raise Refused(422, _first(error), "invalid") from None
+        raise Refused(422, told(error), "invalid") from None
 
 
 def _check_names(given: Iterable[str], fields: Collection[str]) -> None:
@@ -64,8 +65,8 @@ def _check_names(given: Iterable[str], fields: Collection[str]) -> None:
     for name in given:
         if name not in fields:
             name = name[:100]
-            told = f"{name}: no such field{nearest(name, fields)}; fields here: {', '.join(fields)}"
-            raise Refused(422, told, "invalid")
+            text = f"{name}: no such field{nearest(name, fields)}; fields here: {', '.join(fields)}"
+            raise Refused(422, text, "invalid")
 
 
 async def read_fields(request: Request, settings: Settings) -> Fields:
@@ -161,10 +162,3 @@ async def _multipart(request: Request, body: bytes) -> Fields:
         if not isinstance(value, UploadFile):
             found.setdefault(name, []).append(clean(value))
     return found
-
-
-def _first(error: ValidationError) -> str:
-    """Where the first thing is wrong, and what."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -163,10 +163,16 @@ class Trouble:
             log.error("no connection can be accepted (%s); allow more open files, or set connections lower", error)
 
 
-def serve(app: Starlette, host: str, port: int, read_keys: Callable[[], Sequence[str]] | None = None) -> None:
+def serve(
+    app: Starlette,
+    host: str,
+    port: int,
+    read_keys: Callable[[], Sequence[str]] | None = None,
+    early: Sequence[int] = (),
+) -> None:
     """Run until a signal comes; says on standard error where it listens, and at the end what became of all requests.
 
-    `read_keys` gives the API keys anew when SIGHUP comes.
+    `read_keys` gives the API keys anew when SIGHUP comes; `early` holds those that came before now.
     """
     state: ServerState = app.state.transduce
     listener = _listen(host, port)
@@ -187,11 +193,15 @@ def serve(app: Starlette, host: str, port: int, read_keys: Callable[[], Sequence
     )
     for one in state.models.served:
         print(f"{one.name}: {', '.join(map('-'.join, one.pairs))}", file=sys.stderr)
+    for hop in state.models.hidden:
+        (first,) = state.models.route(hop.source, hop.target)
+        told = f"{hop.source}-{hop.target} goes to {first.served.name}, named first; to this model by its name alone"
+        print(f"{hop.served.name}: {told}", file=sys.stderr)
     logging.getLogger("transduce.server").addHandler(logging.StreamHandler())
     sys.setswitchinterval(0.0005)  # the loop waits for the threads of the models no longer than this
     gc.collect()
     gc.freeze()  # nor for a search of all that stays anyway
-    with _rereading(state, read_keys):
+    with _rereading(state, read_keys, early):
         name = f"[{host}]" if ":" in host else host
         print(f"listening on http://{name}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
         Server(config, state).run([listener])
@@ -200,7 +210,9 @@ def serve(app: Starlette, host: str, port: int, read_keys: Callable[[], Sequence
 
 
 @contextmanager
-def _rereading(state: ServerState, read_keys: Callable[[], Sequence[str]] | None) -> Iterator[None]:
+def _rereading(
+    state: ServerState, read_keys: Callable[[], Sequence[str]] | None, early: Sequence[int]
+) -> Iterator[None]:
     """Meanwhile SIGHUP has the API keys read again: requests under way go on, and a bad file changes nothing."""
 
     def reread(number: int, frame: FrameType | None) -> None:
@@ -218,6 +230,8 @@ def _rereading(state: ServerState, read_keys: Callable[[], Sequence[str]] | None
 
     before = signal.signal(signal.SIGHUP, reread)
     try:
+        if early:
+            reread(early[-1], None)
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
