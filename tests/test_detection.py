@@ -6,7 +6,7 @@ import pytest
 
 from transduce import detection
 from transduce.detection import LIKELY, TOLD, Detector, plain_language
-from transduce.directions import Direction, DirectionQuery
+from transduce.directions import ChosenDirection, DirectionQuery
 from transduce.errors import UserError
 from transduce.frequent_words import FREQUENT
 
@@ -71,8 +71,8 @@ def test_no_table_is_read_for_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("tables were read")
 
     monkeypatch.setattr(detection, "_identifier", fail)
-    assert DirectionQuery(PAIRS, target="zh").way("Cats like to sleep.") == Direction("en", "zh", True)
-    assert DirectionQuery(PAIRS, target="en").way("猫喜欢睡觉。") == Direction("zh", "en", True)
+    assert DirectionQuery(PAIRS, target="zh").way("Cats like to sleep.") == ChosenDirection("en", "zh", True)
+    assert DirectionQuery(PAIRS, target="en").way("猫喜欢睡觉。") == ChosenDirection("zh", "en", True)
     with pytest.raises(AssertionError, match="tables were read"):
         DirectionQuery(PAIRS, target="en").way("The cat is here.")  # nothing is refused by words alone
 

@@ -59,7 +59,7 @@ def has_tag(tokenizer: Tokenizer, language: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Direction:
+class ChosenDirection:
     """From a language to another; `source` is "" where nobody knows, and `recognised` where nobody said."""
 
     source: str
@@ -80,19 +80,19 @@ class DirectionQuery:
         """Of either side, in the order of the directions."""
         return tuple(dict.fromkeys(language for pair in self.pairs for language in pair))
 
-    def way(self, text: str | None = None) -> Direction:
+    def way(self, text: str | None = None) -> ChosenDirection:
         """The way of a text, or of a stream that cannot be looked at (None); refused where there is none."""
         source, target = self._known("--from", self.source), self._known("--to", self.target)
         ends = tuple(dict.fromkeys(end for _, end in self.pairs))
         if not source and not target and len(ends) == 1:
-            return Direction("", ends[0])
+            return ChosenDirection("", ends[0])
         if source:
-            return self._checked(Direction(source, target), text)
+            return self._checked(ChosenDirection(source, target), text)
         if text is not None and (not target or importlib.util.find_spec("py3langid") is not None):
             return self._recognised(text, target)
         if not target:
             raise UserError(f"--to: not given; which of {', '.join(ends)} is it to be translated to?")
-        return Direction("", target)
+        return ChosenDirection("", target)
 
     def _known(self, option: str, code: str) -> str:
         """The model's own code for the one given."""
@@ -103,26 +103,30 @@ class DirectionQuery:
             )
         return known
 
-    def _recognised(self, text: str, target: str) -> Direction:
+    def _recognised(self, text: str, target: str) -> ChosenDirection:
         plain = plain_language(text, self.languages)
         if plain and (plain, target) in self.pairs:
-            return Direction(plain, target, True)
+            return ChosenDirection(plain, target, True)
         with needed_by("without --to, telling which language a text is in", extra="serve"):
             best = self._detector.detect(text)[0]
         if target:
             sure = best.confidence >= SURE
-            return self._checked(Direction(best.language, target, True), text) if sure else Direction("", target)
+            return (
+                self._checked(ChosenDirection(best.language, target, True), text)
+                if sure
+                else ChosenDirection("", target)
+            )
         if best.confidence < LIKELY:
             raise UserError(
                 f"{_short(text)}: too little to tell which language it is in; say what to translate it to with --to"
             )
-        return self._checked(Direction(best.language, "", True), text)
+        return self._checked(ChosenDirection(best.language, "", True), text)
 
     @cached_property
     def _detector(self) -> Detector:
         return Detector(self.languages)
 
-    def _checked(self, way: Direction, text: str | None) -> Direction:
+    def _checked(self, way: ChosenDirection, text: str | None) -> ChosenDirection:
         """The way with its target, which is the only one there is where none was asked for."""
         ends = [end for begin, end in self.pairs if begin == way.source]
         where = f"{_short(text)}: this seems to be" if way.recognised and text else f"--from {way.source}:"
@@ -135,7 +139,7 @@ class DirectionQuery:
             raise UserError(f"{what}, which the model {can}{other}")
         if not way.target and len(ends) > 1:
             raise UserError(f"{what}, which the model translates to {', '.join(ends)}; pick one with --to{other}")
-        return way if way.target else Direction(way.source, ends[0], way.recognised)
+        return way if way.target else ChosenDirection(way.source, ends[0], way.recognised)
 
 
 def _short(text: str) -> str:

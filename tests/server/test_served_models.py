@@ -48,7 +48,7 @@ def test_ways(served_translator: transduce.Translator) -> None:
     ]
     assert models.route("en", "en-GB") == ()
     assert (models.sources, models.targets("de")) == (("de", "en"), ("en", "zh"))
-    assert [(hop.served.name, hop.source, hop.target) for hop in models.hidden] == [("b", "en", "de")]
+    assert [(hop.served.name, hop.source, hop.target) for hop in models.shadowed] == [("b", "en", "de")]
     strict = Models(models.served)
     with pytest.raises(Refused, match=r"Chinese \(zh\) is not available as a target language from German \(de\)"):
         strict.route("de", "zh")

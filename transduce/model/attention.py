@@ -107,7 +107,7 @@ def attend(
     scores. `causal` means that the queries are the last T of the S places and none looks ahead (it takes no further
     mask). For attention that all of our kernels know the mask may be one of `additive_mask`, with no bias besides.
     """
-    causal = causal and query.size(2) > 1  # a single query is the last place, and sees everything
+    causal = causal and bool(query.size(2) > 1)  # a single query is the last place, and sees everything
     if isinstance(score, DotScore) and to_weights is softmax and trace is None:
         prepared = score.prepare(query, key)
         found = dispatch.fused_attention(*prepared, value, mask, causal, bias, dropout, score.scale)

@@ -90,7 +90,7 @@ class Abandoned(RunError):
         super().__init__("inspect: nobody waits for the answer any more; ask again")
 
 
-class Unheard(OSError):
+class NoAnswer(OSError):
     """The child died before anything was heard of it."""
 
 
@@ -99,7 +99,7 @@ def _unheard() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
-        raise Unheard(*error.args) from None
+        raise NoAnswer(*error.args) from None
 
 
 class InspectionProcess:
@@ -141,7 +141,7 @@ class InspectionProcess:
         if self._child is not None:
             try:
                 return self._child.ask(work, stop, self._closed, self._grace_seconds)
-            except Unheard:  # most likely it died before this job could be what killed it
+            except NoAnswer:  # most likely it died before this job could be what killed it
                 self._end_child()
         if self._closed.cancelled:
             raise Abandoned

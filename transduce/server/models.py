@@ -79,7 +79,7 @@ class Models:
             raise ConfigError(f"pivot: expected one of {', '.join(self.languages)}, got {pivot!r}")
 
     @property
-    def hidden(self) -> tuple[RouteHop, ...]:
+    def shadowed(self) -> tuple[RouteHop, ...]:
         """Directions that a model has and an earlier one is taken for, where none is asked for by name."""
         every = [RouteHop(one, source, target) for one in self.served for source, target in one.pairs]
         return tuple(hop for hop in every if self._hops[hop.source, hop.target].served is not hop.served)

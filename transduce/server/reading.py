@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from transduce.server.failures import Gone, Refused
-from transduce.server.misfits import told
 from transduce.server.settings import Settings
+from transduce.server.validation import validation_message
 from transduce.wording import nearest
 
 MOST_FIELDS = 1000
@@ -57,7 +57,7 @@ async def read_json(request: Request, settings: Settings, model: type[M]) -> M:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        raise Refused(422, told(error), "invalid") from None
+        raise Refused(422, validation_message(error), "invalid") from None
 
 
 def _check_names(given: Iterable[str], fields: Collection[str]) -> None:

@@ -193,7 +193,7 @@ def serve(
     )
     for one in state.models.served:
         print(f"{one.name}: {', '.join(map('-'.join, one.pairs))}", file=sys.stderr)
-    for hop in state.models.hidden:
+    for hop in state.models.shadowed:
         (first,) = state.models.route(hop.source, hop.target)
         told = f"{hop.source}-{hop.target} goes to {first.served.name}, named first; to this model by its name alone"
         print(f"{hop.served.name}: {told}", file=sys.stderr)

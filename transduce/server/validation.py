@@ -25,7 +25,7 @@ PATTERNS = {  # of shapes.py
 }
 
 
-def told(error: ValidationError) -> str:
+def validation_message(error: ValidationError) -> str:
     """The first thing that is wrong."""
     every = error.errors(include_url=False)
     field = every[0]["loc"][:1]
