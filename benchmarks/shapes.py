@@ -97,7 +97,10 @@ def _translate(draw: random.Random) -> Any:
         "include": lambda: [words[0]() for _ in range(_size(draw, 16))],
         "exclude": lambda: [words[1]() for _ in range(_size(draw, 64))],
     }
-    return {"text": _texts(draw), **_languages(draw), **_some(draw, options)}
+    chosen = _some(draw, options)
+    if draw.random() < 0.9:  # more than the beam has is refused at once
+        chosen["n_best"] = min(chosen.get("n_best", 1), chosen.get("beam", 6))
+    return {"text": _texts(draw), **_languages(draw), **chosen}
 
 
 def _pairs(draw: random.Random) -> Any:
