@@ -61,6 +61,14 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
             "training.average=6",
             "training.average: 6 checkpoints to average, but only 5 are kept; set training.keep_last=6",
         ),
+        (
+            "training.start_with=what_fits",
+            "training.start_with: expected training.start_from beside it, of which 'what_fits' begins",
+        ),
+        (
+            "training.average_of=best",
+            "training.average_of: expected training.average beside it: how many of the best",
+        ),
         ("training.optimizer.beta1=1", "training.optimizer.beta1: expected at least 0 and below 1, got 1.0"),
         ("training.optimizer.epsilon=0", "training.optimizer.epsilon: expected a number above 0, got 0.0"),
         ("training.optimizer={kind='adam_w',weight_decay=-1}", "training.optimizer.weight_decay: expected 0 or more"),

@@ -69,6 +69,12 @@ class Training:
                 "parallel: with fsdp each process holds a part of every matrix, and Muon needs whole ones;"
                 " set training.parallel=ddp, or training.optimizer=adam_w"
             )
+        if self.start_with != "all" and not self.start_from:
+            raise ConfigError(
+                f"start_with: expected training.start_from beside it, of which {self.start_with!r} begins"
+            )
+        if self.average_of != "last" and not self.average:
+            raise ConfigError(f"average_of: expected training.average beside it: how many of the {self.average_of}")
         kept = self.keep_last if self.average_of == "last" else self.keep_best
         if self.average > kept:
             raise ConfigError(
