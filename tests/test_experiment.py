@@ -63,11 +63,11 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
         ),
         (
             "training.start_with=what_fits",
-            "training.start_with: expected training.start_from beside it, of which 'what_fits' begins",
+            "training.start_with: expected training.start_from beside it, got 'what_fits' alone",
         ),
         (
             "training.average_of=best",
-            "training.average_of: expected training.average beside it: how many of the best",
+            "training.average_of: expected training.average beside it, got 'best' alone",
         ),
         ("training.optimizer.beta1=1", "training.optimizer.beta1: expected at least 0 and below 1, got 1.0"),
         ("training.optimizer.epsilon=0", "training.optimizer.epsilon: expected a number above 0, got 0.0"),

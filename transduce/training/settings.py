@@ -74,7 +74,7 @@ class Training:
                 f"start_with: expected training.start_from beside it, of which {self.start_with!r} begins"
             )
         if self.average_of != "last" and not self.average:
-            raise ConfigError(f"average_of: expected training.average beside it: how many of the {self.average_of}")
+            raise ConfigError(f"average_of: expected training.average beside it, got {self.average_of!r} alone")
         kept = self.keep_last if self.average_of == "last" else self.keep_best
         if self.average > kept:
             raise ConfigError(
