@@ -70,9 +70,7 @@ class Training:
                 " set training.parallel=ddp, or training.optimizer=adam_w"
             )
         if self.start_with != "all" and not self.start_from:
-            raise ConfigError(
-                f"start_with: expected training.start_from beside it, of which {self.start_with!r} begins"
-            )
+            raise ConfigError(f"start_with: expected training.start_from beside it, got {self.start_with!r} alone")
         if self.average_of != "last" and not self.average:
             raise ConfigError(f"average_of: expected training.average beside it, got {self.average_of!r} alone")
         kept = self.keep_last if self.average_of == "last" else self.keep_best
