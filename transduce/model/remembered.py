@@ -47,7 +47,7 @@ class StaticKVCache(KVCache):
     """The same in memory set aside: keys and values (B, L, K, G, W), the paths of a place side by side.
 
     What a path needs thus lies together with what its sentence's other paths need: attention reads all of it once, for
-    all K at a time, and `paths_seen` tells them apart.
+    all K at a time, and the ancestor mask tells them apart.
     """
 
     @classmethod
@@ -79,7 +79,7 @@ class StaticKVView(KVCache):
 class CrossKV:
     """What the decoder knows of the source: keys and values for each of its layers, and where they are real.
 
-    mask (B, 1, 1, S) is True there, or a number to add to the scores (attention.hidden).
+    mask (B, 1, 1, S) is True there, or a number to add to the scores (attention.additive_mask).
     """
 
     layers: tuple[KVCache, ...]

@@ -58,7 +58,7 @@ class StaticSearchState:
     log-probability, width (B,) is how many there may be (fewer than K only in a shrinking beam), and ancestors
     (B, K, L) is as in contract.py. finished (B, n, 3) has the score of each finished path (-inf: there is none), where
     it ended (place * K + path) and the log-probability of the end. What sentences brought with them is kept as in
-    `Arrivals`.
+    `PrefillBatch`.
     """
 
     newest: Tensor
@@ -140,7 +140,7 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class StaticSearchResult:
-    """What is read of boards when sentences are done: parts of `Board` for them, on the CPU."""
+    """What is read of boards when sentences are done: parts of `StaticSearchState` for them, on the CPU."""
 
     position: Tensor
     chosen: Tensor

@@ -126,7 +126,7 @@ class Search(Protocol):
     ) -> list[list[Hypothesis]]:
         """One list a sentence, best first and never empty.
 
-        The model is of the kind that the search needs: `Stepwise` or `Parallel` (fit.py has seen to it).
+        The model is of the kind that the search needs: `Autoregressive` or `NonAutoregressive` (see fit.py).
         `constraints`: how each translation must begin, what must appear in it and what must not, one a sentence.
         `keys`: one 64-bit number a sentence from which its random draws follow; without them the place in the batch is
         the key.
