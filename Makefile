@@ -24,7 +24,7 @@ lint: $(READY)
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard transduce/native/*.cpp transduce/native/*.h)
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard transduce/engines/native/src/*.cpp transduce/engines/native/src/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt torch
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[test]'
@@ -60,4 +60,4 @@ release: $(TOOLS)/.ready
 	$(TOOLS)/bin/python release/check.py
 
 clean:
-	rm -rf $(VENV) runs build dist .coverage transduce/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs build dist .coverage transduce/engines/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,8 +10,8 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FOLDER = Path("transduce/native")
-CORE = "transduce.native.libtransduce"
+FOLDER = Path("transduce/engines/native/src")
+CORE = "transduce.engines.native.libtransduce"
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 # The intrinsics' own headers of GCC 12 make the last two warnings; clang does not know their names.
 FLAGS += ["-Wno-unknown-warning-option", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]

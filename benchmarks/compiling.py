@@ -78,7 +78,7 @@ def made(variant: Variant, module: Any) -> Any:
     import torch._inductor.config
 
     from transduce.kernels import dispatch
-    from transduce.training.compiled import compiled_step
+    from transduce.training.start import compiled_step
 
     if not variant.kernel:
         dispatch.LONGEST_ROW = 0
@@ -96,12 +96,12 @@ class Ours:
     def __init__(self, variant: Variant, job: Job, corpus: str, tokens: int, shapes: int) -> None:
         import torch
 
-        from transduce import config as configs
+        from transduce.core import config as configs
         from transduce.data.batching import Batches
         from transduce.data.corpus import Corpus
         from transduce.experiment import Config
         from transduce.objectives.base import ObjectiveStep
-        from transduce.training.passes import EagerRunner, GraphedRunner
+        from transduce.training.step_runner import EagerRunner, GraphedRunner
 
         self.device = torch.device(job.device)
         self.config = configs.load(Config, "base", job.settings)
@@ -142,7 +142,7 @@ class Ours:
         """Of a few steps as they are, and of the same without graphs."""
         import kernels
 
-        from transduce.training.passes import EagerRunner
+        from transduce.training.step_runner import EagerRunner
 
         steps = min(PROFILED, len(self.batches))
         graphed, passes = kernels.traced(lambda: self.make_pass(steps)), self.passes

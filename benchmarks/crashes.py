@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import toys
 
-from transduce.durable import is_temporary
-from transduce.progress import Progress, seconds_as_text
+from transduce.core.durable import is_temporary
+from transduce.core.progress import Progress, seconds_as_text
 from transduce.training.checkpoint import newest_good, step_folders
 
 SETTINGS = (

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from transduce.model.blocks import PreNorm
+from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.model.positions import sinusoids
 from transduce.model.seq2seq import Model
-from transduce.model.sublayers import PreNorm
-from transduce.model.whole import EncoderDecoder
 
 
 def words(vocabulary: int) -> list[str]:

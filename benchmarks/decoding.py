@@ -76,11 +76,10 @@ class Outcome:
 
 
 def translate_native(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
-    from transduce.data.symbols import Symbols
-    from transduce.engines.native_engine import NativeEngine
+    from transduce.engines.native.engine import NativeEngine
     from transduce.search.constraints import UNCONSTRAINED
-    from transduce.search.limits import Limits
-    from transduce.search.settings import Beam, Greedy
+    from transduce.search.settings import Beam, Greedy, Limits
+    from transduce.text.vocabulary import Symbols
 
     symbols = Symbols(PAD, BOS, EOS, UNK, (PAD, UNK, BOS))
     engine = NativeEngine(Path(job.model), symbols, symbols, job.threads[0] * job.threads[1])
@@ -216,8 +215,8 @@ class Contest:
 
 def write_models(config: Any, model: Any, stem: Path, peers: Sequence[str]) -> dict[str, Path]:
     """The weights of one model as each system wants them, beside each other."""
-    from transduce.native.lowering import lower
-    from transduce.native.weight_file import write
+    from transduce.engines.native.lowering import lower
+    from transduce.engines.native.weight_file import write
 
     models = {system: stem.with_name(f"{stem.name}.{system}") for system in ("native", *peers)}
     write(models["native"], lower(config, model, quantize=True))

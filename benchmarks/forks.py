@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import transduce
-from transduce.detection import Detector
-from transduce.translator import Translator
+from transduce.text.languages import Detector
+from transduce.translate.translator import Translator
 
 TEXTS = ("Good morning!", "The train leaves at nine.", "one two three", "Where is the station?")
 

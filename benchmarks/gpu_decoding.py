@@ -27,15 +27,14 @@ from unittest import mock
 import torch
 from gpu_book import MADE_UP, Book, forget_peak, peak_megabytes, tables, timed
 
-from transduce.data.symbols import Symbols
-from transduce.engines.torch_engine import TorchEngine, with_precision
+from transduce.engines.torch.engine import TorchEngine, with_precision
 from transduce.kernels import dispatch
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.constraints import UNCONSTRAINED
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy
+from transduce.search.settings import Beam, Greedy, Limits
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 OUT = 30  # tokens

@@ -18,10 +18,9 @@ from gpu_book import PEER, TRAINED, Book, forget_peak, peak_megabytes, timing_of
 from gpu_peer import Peer
 from huggingface_model import write_huggingface
 
-from transduce.engines.torch_engine import TorchEngine, with_precision
+from transduce.engines.torch.engine import TorchEngine, with_precision
 from transduce.search.constraints import UNCONSTRAINED
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy
+from transduce.search.settings import Beam, Greedy, Limits
 
 ALONE = 100  # sentences that are translated one by one
 LIMITS = Limits(longest=256, longest_extra=256)  # as the peer has them

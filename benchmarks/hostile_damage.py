@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from transduce import config as configs
-from transduce.conversion import convert
-from transduce.data.tokenizer import Tokenizers
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import UserError
+from transduce.core import config as configs
+from transduce.core.errors import UserError
+from transduce.exchange.export import convert
 from transduce.experiment import Config
-from transduce.model_folder import CONFIG, MODEL, NATIVE, NATIVE_FACTS, SEAL, TOKENIZER
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.train_tokenizer import SentencePiece
 from transduce.training.weights import save_weights
+from transduce.translate.model_folder import CONFIG, MODEL, NATIVE, NATIVE_FACTS, SEAL, TOKENIZER
 
 LARGE = (0, 1, 2, 63, 64, 65, 127, 255, 1 << 14, 1 << 16, 1 << 20, 1 << 24, 1 << 31, (1 << 32) - 1)
 NUMBERS = ("0", "-1", "3", "65", "4096", "1000000", "9" * 18, "9" * 40, "9" * 5000, f"0x{'F' * 6000}", "1e400", "nan")

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hostile_damage import DAMAGES, Case, good_folders
 
 import transduce
-from transduce.errors import UserError
+from transduce.core.errors import UserError
 
 SPARE = 16 << 20  # bytes above twice the file that a case may take: pages that an allocator keeps
 TEXTS = ["one two", ""]

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 from workload import BOS, EOS, PAD, UNK
 
-from transduce.exchange.marian_layout import BIAS, SHARED, Name, layer_names, reordered, sines_first
+from transduce.exchange.marian_config import BIAS, SHARED, Name, layer_names, reordered, sines_first
+from transduce.model.blocks import PostNorm
+from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.model.seq2seq import Model
-from transduce.model.sublayers import PostNorm
-from transduce.model.whole import EncoderDecoder
 
 
 def write_huggingface(config: Model, model: EncoderDecoder, folder: Path) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import transduce
-from transduce.numbers import english
+from transduce.text.number_words import english
 
 Found = tuple[str, float, float]  # text, log-probability, score
 PEER = """

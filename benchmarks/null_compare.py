@@ -22,16 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.comparison.compare import compare, language_settings
-from transduce.comparison.plan import ComparisonPlan, read_plan
-from transduce.comparison.results import CLAIM, score_variants, summarise
 from transduce.data.corpus import Corpus
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
-from transduce.evaluation.by_language import target_languages
-from transduce.evaluation.seeds import SeedScores, against_baseline
-from transduce.numbers import english, german
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.evaluation.significance import SeedScores, against_baseline
+from transduce.metrics.corpus import target_languages
+from transduce.text.number_words import english, german
+from transduce.text.train_tokenizer import SentencePiece
+from transduce.workflows.compare.plan import ComparisonPlan, read_plan
+from transduce.workflows.compare.results import CLAIM, score_variants, summarise
+from transduce.workflows.compare.run import compare, language_settings
 
 BAR = 0.07
 PAIR = ComparisonPlan("null", ("first", "second"), "first", "", ())

@@ -41,9 +41,9 @@ def prepare_corpus(pairs: Pairs, sizes: Sizes, folder: Path) -> Path:
     """`transduce prepare` on the pairs as text, with a tokenizer that knows each of their words."""
     import sentencepiece
 
-    from transduce.data.prepare import Prepare, prepare
-    from transduce.data.text import ParallelText
-    from transduce.data.vocabulary import GivenTokenizer
+    from transduce.data.formats.parallel import ParallelText
+    from transduce.data.prepare.run import Prepare, prepare
+    from transduce.text.train_tokenizer import GivenTokenizer
 
     source, target = pairs.write(folder)
     model = folder / "words"

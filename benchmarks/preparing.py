@@ -22,17 +22,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from transduce.data.assembling import assemble, final_report
 from transduce.data.corpus import Corpus, Span
-from transduce.data.doctor import Doctor
-from transduce.data.drawing import draw_lines
-from transduce.data.examination import examine_stretches, open_examined
-from transduce.data.joining import join, open_joined
-from transduce.data.parts import WorkFolder
-from transduce.data.stretches import cut, index_splits
-from transduce.data.text import ParallelText
-from transduce.data.tokenizing import Tokenizing
-from transduce.data.vocabulary import SentencePiece
+from transduce.data.doctor.checks import Doctor
+from transduce.data.doctor.examine import examine_stretches, join, open_examined, open_joined
+from transduce.data.formats.inventory import cut, index_splits
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import assemble, draw_lines, final_report
+from transduce.data.prepare.tokenize import Tokenizing
+from transduce.data.prepare.work_folder import WorkFolder
+from transduce.text.train_tokenizer import SentencePiece
 
 Result = TypeVar("Result")
 STEPS = {  # what each figure is, and whether it grows with the corpus

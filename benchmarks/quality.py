@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import transduce
-from transduce.conversion import convert
-from transduce.data.lines import read_lines
-from transduce.evaluation.metrics import bleu
+from transduce.data.formats.lines import read_lines
+from transduce.exchange.export import convert
+from transduce.metrics.corpus import bleu
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Greedy

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import toys
 from crashes import ending, make_corpus
 
-from transduce.progress import Progress, seconds_as_text
+from transduce.core.progress import Progress, seconds_as_text
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = (

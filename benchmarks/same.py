@@ -16,16 +16,16 @@ from dataclasses import replace
 import torch
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
 from transduce.kernels import dispatch
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.training.compiled import CompiledStep
+from transduce.text.vocabulary import Symbols
 from transduce.training.optimizer import Adam, update
-from transduce.training.passes import EagerRunner, GraphedRunner
+from transduce.training.start import CompiledStep
+from transduce.training.step_runner import EagerRunner, GraphedRunner
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 VOCABULARY, STEPS, ROOM = 101, 20, 120

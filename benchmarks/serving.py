@@ -33,7 +33,7 @@ from typing import Any
 from http_load import Answers, Client, Server, closed_loop, gauge, open_loop, serving, until
 from shapes import answers_alone, try_shapes
 
-from transduce.numbers import english
+from transduce.text.number_words import english
 
 
 def texts_of(options: argparse.Namespace, count: int) -> list[str]:
@@ -65,7 +65,7 @@ def answered(content: bytes) -> str:
 def offline(options: argparse.Namespace, texts: Sequence[str]) -> dict[str, str]:
     """What the same model gives without a server, in one batch after another."""
     import transduce
-    from transduce.server.layout import Layout
+    from transduce.server.markup import Layout
     from transduce.server.models import Models, open_models
 
     models = Models(open_models([word for word in options.models if is_model(word)], transduce.load))

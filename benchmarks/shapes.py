@@ -22,7 +22,7 @@ from typing import Any
 
 from http_load import Answers, Client, Server, closed_loop, serving
 
-from transduce.numbers import english
+from transduce.text.number_words import english
 
 MOST_CHARACTERS, MOST_TEXTS, MOST_BYTES = 5000, 50, 131_072
 UNITS = (

@@ -68,14 +68,14 @@ def peer(name: str, job: Job) -> tuple[Update, list[Any]]:
 
 def ours(job: Job) -> tuple[Update, list[Any]]:
     """Our step as the loop makes it: passes, then the update that divides, watches and steps."""
-    from transduce import config as configs
+    from transduce.core import config as configs
     from transduce.data.batch import Batch
     from transduce.experiment import Config
     from transduce.objectives.base import ObjectiveStep
-    from transduce.training.compiled import compiled_step
-    from transduce.training.cpu import keep_freed_memory
+    from transduce.training.machine import keep_freed_memory
     from transduce.training.optimizer import update as step_optimizer
-    from transduce.training.passes import EagerRunner, GraphedRunner
+    from transduce.training.start import compiled_step
+    from transduce.training.step_runner import EagerRunner, GraphedRunner
 
     keep_freed_memory()
     config = configs.load(Config, "base", job.settings)

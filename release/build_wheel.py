@@ -87,7 +87,7 @@ def check_contents(wheel: Path, version: str) -> None:
     sources = [name for name in names if name.endswith((".cpp", ".h"))]
     if sources:
         raise ReleaseError(f"{wheel.name}: has C++ sources: {', '.join(sources)}")
-    for needed in ("transduce/native/libtransduce.so", "transduce/everyday/model.native", "transduce/py.typed"):
+    for needed in ("transduce/engines/native/libtransduce.so", "transduce/everyday/model.native", "transduce/py.typed"):
         if needed not in names:
             raise ReleaseError(f"{wheel.name}: has no {needed}")
     found = metadata["Version"], metadata["License-Expression"], metadata.get_all("License-File")

@@ -1,7 +1,7 @@
 """A process as on a machine where only `pip install transduce` was done, and an engine small enough to run there.
 
 `call(code)` runs Python in a new process in which torch and all that comes with the extras cannot be imported. In it
-`transduce.engines.native_engine` is a stand-in whose model writes each source backwards.
+`transduce.engines.native.engine` is a stand-in whose model writes each source backwards.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from transduce.data.symbols import Symbols
-from transduce.data.tokenizer import Tokenizers
-from transduce.errors import EngineRefusal
-from transduce.model_folder import Converted, seal_of
+from transduce.core.errors import EngineRefusal
 from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.vocabulary import Symbols
+from transduce.translate.model_folder import Converted, seal_of
 
 HERE = Path(__file__).parent
 MISSING = ("torch", "safetensors", "sacrebleu")
@@ -66,7 +66,7 @@ def call(
     """Run code where nothing that is missing can be imported."""
     head = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n"
     if stand_in:
-        head += "import no_torch\nsys.modules['transduce.engines.native_engine'] = no_torch\n"
+        head += "import no_torch\nsys.modules['transduce.engines.native.engine'] = no_torch\n"
     return subprocess.run(
         [sys.executable, "-c", head + code],
         capture_output=True,

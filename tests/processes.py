@@ -16,7 +16,7 @@ from pathlib import Path
 import toys
 from torch.distributed import TCPStore
 
-from transduce import config as configs
+from transduce.core import config as configs
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(

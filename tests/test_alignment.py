@@ -10,15 +10,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from transduce.alignment import AlignedPart, Alignment, Grouped, group_text, group_tokens, join, merge
-from transduce.data.tokenizer import Tokenizers
-from transduce.data.vocabulary import SentencePiece
-from transduce.engines.torch_engine import cross_attention
-from transduce.errors import ConfigError, DataError, UserError
+from transduce.core.errors import ConfigError, DataError, UserError
+from transduce.engines.torch.engine import cross_attention
 from transduce.search.ensemble import Ensemble
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Greedy
-from transduce.translator import Translator
+from transduce.text.alignment import AlignedPart, Alignment, Grouped, group_text, group_tokens, join, merge
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.train_tokenizer import SentencePiece
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy

@@ -14,9 +14,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from transduce import config
+from transduce.core import config
 from transduce.data.batch import collate
-from transduce.data.symbols import Symbols
 from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.positions import sinusoids
@@ -24,8 +23,8 @@ from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.limits import Limits
-from transduce.search.settings import Greedy
+from transduce.search.settings import Greedy, Limits
+from transduce.text.vocabulary import Symbols
 from transduce.training.optimizer import Paper
 from transduce.training.weights import save_weights
 

@@ -27,8 +27,8 @@ from training import Contender, Facts, rows_of
 from worker import Job, ours, peer
 from workload import BOS, EOS, PAD, SIZES, Pairs, Sizes, fullness, load_batches, save_batches
 
-from transduce.model_folder import is_shipped, shipped
-from transduce.native.library import built
+from transduce.engines.native.library import built
+from transduce.translate.model_folder import is_shipped, shipped
 
 ROOT = Path(__file__).parents[1]
 TINY = SIZES["tiny"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import transduce
-from transduce.capitals import is_loud, small
-from transduce.data.numbering import VocabularyMap
-from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import SentencePiece
-from transduce.model_folder import SHIPPED
+from transduce.text.tokenizer import Tokenizer
+from transduce.text.train_tokenizer import SentencePiece
+from transduce.text.vocabulary import VocabularyMap
+from transduce.translate.model_folder import SHIPPED
+from transduce.translate.options import is_loud, small
 
 ORDINARY = ["The cat is on the table.", "Where are you?", "What should I do?", "NASA is in the U.S.A."] * 3
 

@@ -15,12 +15,11 @@ import toys
 from cli_runner import Run, refused
 
 import transduce
-from transduce import config as configs
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.experiment import Config
 from transduce.model.sources import Tokens
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.settings import Beam, Greedy
+from transduce.search.settings import Beam, Greedy, MinimumBayesRisk, Samples
 from transduce.training.loop import train
 
 if TYPE_CHECKING:

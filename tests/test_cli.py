@@ -14,7 +14,7 @@ import pytest
 from cli_runner import PROGRAM, Run, refused
 
 import transduce
-from transduce.numbers import chinese
+from transduce.text.number_words import chinese
 
 if TYPE_CHECKING:
     from toy_model import Toy

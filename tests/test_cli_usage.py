@@ -16,7 +16,7 @@ import typer
 from cli_runner import PROGRAM, Run, refused
 
 from transduce import cli
-from transduce.errors import ConfigError, DataError, RunError, UserError
+from transduce.core.errors import ConfigError, DataError, RunError, UserError
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -32,7 +32,7 @@ def test_every_user_error_is_printed_without_a_traceback(
     def fail(*arguments: object) -> None:
         raise kind("it is so: do this")
 
-    monkeypatch.setattr("transduce.config.layers", fail)
+    monkeypatch.setattr("transduce.core.config.layers", fail)
     assert refused(run("config", "show")) == "it is so: do this"
 
 
@@ -40,7 +40,7 @@ def test_a_fault_of_ours_keeps_its_traceback(run: Run, monkeypatch: pytest.Monke
     def fail(*arguments: object) -> None:
         raise KeyError("ours")
 
-    monkeypatch.setattr("transduce.config.layers", fail)
+    monkeypatch.setattr("transduce.core.config.layers", fail)
     with pytest.raises(KeyError, match="ours"):
         run("config", "show")
 
@@ -228,9 +228,9 @@ def test_closed_streams_that_are_not_needed_are_not_missed(toy: Toy, tmp_path: P
 @pytest.mark.slow
 def test_a_place_that_may_not_be_written_is_told_in_words() -> None:
     fail = (
-        "import sys, transduce.config, transduce.__main__\n"
+        "import sys, transduce.core.config, transduce.__main__\n"
         "def fail(*words): raise PermissionError(13, 'Permission denied', '/elsewhere/x')\n"
-        "transduce.config.layers = fail\n"
+        "transduce.core.config.layers = fail\n"
         "sys.argv = ['transduce', 'config', 'show']\n"
         "transduce.__main__.main()\n"
     )

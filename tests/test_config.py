@@ -17,13 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transduce import config as configs
-from transduce.data.prepare import Prepare
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
+from transduce.data.prepare.run import Prepare
 from transduce.experiment import Config
 from transduce.model.parallel import ParallelDecoder
-from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.r_drop import RDrop
+from transduce.objectives.cross_entropy import CrossEntropy, RDrop
 from transduce.search.settings import Beam, Greedy, Sample
 from transduce.training.optimizer import Cosine
 
@@ -378,7 +377,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("transduce.untrusted.open_regular", refuse)
+    monkeypatch.setattr("transduce.core.untrusted.open_regular", refuse)
     assert message(Config, file) == f"{file}: cannot be read: Permission denied"
 
 
@@ -410,7 +409,7 @@ def test_one_setting_for_several_tables_is_refused(tmp_path: Path) -> None:
 
 OWN = """
 from dataclasses import dataclass
-from transduce.search.limits import Limits
+from transduce.search.settings import Limits
 
 @dataclass(frozen=True)
 class MySearch:

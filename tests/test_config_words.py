@@ -1,7 +1,7 @@
 """Every key and word of every config stays what it is: folders, files and command lines of users have them.
 
 `config_words.txt` lists them. A new setting is added there by hand (the failing test prints the line); one that goes
-or is renamed breaks what people have, so an old word must go on being read (transduce/config.py).
+or is renamed breaks what people have, so an old word must go on being read (transduce/core/config.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import transduce
-from transduce import config as configs
-from transduce.comparison.plan import Comparison
-from transduce.data.prepare import Prepare
-from transduce.gathering.settings import Gather
+from transduce.core import config as configs
+from transduce.data.prepare.run import Prepare
 from transduce.lab.catalogue import EXPERIMENTS
-from transduce.pipelines.plan import Pipeline, _One
 from transduce.server.settings import Settings
+from transduce.workflows.compare.plan import Comparison
+from transduce.workflows.gather.settings import Gather
+from transduce.workflows.pipeline.plan import Pipeline, _One
 
 WORDS = Path(__file__).with_name("config_words.txt")
 

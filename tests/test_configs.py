@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from transduce import config
-from transduce.comparison.plan import read_plan
+from transduce.core import config
 from transduce.data.batch import collate
-from transduce.data.prepare import Prepare
-from transduce.data.symbols import Symbols
-from transduce.evaluation.sentence import SentenceMetric
+from transduce.data.prepare.run import Prepare
 from transduce.experiment import Config, ObjectiveChoice
+from transduce.metrics.sentence import SentenceMetric
 from transduce.model.contract import Autoregressive
 from transduce.objectives.base import ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
-from transduce.objectives.guided import GuidedAlignment
 from transduce.objectives.inputs import InputsChoice
-from transduce.objectives.reinforce import Reinforce
-from transduce.objectives.sequence import SequenceLevel
-from transduce.objectives.terms import Term
+from transduce.objectives.sequence_level import Reinforce, SequenceLevel
+from transduce.objectives.terms import GuidedAlignment, Term
+from transduce.text.vocabulary import Symbols
+from transduce.workflows.compare.plan import read_plan
 
 FOLDER = Path(__file__).parent.parent / "configs"
 CONFIGS = sorted(path for pattern in ("*.toml", "speech/*.toml", "images/*.toml") for path in FOLDER.glob(pattern))

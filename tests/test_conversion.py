@@ -15,19 +15,19 @@ import torch
 from cli_runner import Run, refused
 
 import transduce
-from transduce import durable
-from transduce.conversion import convert
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import ConfigError, RunError
+from transduce.core import durable
+from transduce.core.errors import ConfigError, RunError
+from transduce.engines.native.library import built
+from transduce.engines.native.lowering import lower
+from transduce.exchange.export import convert
 from transduce.model.attention import Attention
 from transduce.model.recurrent import RecurrentEncoder
 from transduce.model.scores import Additive
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model_folder import Converted
-from transduce.native.library import built
-from transduce.native.lowering import lower
+from transduce.text.train_tokenizer import SentencePiece
 from transduce.training.weights import load_weights, save_weights
+from transduce.translate.model_folder import Converted
 
 if TYPE_CHECKING:
     from toy_model import Toy

@@ -22,15 +22,14 @@ from workload import BOS, EOS, PAD, UNK
 
 import transduce
 from transduce.data.batch import pad_sources
-from transduce.data.symbols import Symbols
+from transduce.engines.native.library import built
+from transduce.engines.native.lowering import lower
+from transduce.engines.native.weight_file import write
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.native.library import built
-from transduce.native.lowering import lower
-from transduce.native.weight_file import write
-from transduce.search.limits import Limits
-from transduce.search.settings import Greedy
+from transduce.search.settings import Greedy, Limits
+from transduce.text.vocabulary import Symbols
 
 pytestmark = pytest.mark.skipif(built() is None, reason="the core is not built: make native")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from transduce.demo import demo
+from transduce.workflows.demo import demo
 
 
 @pytest.mark.slow

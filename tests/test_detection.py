@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from transduce import detection
-from transduce.detection import LIKELY, TOLD, Detector, plain_language
-from transduce.directions import ChosenDirection, DirectionQuery
-from transduce.errors import UserError
-from transduce.frequent_words import FREQUENT
+from transduce.core.errors import UserError
+from transduce.text import languages
+from transduce.text.languages import FREQUENT, LIKELY, TOLD, Detector, plain_language
+from transduce.translate.directions import ChosenDirection, DirectionQuery
 
 SIX = ("en", "de", "fr", "es", "pt", "zh")
 PAIRS = tuple(pair for other in SIX[1:] for pair in (("en", other), (other, "en")))
@@ -70,7 +69,7 @@ def test_no_table_is_read_for_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> 
     def fail() -> None:
         raise AssertionError("tables were read")
 
-    monkeypatch.setattr(detection, "_identifier", fail)
+    monkeypatch.setattr(languages, "_identifier", fail)
     assert DirectionQuery(PAIRS, target="zh").way("Cats like to sleep.") == ChosenDirection("en", "zh", True)
     assert DirectionQuery(PAIRS, target="en").way("猫喜欢睡觉。") == ChosenDirection("zh", "en", True)
     with pytest.raises(AssertionError, match="tables were read"):

@@ -25,19 +25,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import transduce
-from transduce import teaching
+from transduce.core.errors import ConfigError, DataError, RunError, UserError
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.distillation import GPU_CHUNK, Chunks, Distilled
-from transduce.errors import ConfigError, DataError, RunError, UserError
-from transduce.evaluation.metrics import chrf_metric
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.metrics.corpus import chrf_metric
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, MinimumBayesRisk, Sample
+from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 from transduce.training.weights import load_weights, save_weights
+from transduce.workflows import distill
+from transduce.workflows.distill import GPU_CHUNK, Chunks, Distilled
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -183,7 +182,9 @@ def test_empty_and_cut_translations_are_not_taught(toy: Toy, tmp_path: Path, mon
             [Hypothesis(*kinds[len(source) % 3][:1], 0.0, 0.0, kinds[len(source) % 3][1], ())] for source in sources
         ]
 
-    monkeypatch.setattr("transduce.translator.Translator.find", lambda self, sources, search: find(sources, search))
+    monkeypatch.setattr(
+        "transduce.translate.translator.Translator.find", lambda self, sources, search: find(sources, search)
+    )
     made = transduce.distill(toy.model, tmp_path / "out", workers=1)
     original, new = Corpus.open(toy.corpus), Corpus.open(made.folder)
     lengths = original.split("train").source_lengths
@@ -287,12 +288,12 @@ def test_asked_to_stop_it_keeps_what_is_done_and_goes_on_with_other_workers(
 def test_a_signal_lets_the_chunk_under_way_end(
     toy: Toy, distilled: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(work: teaching.Work, task: tuple[int, object]) -> int:
+    def interrupted(work: distill.Work, task: tuple[int, object]) -> int:
         os.kill(os.getpid(), signal.SIGINT)
-        return teaching.translate_chunk(work, task)  # type: ignore[arg-type]
+        return distill.translate_chunk(work, task)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr("transduce.distillation.translate_chunk", interrupted)
+        patched.setattr("transduce.workflows.distill.translate_chunk", interrupted)
         made = transduce.distill(toy.model, tmp_path / "out", beam=5, workers=1, chunk_tokens=300)
     assert made.reason == "SIGINT"
     assert len(chunks(tmp_path / "out")) == 1
@@ -308,7 +309,7 @@ def test_a_signal_lets_the_chunk_under_way_end(
 
 def test_the_command_exits_with_the_code_of_its_signal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = Distilled(Path("x"), 1, 0, "SIGTERM")
-    monkeypatch.setattr("transduce.distillation.distill", lambda *arguments, **options: stopped)
+    monkeypatch.setattr("transduce.workflows.distill.distill", lambda *arguments, **options: stopped)
     ran = run("distill", "model", "-o", "x")
     assert (ran.code, ran.out) == (143, b"")
 
@@ -324,13 +325,13 @@ def test_what_is_complete_is_left_alone(toy: Toy, distilled: Corpus, capfd: pyte
 
 
 def test_a_gpu_is_shared_by_as_many_processes_as_are_asked_for_and_kept_busy(toy: Toy) -> None:
-    cpu, gpu = (teaching.Teacher(("run",), ("",), device, False) for device in ("cpu", "cuda:0"))
+    cpu, gpu = (distill.Teacher(("run",), ("",), device, False) for device in ("cpu", "cuda:0"))
     assert [cpu.processes(count) for count in (0, 1, 3)] == [0, 1, 3]  # 0: one on each core
     assert [gpu.processes(count) for count in (0, 1, 3)] == [1, 1, 3]
-    translator = teaching.in_large_batches(transduce.load(toy.model, "cpu"))
-    assert (translator.batch_tokens, translator.search_tokens) == (teaching.GPU_BATCH, 0)  # no rooms: batches as ever
+    translator = distill.in_large_batches(transduce.load(toy.model, "cpu"))
+    assert (translator.batch_tokens, translator.search_tokens) == (distill.GPU_BATCH, 0)  # no rooms: batches as ever
     translator.search_tokens = 1000
-    assert teaching.in_large_batches(translator).search_tokens == teaching.GPU_ROOM > 2 * GPU_CHUNK
+    assert distill.in_large_batches(translator).search_tokens == distill.GPU_ROOM > 2 * GPU_CHUNK
 
 
 def test_torch_keeps_its_threads(toy: Toy, tmp_path: Path) -> None:
@@ -370,9 +371,9 @@ def test_without_a_beam_the_teacher_searches_as_it_does(toy: Toy) -> None:
         (Beam(8, length_penalty=1.0), Beam(5, length_penalty=1.0)),
     ):
         translator.search = own
-        assert teaching.search_of(translator, None, 1, "teacher") == expected
-        assert teaching.search_of(translator, 0, 1, "teacher") == own
-        assert isinstance(teaching.search_of(translator, 3, 1, "teacher"), Beam)
+        assert distill.search_of(translator, None, 1, "teacher") == expected
+        assert distill.search_of(translator, 0, 1, "teacher") == own
+        assert isinstance(distill.search_of(translator, 3, 1, "teacher"), Beam)
 
 
 def test_a_teacher_that_writes_all_at_once(tmp_path: Path, run: Run) -> None:
@@ -451,14 +452,14 @@ def test_going_on_with_other_settings_or_damaged_work(
 ) -> None:
     output, ready = tmp_path / "out", []
 
-    def third(work: teaching.Work, task: tuple[int, object]) -> int:
+    def third(work: distill.Work, task: tuple[int, object]) -> int:
         if len(ready) == 3:
             raise RunError("enough")
         ready.append(work.path(task[0]))
-        return teaching.translate_chunk(work, task)  # type: ignore[arg-type]
+        return distill.translate_chunk(work, task)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr("transduce.distillation.translate_chunk", third)
+        patched.setattr("transduce.workflows.distill.translate_chunk", third)
         assert refusal(RunError, toy.model, output, beam=5, chunk_tokens=300) == "enough"
     assert chunks(output) == sorted(ready)
     begun = f"{tmp_path}/.out.distilling: was begun with"
@@ -479,10 +480,10 @@ def test_going_on_with_other_settings_or_damaged_work(
 
 
 def test_two_at_once_and_a_model_that_changes(toy: Toy, tmp_path: Path) -> None:
-    from transduce.data.folders import lock_folder
+    from transduce.core.durable import lock_folder
 
     lock = lock_folder(tmp_path / ".out.distilling")
     assert "another process is at work on this folder" in refusal(RunError, toy.model, tmp_path / "out")
     os.close(lock)
     with pytest.raises(RunError, match="its weights have changed since the work began; distill with a model that"):
-        teaching.Teacher((str(toy.model),), ("of another time",), "cpu", trust=False).load()
+        distill.Teacher((str(toy.model),), ("of another time",), "cpu", trust=False).load()

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from transduce.comparison.plan import Comparison
-from transduce.config import _choices, _hints, kind_of
-from transduce.data.prepare import Prepare
+from transduce.core.config import _choices, _hints, kind_of
+from transduce.data.prepare.run import Prepare
 from transduce.experiment import Config
-from transduce.gathering.settings import Gather
 from transduce.lab.catalogue import EXPERIMENTS
-from transduce.pipelines.plan import Pipeline
 from transduce.server.settings import Settings
+from transduce.workflows.compare.plan import Comparison
+from transduce.workflows.gather.settings import Gather
+from transduce.workflows.pipeline.plan import Pipeline
 
 DOCS = Path(__file__).parent.parent / "docs"
 # Where each part of a config is told; a longer place goes before a shorter one.

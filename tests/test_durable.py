@@ -11,8 +11,8 @@ import pytest
 from cli_runner import Run, refused
 from toy_model import Toy
 
-from transduce.durable import disk_errors, remove, require_space, write_text
-from transduce.errors import RunError
+from transduce.core.durable import disk_errors, remove, require_space, write_text
+from transduce.core.errors import RunError
 
 
 def test_text_is_written_as_given_and_replaces_the_old(tmp_path: Path) -> None:

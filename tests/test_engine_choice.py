@@ -13,14 +13,14 @@ import pytest
 from cli_runner import Run, refused
 
 import transduce
-from transduce import conversion
-from transduce.engines.fallback import Fallback
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
-from transduce.model_folder import Converted
-from transduce.native import library
+from transduce.core.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
+from transduce.engines.base import Fallback
+from transduce.engines.native import library
+from transduce.engines.torch.engine import TorchEngine
+from transduce.exchange import export
 from transduce.search.settings import MaskPredict
 from transduce.training.weights import load_weights, save_weights
+from transduce.translate.model_folder import Converted
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -31,7 +31,7 @@ def both(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run folder that was converted in place: weights for torch, and for the stand-in."""
     folder = no_torch.convert(toy.model, tmp_path / "both")
     shutil.copy(toy.model / "model.safetensors", folder)
-    monkeypatch.setitem(sys.modules, "transduce.engines.native_engine", no_torch)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "transduce.engines.native.engine", no_torch)  # type: ignore[arg-type]
     return folder
 
 
@@ -102,7 +102,7 @@ def test_what_stands_behind_is_opened_as_was_asked(both: Path, monkeypatch: pyte
         return transduce.load(both, "cpu", engine="native")
 
     translator = transduce.load(both, "cpu", trust=True, graphs="off")
-    monkeypatch.setattr("transduce.loading._open_torch", open_torch)
+    monkeypatch.setattr("transduce.translate.loading._open_torch", open_torch)
     with pytest.raises(EngineRefusal, match="it has no beam of 9"):
         translator("five", to="de", beam=9)
     assert asked == [("cpu", True, (), "fp32", "off")]
@@ -123,8 +123,8 @@ def test_converted_weights_are_enough_for_torch(
     """Where the core was not built, for what it refuses, and where torch is asked for."""
     monkeypatch.setattr(library, "built", lambda: None)
     monkeypatch.setattr(library, "library", library.library.__wrapped__)  # it may be opened already
-    whole = conversion.convert(toy.model, tmp_path / "whole", quantize="none")
-    rounded = conversion.convert(toy.model, tmp_path / "rounded")
+    whole = export.convert(toy.model, tmp_path / "whole", quantize="none")
+    rounded = export.convert(toy.model, tmp_path / "rounded")
     texts = ["five", "four hundred and twenty-one", "seventy-two"]
     expected = toy.translator.translate(texts, to="de")
     found = transduce.load(whole, "cpu").translate(texts, to="de")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import transduce
-from transduce.directions import directions_of
-from transduce.model_folder import SCORES, SHIPPED
-from transduce.native.library import built
+from transduce.engines.native.library import built
+from transduce.translate.directions import directions_of
+from transduce.translate.model_folder import SCORES, SHIPPED
 
 DIRECTIONS = {f"en-{other}" for other in "de fr es pt zh".split()} | {
     f"{other}-en" for other in "de fr es pt zh".split()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from transduce import config as configs
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.experiment import Config, Data
 from transduce.model.attention import Attention
-from transduce.model.augmentation import SpecAugment
+from transduce.model.sources import SpecAugment
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.settings import Beam
 from transduce.training.optimizer import Adam, Paper

@@ -6,9 +6,9 @@ import gc
 import os
 import threading
 
-from transduce.engines.fallback import Fallback
-from transduce.errors import EngineRefusal
-from transduce.forking import ForkLock
+from transduce.core.errors import EngineRefusal
+from transduce.core.locks import ForkLock
+from transduce.engines.base import Fallback
 
 
 def in_child(work: object) -> int:
@@ -46,7 +46,7 @@ def test_a_lock_held_by_a_thread_of_the_parent_is_free_in_the_child() -> None:
 
 
 def test_a_lock_does_not_outlive_its_owner() -> None:
-    from transduce import forking
+    from transduce.core import locks as forking
 
     before = len(forking._ALL)
     locks = [ForkLock() for _ in range(10)]

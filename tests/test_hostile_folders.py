@@ -24,8 +24,8 @@ import hostile_folders
 from hostile_damage import Case, good_folders, shared_bytes
 
 import transduce
-from transduce.errors import RunError, UserError
-from transduce.native.library import built
+from transduce.core.errors import RunError, UserError
+from transduce.engines.native.library import built
 
 needs_core = pytest.mark.skipif(built() is None, reason="the core is not built: make native")
 pytestmark = needs_core

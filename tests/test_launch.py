@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch.distributed import TCPStore
 
-from transduce.launch import Launch, first_to_tell, leave
+from transduce.core.processes import Launch, first_to_tell, leave
 
 TOLD = {
     "RANK": "5",

@@ -89,7 +89,7 @@ NO_TORCH = (
 
 
 def name_of(path: Path) -> str:
-    """`data.text` for transduce/data/text.py, `data` for its __init__."""
+    """`data.text` for transduce/data/formats/parallel.py, `data` for its __init__."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import transduce
-from transduce.data.tokenizer import Tokenizers
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import ConfigError, DataError, RunError, UserError
-from transduce.model.dropout import Dropout
+from transduce.core.errors import ConfigError, DataError, RunError, UserError
+from transduce.engines.torch.engine import TorchEngine
+from transduce.model.layers import Dropout
+from transduce.text.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -110,7 +110,7 @@ def test_a_pickle_is_refused_and_not_opened(folder: Path) -> None:
 
 
 def test_another_tokenizer_is_noticed(toy: Toy, folder: Path) -> None:
-    from transduce.data.vocabulary import SentencePiece
+    from transduce.text.train_tokenizer import SentencePiece
 
     other = SentencePiece(vocabulary=300).train(["one two"], ["eins zwei"]).tokenizers
     other.save(folder / "tokenizer")
@@ -174,8 +174,8 @@ def test_precision_and_graphs_in_words(toy: Toy, capsys: pytest.CaptureFixture[s
 def test_on_a_gpu_searches_are_done_in_rooms(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the meaning of "cuda" changed, for want of one."""
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, place: module)
-    monkeypatch.setattr("transduce.engines.torch_engine.pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr("transduce.engines.torch_engine.CachePool", lambda *parts, compiled: ("rooms", compiled))
+    monkeypatch.setattr("transduce.engines.torch.engine.pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("transduce.engines.torch.engine.CachePool", lambda *parts, compiled: ("rooms", compiled))
     settings: dict[str, Any] = {
         "auto": ("rooms", False),
         "on": ("rooms", False),

@@ -10,8 +10,8 @@ import pytest
 from no_torch import MISSING, call, command, convert
 
 import transduce
-from transduce import conversion
-from transduce.native.library import built
+from transduce.engines.native.library import built
+from transduce.exchange import export
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -40,7 +40,7 @@ def test_what_a_translator_imports(tmp_path: Path) -> None:
     """Nor what is slow to import, and needed only for some of what a translator can do."""
     slow = (*MISSING, "numpy", "rich", "tomlkit", "typer", "pydantic")
     code = (
-        "import transduce.translator, transduce.loading, transduce.output\n"
+        "import transduce.translate.translator, transduce.translate.loading, transduce.cli.output\n"
         f"print([name for name in {slow} if sys.modules.get(name)])\n"
     )
     ran = call(code, tmp_path, stand_in=False)
@@ -118,7 +118,7 @@ def test_what_the_native_engine_refuses(converted: Path, tmp_path: Path) -> None
 @pytest.mark.skipif(built() is None, reason="the core is not built: make native")
 def test_the_native_engine_needs_no_torch(toy: Toy, tmp_path: Path) -> None:
     """And for a sentence not even numpy."""
-    folder = conversion.convert(toy.model, tmp_path / "native")
+    folder = export.convert(toy.model, tmp_path / "native")
     here = transduce.load(folder, engine="native")
     words = ("translate", folder, "five", "sixty-two", "--to", "de", "--beam", "4", "--exclude", "elf")
     slow = (*MISSING, "numpy", "rich", "tomlkit")

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from transduce.numbers import chinese, english, german
+from transduce.text.number_words import chinese, english, german
 
 NUMBERS = [*range(1200), *random.Random(5).sample(range(1200, 1_000_000), 3000), 999_999]
 

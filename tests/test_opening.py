@@ -12,9 +12,9 @@ import torch
 from cli_runner import Run, refused
 
 import transduce
+from transduce.core.errors import RunError
 from transduce.data.corpus import Corpus
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import RunError
+from transduce.engines.torch.engine import TorchEngine
 
 if TYPE_CHECKING:
     from toy_model import Toy

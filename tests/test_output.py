@@ -14,12 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.errors import ConfigError, DataError
-from transduce.output import as_json, as_lines, chosen_search, read_lines, translations_of, written
-from transduce.search.limits import Limits
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.settings import Beam, Greedy, Sample
-from transduce.translator import Translation
+from transduce.cli.output import as_json, as_lines, chosen_search, read_lines, translations_of, written
+from transduce.core.errors import ConfigError, DataError
+from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples
+from transduce.translate.translator import Translation
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

@@ -21,7 +21,7 @@ import yaml
 import transduce
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = "transduce/native/libtransduce.so"
+CORE = "transduce/engines/native/libtransduce.so"
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def test_sources_of_the_core_are_in_the_sdist_and_not_in_the_wheel(built: Path) 
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as sdist:
         inside = {name.partition("/")[2] for name in sdist.getnames()}
-    headers = {f"transduce/native/{path.name}" for path in (ROOT / "transduce" / "native").glob("*.h")}
-    assert {"setup.py", "LICENSE", "LICENSE-WEIGHTS", "transduce/native/core.cpp", *headers} <= inside
+    headers = {f"transduce/engines/native/src/{path.name}" for path in (ROOT / "transduce" / "engines" / "native" / "src").glob("*.h")}
+    assert {"setup.py", "LICENSE", "LICENSE-WEIGHTS", "transduce/engines/native/src/core.cpp", *headers} <= inside
     assert not [name for name in inside if name.startswith("tests")]
 
 
@@ -114,7 +114,7 @@ def test_make_wheel_refuses_what_is_no_release(built: Path, build_wheel: ModuleT
     (tmp_path / "bad").mkdir()
     for called, change, told in (
         (plain.name, {}, f"the wheel is called {plain.name}, expected {name}"),
-        (name, {"add": "transduce/native/core.cpp"}, "has C++ sources: transduce/native/core.cpp"),
+        (name, {"add": "transduce/engines/native/src/core.cpp"}, "has C++ sources: transduce/native/core.cpp"),
         (name, {"drop": weights}, f"has no {weights}"),
     ):
         wheel = changed(good, tmp_path / "bad", called, **change)

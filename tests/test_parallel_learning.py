@@ -12,13 +12,13 @@ import toys
 from cli_runner import Run
 
 import transduce
-from transduce import config as configs
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError, RunError
 from transduce.data.batch import collate
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
 from transduce.model.parallel import Length
 from transduce.objectives.base import ObjectiveStep
+from transduce.text.vocabulary import Symbols
 from transduce.training.run_folder import open_teacher
 
 SETTINGS = (

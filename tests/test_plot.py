@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
-from transduce.errors import DataError, RunError, UserError
-from transduce.plot import Curve, History, draw, plot, read_history
+from transduce.core.errors import DataError, RunError, UserError
+from transduce.evaluation.plot import Curve, History, draw, plot, read_history
 
 VALID = [
     {"kind": "valid", "step": step, "loss": 9 - step / 100, "bleu": bleu} for step, bleu in ((200, 7.0), (400, 21.34))
@@ -182,7 +182,7 @@ def test_error_rates_are_drawn_where_runs_are_judged_by_them(tmp_path: Path, mon
     for run in runs:
         (run / "config.toml").write_text('[validation]\nmetric = "wer"\n')
     drawn: list[Figure] = []
-    monkeypatch.setattr("transduce.plot.save", lambda figure, output: drawn.append(figure))
+    monkeypatch.setattr("transduce.evaluation.plot.save", lambda figure, output: drawn.append(figure))
     plot(runs, tmp_path / "plot.png")
     panel = drawn[0].axes[1]
     assert panel.get_ylabel() == "WER on validation (lower is better)"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from transduce import progress
-from transduce.output import with_progress
-from transduce.progress import Progress, rate_as_text, seconds_as_text
+from transduce.cli.output import with_progress
+from transduce.core import progress
+from transduce.core.progress import Progress, rate_as_text, seconds_as_text
 
 
 class Clock:

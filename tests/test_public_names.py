@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import transduce
-from transduce import config as configs
+from transduce.core import config as configs
 from transduce.data.batch import Batch, collate, pad_sources
-from transduce.data.symbols import Symbols
 from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.settings import Beam
+from transduce.text.vocabulary import Symbols
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -51,7 +51,7 @@ NAMES = [
 
 def test_the_module_of_configs_is_there_without_asking_for_it() -> None:
     """In a process that has imported nothing else, as who reads docs/training.md begins."""
-    program = "import transduce; print(transduce.config.load(transduce.Config, 'tiny', ['seed=7']).seed)"
+    program = "import transduce; print(transduce.core.config.load(transduce.Config, 'tiny', ['seed=7']).seed)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
@@ -73,7 +73,9 @@ def test_the_laboratory_is_a_package_fetched_when_asked_for() -> None:
 
 
 def test_importing_is_quick_and_needs_no_torch() -> None:
-    code = "import sys, transduce, transduce.translator; transduce.Translator; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, transduce, transduce.translate.translator; transduce.Translator; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

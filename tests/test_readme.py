@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from transduce.numbers import english, german
+from transduce.text.number_words import english, german
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import toys
 from cli_runner import Run
 from made_senses import draw, write_idx, write_speech
 
-from transduce import config as configs
+from transduce.core import config as configs
 from transduce.experiment import Config
 from transduce.search.settings import Joint
 

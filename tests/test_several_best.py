@@ -11,12 +11,20 @@ import toys
 from cli_runner import Run, refused
 
 import transduce
-from transduce.errors import ConfigError
-from transduce.native.library import built
-from transduce.search.limits import Limits
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
-from transduce.translator import Translator
+from transduce.core.errors import ConfigError
+from transduce.engines.native.library import built
+from transduce.search.settings import (
+    Beam,
+    CTCCollapse,
+    Greedy,
+    Joint,
+    Limits,
+    MaskPredict,
+    MinimumBayesRisk,
+    Sample,
+    Samples,
+)
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy

@@ -22,11 +22,13 @@ from rich.console import Console
 from starlette.testclient import TestClient
 
 import transduce
-from transduce import conversion, detection, model_folder
-from transduce.directions import DirectionQuery, directions_of
-from transduce.errors import ConfigError, UserError
-from transduce.native.library import built
-from transduce.tour import EVERYDAY, tour
+from transduce.core.errors import ConfigError, UserError
+from transduce.engines.native.library import built
+from transduce.exchange import export
+from transduce.text import languages
+from transduce.translate import model_folder
+from transduce.translate.directions import DirectionQuery, directions_of
+from transduce.workflows.demo import EVERYDAY, tour
 
 ROOT = Path(__file__).parent.parent
 DIRECTIONS = ("en-de", "de-en", "en-zh", "zh-en")
@@ -42,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if built() is None:
         found = shutil.copytree(toy.model, place / "everyday", ignore=shutil.ignore_patterns("checkpoints"))
     else:
-        found = conversion.convert(toy.model, place / "everyday")
+        found = export.convert(toy.model, place / "everyday")
     measured = [dict(zip(("source", "target"), name.split("-"), strict=True), bleu=12.5) for name in DIRECTIONS]
     (found / "scores.json").write_text(json.dumps({"teacher": {"directions": []}, "int8": {"directions": measured}}))
     return found
@@ -79,7 +81,7 @@ def test_without_a_model_all_say_what_to_do(run: Run) -> None:
 @pytest.mark.usefixtures("bare")
 def test_demo_trains_where_no_model_is_carried(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr("transduce.demo.demo", asked.append)
+    monkeypatch.setattr("transduce.workflows.demo.demo", asked.append)
     assert run("demo").code == run("demo", "--train", "-o", "here").code == 0
     assert asked == [Path("runs/demo"), Path("here")]
 
@@ -164,7 +166,7 @@ def test_a_named_model_is_asked_only_when_told_the_source(
 def test_a_folder_that_tells_no_languages(
     translator: transduce.Translator, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transduce.directions.directions_of", lambda folder, tokenizer: ())
+    monkeypatch.setattr("transduce.translate.directions.directions_of", lambda folder, tokenizer: ())
     assert refused(run("translate", folder, "five", "--from", "en")) == (
         f"--from en: {folder} does not tell which languages it translates; leave it out"
     )
@@ -173,7 +175,7 @@ def test_a_folder_that_tells_no_languages(
 def test_without_a_detector(translator: transduce.Translator, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "py3langid", None)
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
-    monkeypatch.setattr(detection, "_identifier", detection._identifier.__wrapped__)  # it may be read already
+    monkeypatch.setattr(languages, "_identifier", languages._identifier.__wrapped__)  # it may be read already
     assert run("translate", "--to", "de", GERMAN).lines == [translator(GERMAN, to="de")]
     assert refused(run("translate", GERMAN)) == (
         "without --to, telling which language a text is in needs py3langid: pip install 'transduce[serve]'"
@@ -239,7 +241,7 @@ def test_demo_is_a_tour_of_ours(translator: transduce.Translator, run: Run, monk
 
 @pytest.mark.skipif(built() is None, reason="the core is not built: make native")
 def test_neither_demo_nor_translate_needs_torch(translator: transduce.Translator, folder: Path, tmp_path: Path) -> None:
-    put = f"import pathlib, transduce.model_folder\ntransduce.model_folder.SHIPPED = pathlib.Path({str(folder)!r})\n"
+    put = f"import pathlib, transduce.translate.model_folder\ntransduce.model_folder.SHIPPED = pathlib.Path({str(folder)!r})\n"
     ran = call(put + command("demo"), tmp_path, stand_in=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Now you:" in ran.stdout

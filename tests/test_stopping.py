@@ -15,11 +15,10 @@ sys.path.append(str(Path(__file__).parent / "native"))
 
 from both_engines import SMALL, needs_core, opened, sources
 
-from transduce.errors import DataError
+from transduce.core.errors import DataError
 from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Limits, Sample
 
 LONG = Limits(longest=200, shortest=199)
 SEARCHES = [Greedy(LONG), Beam(3, limits=LONG), Sample(samples=2, limits=LONG)]

@@ -13,15 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import transduce
-from transduce.data.tokenizer import Tokenizers
-from transduce.data.vocabulary import SentencePiece
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import ConfigError, DataError, UserError
+from transduce.core.errors import ConfigError, DataError, UserError
+from transduce.engines.torch.engine import TorchEngine
 from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
-from transduce.translator import Translation, Translator
+from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, Limits, MaskPredict, Sample
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.train_tokenizer import SentencePiece
+from transduce.translate.translator import Translation, Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -123,7 +122,7 @@ def test_a_long_text_is_translated_in_parts(echo: Translator) -> None:
 
 def _in_order(translation: Translation, echo: Translator) -> list[list[int]]:
     """The tokens of each part, encoded anew from the parts that the segmenter gives."""
-    from transduce.data.segment import split_long
+    from transduce.text.segment import split_long
 
     encode = echo.tokenizers.source.encode
     parts = split_long(translation.text, lambda part: len(encode([part])[0]) < echo.longest)

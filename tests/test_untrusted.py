@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from transduce.data.tokenizer import Tokenizer
-from transduce.directions import scores_of
-from transduce.errors import UserError
-from transduce.loading import _open_reading
-from transduce.model_folder import CARD, Converted, read_card
-from transduce.plot import plot, read_history
-from transduce.training.manifest import find_fault
-from transduce.untrusted import LARGEST, open_regular, read_small
+from transduce.core.errors import UserError
+from transduce.core.untrusted import LARGEST, open_regular, read_small
+from transduce.evaluation.plot import plot, read_history
+from transduce.text.tokenizer import Tokenizer
+from transduce.training.checkpoint import find_fault
+from transduce.translate.directions import scores_of
+from transduce.translate.loading import _open_reading
+from transduce.translate.model_folder import CARD, Converted, read_card
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "native.json": Converted.read,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transduce.wording import counted
+from transduce.core.errors import counted
 
 
 def test_one_is_no_plural() -> None:

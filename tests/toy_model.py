@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import transduce
-from transduce import config as configs
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
-from transduce.engines.torch_engine import TorchEngine
+from transduce.core import config as configs
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.engines.torch.engine import TorchEngine
 from transduce.experiment import Config
-from transduce.numbers import chinese, english, german
+from transduce.text.number_words import chinese, english, german
+from transduce.text.train_tokenizer import SentencePiece
 from transduce.training.loop import train
 
 SETTINGS = (

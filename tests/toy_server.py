@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import transduce
-from transduce import conversion
+from transduce.exchange import export
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -21,7 +21,7 @@ PAIRS = (("en", "de"), ("en", "zh"))
 @pytest.fixture(scope="session")
 def native_toy(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy as `transduce convert` leaves it."""
-    return conversion.convert(toy.model, tmp_path_factory.mktemp("served") / "toy", "none")
+    return export.convert(toy.model, tmp_path_factory.mktemp("served") / "toy", "none")
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from transduce import config as configs
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
+from transduce.core import config as configs
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
 from transduce.experiment import Config
-from transduce.numbers import english, german
+from transduce.text.number_words import english, german
+from transduce.text.train_tokenizer import SentencePiece
 from transduce.training.checkpoint import Snapshot, read_checkpoint, step_folders
 from transduce.training.loop import Outcome, train
 

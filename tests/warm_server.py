@@ -23,7 +23,7 @@ import warnings
 from typing import NoReturn
 
 LOADED = """torch._dynamo sacrebleu matplotlib.figure transduce.cli transduce.training.loop transduce.training.parallel
-    transduce.comparison.compare transduce.distillation transduce.engines.torch_engine""".split()
+    transduce.workflows.compare.run transduce.workflows.distill transduce.engines.torch.engine""".split()
 
 
 def serve(address: str) -> None:

@@ -13,49 +13,49 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transduce import config as config
     from transduce import lab as lab
-    from transduce.comparison.compare import compare as compare
-    from transduce.conversion import convert as convert
+    from transduce.core import config as config
+    from transduce.core.errors import ConfigError as ConfigError
+    from transduce.core.errors import UserError as UserError
     from transduce.data.batch import Batch as Batch
-    from transduce.distillation import distill as distill
-    from transduce.errors import ConfigError as ConfigError
-    from transduce.errors import UserError as UserError
-    from transduce.exchange.exporting import export as export
+    from transduce.engines.base import Translation as Translation
+    from transduce.exchange.export import convert as convert
+    from transduce.exchange.export import export as export
     from transduce.exchange.marian_import import import_model as import_model
     from transduce.experiment import Config as Config
-    from transduce.inspection.inspecting import inspect as inspect
-    from transduce.loading import load as load
+    from transduce.inspection.inspect import inspect as inspect
     from transduce.model.contract import DecoderState as DecoderState
     from transduce.model.contract import Memory as Memory
     from transduce.objectives.base import Loss as Loss
-    from transduce.pipelines.run import pipeline as pipeline
     from transduce.search.hypothesis import Hypothesis as Hypothesis
     from transduce.training.loop import train as train
-    from transduce.translation import Translation as Translation
-    from transduce.translator import Translator as Translator
+    from transduce.translate.loading import load as load
+    from transduce.translate.translator import Translator as Translator
+    from transduce.workflows.compare.run import compare as compare
+    from transduce.workflows.distill import distill as distill
+    from transduce.workflows.pipeline.run import pipeline as pipeline
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Batch": "transduce.data.batch",
     "Config": "transduce.experiment",
-    "ConfigError": "transduce.errors",
+    "ConfigError": "transduce.core.errors",
     "DecoderState": "transduce.model.contract",
     "Hypothesis": "transduce.search.hypothesis",
     "Loss": "transduce.objectives.base",
     "Memory": "transduce.model.contract",
-    "Translation": "transduce.translation",
-    "Translator": "transduce.translator",
-    "UserError": "transduce.errors",
-    "compare": "transduce.comparison.compare",
-    "convert": "transduce.conversion",
-    "distill": "transduce.distillation",
-    "export": "transduce.exchange.exporting",
+    "Translation": "transduce.engines.base",
+    "Translator": "transduce.translate.translator",
+    "UserError": "transduce.core.errors",
+    "compare": "transduce.workflows.compare.run",
+    "convert": "transduce.exchange.export",
+    "distill": "transduce.workflows.distill",
+    "export": "transduce.exchange.export",
     "import_model": "transduce.exchange.marian_import",
-    "inspect": "transduce.inspection.inspecting",
-    "load": "transduce.loading",
-    "pipeline": "transduce.pipelines.run",
+    "inspect": "transduce.inspection.inspect",
+    "load": "transduce.translate.loading",
+    "pipeline": "transduce.workflows.pipeline.run",
     "train": "transduce.training.loop",
 }
 __all__ = sorted(_HOMES)
@@ -67,10 +67,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in ("config", "lab"):  # a module and a package, which brings torch
-        return importlib.import_module(f"transduce.{name}")
+        return importlib.import_module("transduce.core.config" if name == "config" else "transduce.lab")
     if name not in _HOMES:
         raise AttributeError(f"module 'transduce' has no attribute {name!r}")
-    from transduce.extras import needed_by
+    from transduce.core.errors import needed_by
 
     with needed_by(f"transduce.{name}"):
         return getattr(importlib.import_module(_HOMES[name]), name)

@@ -8,7 +8,7 @@ import sys
 
 def main() -> None:
     """Run the command line and end."""
-    from transduce.launch import leave, open_closed_streams
+    from transduce.core.processes import leave, open_closed_streams
 
     open_closed_streams()
     try:
@@ -21,11 +21,9 @@ def main() -> None:
 def _run() -> None:
     """The command line. What a user can put right is printed without a traceback; the exit code is then 2."""
     from transduce.cli import program
-    from transduce.durable import reason_of
-    from transduce.errors import UserError
-    from transduce.extras import needed_by
-    from transduce.launch import first_to_tell
-    from transduce.wording import printable
+    from transduce.core.durable import reason_of
+    from transduce.core.errors import UserError, needed_by, printable
+    from transduce.core.processes import first_to_tell
 
     try:
         try:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
+from transduce.core.errors import ConfigError
+from transduce.core.sizes import FEW, TOKENS, check_most
 from transduce.data.batching import widest
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError
 from transduce.model.norms import BatchNorm
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
 from transduce.model.transformer import StackConfig
-from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
-from transduce.objectives.masked_prediction import MaskedPrediction
-from transduce.objectives.minimum_risk import MinimumRisk
-from transduce.objectives.parallel_ctc import ParallelCTC
-from transduce.objectives.r_drop import RDrop
-from transduce.objectives.reinforce import Reinforce
-from transduce.objectives.sequence import SequenceLevel
-from transduce.search.choice import SearchChoice
-from transduce.search.fit import check_reads, check_together
+from transduce.objectives.cross_entropy import CrossEntropy, RDrop, Smoothed
+from transduce.objectives.parallel import MaskedPrediction, ParallelCTC
+from transduce.objectives.sequence_level import MinimumRisk, Reinforce, SequenceLevel
+from transduce.search.fit import SearchChoice, check_reads, check_together
 from transduce.search.settings import Beam
-from transduce.sizes import FEW, TOKENS, check_most
 from transduce.training.settings import Training, Validation
 
 ObjectiveChoice = CrossEntropy | RDrop | Reinforce | MinimumRisk | MaskedPrediction | ParallelCTC

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from transduce.comparison.children import ChildTask, Ended, run_tasks
-from transduce.own_classes import import_path, own_class
+from transduce.core.plugins import import_path, own_class
+from transduce.workflows.compare.run import ChildTask, Ended, run_tasks
 
 MODULE = """
 import os, signal, sys, time
@@ -82,7 +82,7 @@ def test_what_was_added_for_own_classes_a_child_adds_itself(tmp_path: Path, monk
     (tmp_path / "here" / "mine_alone.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("sys.path", [one for one in sys.path if one])
-    monkeypatch.setattr("transduce.own_classes._added", [])
+    monkeypatch.setattr("transduce.core.plugins._added", [])
     before = list(sys.path)
     assert own_class("mine_alone:Mine", "objective", [ChildTask], trust=True).__name__ == "Mine"
     assert sys.path == [str(tmp_path / "here"), *before]
@@ -151,7 +151,7 @@ def test_nothing_goes_on_when_we_fail(monkeypatch: pytest.MonkeyPatch) -> None:
             threading.Event().wait(0.05)
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("transduce.comparison.children.time.sleep", fail)
+    monkeypatch.setattr("transduce.workflows.compare.run.time.sleep", fail)
     with pytest.raises(RuntimeError, match="ours"):
         run_tasks("Working", "steps", [task("a", "stop")], jobs=1)
     assert order()[-2:] == ["saved", "a"]
@@ -161,7 +161,7 @@ def test_progress_counts_what_children_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six of ten steps were done before: four are left, and the end counts as all of them."""
-    monkeypatch.setattr("transduce.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("transduce.core.progress.QUIET_SECONDS", 0.0)
     begun = ChildTask("a", ("sleeper", "a", "0"), Path("a.log"), 10, lambda: 6)
     run_tasks("Working", "steps", [begun], jobs=1)
     assert "Working: 4 of 4 (100%) steps" in capsys.readouterr().err

@@ -21,11 +21,11 @@ from cli_runner import Ran, Run, refused
 from PIL import Image
 from safetensors.torch import load_file
 
-from transduce.comparison import compare as comparing
-from transduce.comparison.compare import compare, default_jobs
-from transduce.comparison.plan import read_plan
-from transduce.errors import ConfigError, DataError, RunError
-from transduce.evaluation.metrics import bleu
+from transduce.core.errors import ConfigError, DataError, RunError
+from transduce.metrics.corpus import bleu
+from transduce.workflows.compare import run as comparing
+from transduce.workflows.compare.plan import read_plan
+from transduce.workflows.compare.run import compare, default_jobs
 
 COMMON = """
 base = "tiny"
@@ -254,7 +254,7 @@ def test_what_is_refused_before_anything_runs(folder: Path, tmp_path: Path, monk
 
 
 def test_one_comparison_a_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transduce.training.lock import RunLock
+    from transduce.core.locks import RunLock
 
     monkeypatch.chdir(folder)
     with RunLock(tmp_path), pytest.raises(RunError, match=f"is being trained by process {os.getpid()}"):

@@ -16,11 +16,21 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from transduce.comparison.history import TrainingRecord, has_ended, last_reported, read_history
-from transduce.comparison.measure import DecodingSpeed, Measured
-from transduce.comparison.pictures import draw_pictures
-from transduce.comparison.plan import ComparisonPlan, PlannedRun
-from transduce.comparison.results import (
+from transduce.core.errors import UserError
+from transduce.evaluation.report import LengthRow
+from transduce.experiment import Config
+from transduce.metrics.corpus import bleu_by_language, bleu_of_targets, target_languages
+from transduce.text.number_words import chinese, german
+from transduce.workflows.compare.measure import (
+    DecodingSpeed,
+    Measured,
+    TrainingRecord,
+    has_ended,
+    last_reported,
+    read_history,
+)
+from transduce.workflows.compare.plan import ComparisonPlan, PlannedRun
+from transduce.workflows.compare.results import (
     Figure,
     Results,
     RunResult,
@@ -29,12 +39,7 @@ from transduce.comparison.results import (
     score_variants,
     summarise,
 )
-from transduce.comparison.table import as_csv, as_markdown, length_cells, render, table_cells
-from transduce.errors import UserError
-from transduce.evaluation.by_language import bleu_by_language, bleu_of_targets, target_languages
-from transduce.evaluation.length import LengthRow
-from transduce.experiment import Config
-from transduce.numbers import chinese, german
+from transduce.workflows.compare.table import as_csv, as_markdown, draw_pictures, length_cells, render, table_cells
 
 TRAIN = [
     {"kind": "train", "step": 10, "loss": 5.0, "tokens_per_second": 10.0, "seconds": 20.0, "memory": 1 << 30},

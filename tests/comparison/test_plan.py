@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from transduce import config as configs
-from transduce.comparison.plan import ComparisonPlan, read_plan
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
+from transduce.workflows.compare.plan import ComparisonPlan, read_plan
 
 HEAD = 'base = "tiny"\nseeds = [1, 2]\n'
 

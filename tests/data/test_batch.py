@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.data.batch import Batch, collate, pad_sources
-from transduce.data.symbols import Symbols
+from transduce.text.vocabulary import Symbols
 
 SOURCE = Symbols(pad=0, bos=2, eos=3, unk=1)
 TARGET = Symbols(pad=9, bos=7, eos=8, unk=6)

@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transduce.core.errors import DataError
 from transduce.data.batch import Batch
 from transduce.data.batching import Batches, BatchPlan, bucket_edges, draw, plan_epoch
 from transduce.data.corpus import Corpus, Span
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import DataError
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.text.train_tokenizer import SentencePiece
 
 # ---- the plan --------------------------------------------------------------------------------------------------------
 

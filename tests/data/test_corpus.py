@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transduce.core.durable import whole_folder
+from transduce.core.errors import ConfigError, DataError, RunError
+from transduce.core.processes import ordered_map
 from transduce.data.corpus import Corpus, Span, Split
-from transduce.data.folders import whole_folder
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.tokenizer import Tokenizers
-from transduce.data.tokenizing import token_dtypes
-from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.data.workers import ordered_map
-from transduce.errors import ConfigError, DataError, RunError
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.data.prepare.tokenize import token_dtypes
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 
 SMALL = SentencePiece(vocabulary=340)
 ROOT = Path(__file__).parents[2]
@@ -215,7 +215,7 @@ def test_a_killed_prepare_leaves_no_processes_and_no_corpus(tmp_path: Path) -> N
     text = write(tmp_path, "train", make_pairs(60_000))
     script = tmp_path / "run.py"
     script.write_text(
-        "from transduce.data.prepare import *\nif __name__ == '__main__':\n"
+        "from transduce.data.prepare.run import *\nif __name__ == '__main__':\n"
         f"    prepare(Prepare({str(tmp_path / 'out')!r}, (ParallelText(path={text.path!r}),), workers=2))\n"
     )
     process = subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(ROOT)})
@@ -243,7 +243,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
             file.write(f"{number} {source}\t{target} {number}\n")
     code = f"""
 import resource
-from transduce.data.prepare import *
+from transduce.data.prepare.run import *
 if __name__ == "__main__":
     text = ParallelText(path={str(tmp_path / "big.tsv.gz")!r})
     tokenizer = SentencePiece(vocabulary=400, sentences=5000)
@@ -488,5 +488,5 @@ def test_workers_keep_order_and_bounded_work() -> None:
 
 
 def test_no_torch_behind_the_data() -> None:
-    code = "import sys, transduce.data.prepare; sys.exit('torch' in sys.modules)"
+    code = "import sys, transduce.data.prepare.run; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)

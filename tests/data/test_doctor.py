@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from transduce.data.doctor import Doctor
-from transduce.data.duplicates import HashStore, hash_text, repeats, shared
-from transduce.data.prepare import Prepare, examine
-from transduce.data.report import CorpusReport, DataIssue, DoctorReport
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.errors import ConfigError, DataError
+from transduce.core.errors import ConfigError, DataError
+from transduce.data.doctor.checks import Doctor, HashStore, hash_text, repeats, shared
+from transduce.data.doctor.report import CorpusReport, DataIssue, DoctorReport
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, examine
+from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 
 Pair = tuple[bytes | str, bytes | str]
 

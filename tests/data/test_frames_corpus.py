@@ -12,16 +12,16 @@ import torch
 from cli_runner import Run
 from made_senses import RATE, draw, write_idx, write_speech
 
+from transduce.core.errors import ConfigError, DataError, RunError
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.data.doctor import Doctor
+from transduce.data.doctor.checks import Doctor
+from transduce.data.formats.inventory import Shard
+from transduce.data.formats.parallel import ParallelText
 from transduce.data.images import Images
-from transduce.data.prepare import Prepare, examine, merge_shards, prepare, prepare_shard
+from transduce.data.prepare.run import Prepare, examine, merge_shards, prepare, prepare_shard
 from transduce.data.speech import Speech
-from transduce.data.stretches import Shard
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.errors import ConfigError, DataError, RunError
+from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 
 soundfile = pytest.importorskip("soundfile", reason="recordings are read by it: pip install transduce[senses]")
 SPEECH = Speech(rate=RATE, features=20, shortest_seconds=0.05)

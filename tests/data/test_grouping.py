@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.data.grouping import group_by_length
+from transduce.text.segment import group_by_length
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=60)
 

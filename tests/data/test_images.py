@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from made_senses import draw, write_idx
 
+from transduce.core.errors import ConfigError, DataError, UserError
 from transduce.data.images import Images, idx_items
-from transduce.data.reader import PreparedFrames, Unreadable
-from transduce.errors import ConfigError, DataError, UserError
+from transduce.data.readers import PreparedFrames, Unreadable
 
 Image = pytest.importorskip("PIL.Image", reason="pictures are opened by pillow: pip install transduce[senses]")
 

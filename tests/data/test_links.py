@@ -15,13 +15,13 @@ import torch
 import toys
 import zstandard
 
+from transduce.core.errors import DataError
 from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.data.prepare import Prepare, examine, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import DataError
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, examine, prepare
+from transduce.text.train_tokenizer import SentencePiece
 
 TOKENIZER = SentencePiece("bpe", vocabulary=100, byte_fallback=False, character_coverage=1.0)
 Pair = tuple[str, str, str]  # source, target, links
@@ -171,7 +171,7 @@ def test_tokenizers_without_a_marker_at_the_start_and_single_characters(tmp_path
         for row, pair in enumerate(members):
             weights = expected(corpus, batch, row, pairs[pair][2], tag=0)
             torch.testing.assert_close(batch.alignment[row], torch.tensor(weights))
-    from transduce.data.links import word_numbers
+    from transduce.data.word_links import word_numbers
 
     tokens = corpus.tokenizers.source.encode(["ab cd"])[0]
     assert word_numbers(tokens, corpus.tokenizers.source).tolist() == [0, 0, 0, 1, 1, 1]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.data.marks import _HINT, MARKS, RULES, find_spans, mark_pair
-from transduce.data.vocabulary import SentencePiece
+from transduce.text.protect import _HINT, MARKS, RULES, find_spans, mark_pair
+from transduce.text.train_tokenizer import SentencePiece
 
 EXAMPLES = {
     "code": ["`rm -rf x`"],

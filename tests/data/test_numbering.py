@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transduce.data.numbering import VocabularyMap
-from transduce.data.symbols import Symbols
-from transduce.data.tokenizer import Tokenizer, Tokenizers
-from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.errors import ConfigError, DataError
+from transduce.core.errors import ConfigError, DataError
 from transduce.search.constraints import constraints_of_words
+from transduce.text.tokenizer import Tokenizer, Tokenizers
+from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
+from transduce.text.vocabulary import Symbols, VocabularyMap
 
 TAGS = (">>fra<<", ">>deu<<")
 
@@ -147,7 +146,7 @@ def test_tables_that_cannot_be(pair: Tokenizers, tmp_path: Path, monkeypatch: py
     path.write_text(json.dumps({**good, "symbols": {**good["symbols"], "never": [10**6]}}))
     with pytest.raises(DataError, match="expected numbers below that of the pieces"):
         Tokenizers.load(tmp_path)
-    monkeypatch.setattr("transduce.data.numbering.LARGEST_TABLE_BYTES", 10)
+    monkeypatch.setattr("transduce.text.vocabulary.LARGEST_TABLE_BYTES", 10)
     with pytest.raises(DataError, match=r"shared\.json: too large; a table of pieces has at most 10 bytes"):
         Tokenizers.load(tmp_path)
     with pytest.raises(DataError, match="the table of pieces cannot be read: No such file"):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from transduce.data.prefetch import prefetched
-from transduce.errors import DataError
+from transduce.core.errors import DataError
+from transduce.data.stream import prefetched
 
 
 def workers() -> list[threading.Thread]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from transduce.data.numbering import VocabularyMap
-from transduce.data.punctuation import widened
-from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import SentencePiece
+from transduce.text.tokenizer import Tokenizer, widened
+from transduce.text.train_tokenizer import SentencePiece
+from transduce.text.vocabulary import VocabularyMap
 
 WRITTEN = [
     "你好，世界！",

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import SentencePiece
+from transduce.text.tokenizer import Tokenizer
+from transduce.text.train_tokenizer import SentencePiece
 
 LINES = [
     f"{a} {b} {c}" for a in ("the", "then", "other") for b in ("cat", "cats", "cut") for c in ("sat", "seat", "sets")

@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.data.segment import TextPiece, split_long
+from transduce.text.segment import TextPiece, split_long
 
 TEXT = st.text("ab .,!?…。！，、;:\"'”)）\t\r\x0c\u0085\u2028\u3000é😀", max_size=60)
 

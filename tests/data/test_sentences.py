@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from transduce.data.segment import TextPiece, split_long
-from transduce.data.sentences import sentences
-from transduce.server.layout import Layout
+from transduce.server.markup import Layout
+from transduce.text.segment import TextPiece, sentences, split_long
 
 # Any string Python can hold: lone surrogates (what `surrogateescape` makes of bad bytes) and control characters too.
 ANY_TEXT = st.text(st.characters()) | st.text(

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import toys
 
-from transduce.data.batching import Batches, plan_static
+from transduce.data.batching import GRID, MOVED, Batches, Shapes, choose_shapes, cut, plan_static
 from transduce.data.corpus import Corpus, Span
-from transduce.data.shapes import GRID, MOVED, Shapes, choose_shapes, cut
-from transduce.data.share import Share
+from transduce.data.stream import Share
 
 
 def lengths(count: int, mean: float = 25, spread: float = 0.45, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:

@@ -20,15 +20,14 @@ import pyarrow.parquet
 import pytest
 from cli_runner import Run, refused
 
+from transduce.core.durable import lock_folder
+from transduce.core.errors import ConfigError, DataError, RunError
 from transduce.data.corpus import Corpus
-from transduce.data.doctor import Doctor
-from transduce.data.folders import lock_folder
-from transduce.data.inventory import STEP, FileIndex, LineReader, Rows, index_file
-from transduce.data.prepare import Prepare, ShardReport, merge_shards, prepare, prepare_shard
-from transduce.data.stretches import Shard, cut, index_splits
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.errors import ConfigError, DataError, RunError
+from transduce.data.doctor.checks import Doctor
+from transduce.data.formats.inventory import STEP, FileIndex, LineReader, Rows, Shard, cut, index_file, index_splits
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, ShardReport, merge_shards, prepare, prepare_shard
+from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 
 ROOT = Path(__file__).parents[2]
 Pairs = list[tuple[str, str]]
@@ -271,15 +270,18 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, target: str, count: int) -> Callabl
 
 
 STEPS = [
-    ("transduce.data.parts.sync_tree", 1),  # a part is written and not yet in its place: of the first stretch,
-    ("transduce.data.parts.sync_tree", 3),  # a later one,
-    ("transduce.data.parts.sync_tree", 8),  # the marks,
-    ("transduce.data.parts.sync_tree", 9),  # the tokenizer,
-    ("transduce.data.parts.sync_tree", 12),  # tokens
-    ("transduce.data.assembling._write_text", 1),
-    ("transduce.data.prepare.mark_done", 1),
-    ("transduce.data.folders.sync_tree", 1),
-    ("transduce.data.prepare.discard", 1),
+    (
+        "transduce.data.prepare.work_folder.sync_tree",
+        1,
+    ),  # a part is written and not yet in its place: of the first stretch,
+    ("transduce.data.prepare.work_folder.sync_tree", 3),  # a later one,
+    ("transduce.data.prepare.work_folder.sync_tree", 8),  # the marks,
+    ("transduce.data.prepare.work_folder.sync_tree", 9),  # the tokenizer,
+    ("transduce.data.prepare.work_folder.sync_tree", 12),  # tokens
+    ("transduce.data.prepare.run._write_text", 1),
+    ("transduce.data.prepare.run.mark_done", 1),
+    ("transduce.core.durable.sync_tree", 1),
+    ("transduce.data.prepare.run.discard", 1),
 ]
 
 
@@ -305,7 +307,7 @@ def test_a_stopped_prepare_goes_on_to_the_same_bytes(
 def test_finished_parts_are_not_done_again(
     config: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    undo = stop_at(monkeypatch, "transduce.data.prepare.assemble", 1)
+    undo = stop_at(monkeypatch, "transduce.data.prepare.run.assemble", 1)
     with pytest.raises(Killed):
         prepare(config)
     undo()
@@ -322,12 +324,12 @@ def test_a_kill_between_the_end_and_tidying_up_of_an_overwritten_corpus(
 ) -> None:
     old = prepare(replace(config, train=config.train[:1])).digest
     config = replace(config, overwrite=True)
-    undo = stop_at(monkeypatch, "transduce.data.folders.sync_tree", 1)  # the word that all is done has been written
+    undo = stop_at(monkeypatch, "transduce.core.durable.sync_tree", 1)  # the word that all is done has been written
     with pytest.raises(Killed):
         prepare(config)
     undo()
     assert Corpus.open(config.output).digest == old
-    undo = stop_at(monkeypatch, "transduce.data.prepare.discard", 1)
+    undo = stop_at(monkeypatch, "transduce.data.prepare.run.discard", 1)
     with pytest.raises(Killed):
         prepare(config)
     undo()
@@ -348,7 +350,7 @@ def test_damaged_parts_are_done_again(
     capsys: pytest.CaptureFixture[str],
     what: str,
 ) -> None:
-    undo = stop_at(monkeypatch, "transduce.data.prepare.assemble", 1)
+    undo = stop_at(monkeypatch, "transduce.data.prepare.run.assemble", 1)
     with pytest.raises(Killed):
         prepare(config)
     undo()
@@ -373,7 +375,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     program = [
         sys.executable,
         "-c",
-        "import transduce.data.stretches as s; s.LONGEST = 3000; import transduce.__main__ as m; m.main()",
+        "import transduce.data.formats.inventory as s; s.LONGEST = 3000; import transduce.__main__ as m; m.main()",
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [*program, "prepare", f"output={tmp_path / 'out'}", *words]
@@ -396,7 +398,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 def begun(config: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
-    undo = stop_at(monkeypatch, "transduce.data.prepare.assemble", 1)
+    undo = stop_at(monkeypatch, "transduce.data.prepare.run.assemble", 1)
     with pytest.raises(Killed):
         prepare(config)
     undo()
@@ -459,7 +461,7 @@ def test_a_pattern_that_matches_more_files(tmp_path: Path) -> None:
 
 
 def test_text_that_changes_under_way_is_noticed(own: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transduce.data import prepare as module
+    from transduce.data.prepare import run as module
 
     original = module.examine_stretches
 
@@ -520,7 +522,7 @@ def test_two_processes_on_one_shard_or_folder(config: Prepare, tmp_path: Path) -
             merge_shards(config, 2)
     finally:
         os.close(lock)
-    from transduce.data.resuming import hold_work
+    from transduce.data.prepare.work_folder import hold_work
 
     with hold_work(tmp_path / "corpus", Shard(1, 2)):
         prepare_shard(config, Shard(2, 2))
@@ -534,7 +536,7 @@ def test_a_full_disk_keeps_what_is_finished(config: Prepare, tmp_path: Path, mon
             full.write(b"x")
 
     with monkeypatch.context() as patch:
-        patch.setattr("transduce.data.prepare.join", fill)
+        patch.setattr("transduce.data.prepare.run.join", fill)
         with pytest.raises(RunError, match=r"no space left on the disk; make room, then give the same command again"):
             prepare(config)
     assert len([*(tmp_path / ".corpus.parts" / "examined").iterdir()]) == 7

@@ -10,7 +10,7 @@ import toys
 
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.data.share import Portion, Share
+from transduce.data.stream import Portion, Share
 
 COUNT = 12  # micro-batches looked at: three epochs of four
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from made_senses import RATE, sentence, tone
 
-from transduce.data.reader import PreparedFrames, Reading, Unreadable
+from transduce.core.errors import ConfigError, DataError, UserError
+from transduce.data.readers import PreparedFrames, Reading, Unreadable
 from transduce.data.speech import FLOOR, Speech, log_mel, mel_bands, normalised, resample
-from transduce.errors import ConfigError, DataError, UserError
 
 soundfile = pytest.importorskip("soundfile", reason="recordings are read by it: pip install transduce[senses]")
 pytest.importorskip("soxr", reason="recordings are resampled by it: pip install transduce[senses]")

@@ -17,12 +17,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transduce.data.alignment import place_of_gap, place_of_parting
-from transduce.data.lines import LINE_BYTES, read_lines
-from transduce.data.reading import CHUNK_LINES, index_text, read_ranges
-from transduce.data.text import Chunk, ParallelText
-from transduce.errors import ConfigError, DataError
-from transduce.numbers import english, german
+from transduce.core.errors import ConfigError, DataError
+from transduce.data.formats.inventory import CHUNK_LINES, index_text, place_of_gap, place_of_parting, read_ranges
+from transduce.data.formats.lines import LINE_BYTES, read_lines
+from transduce.data.formats.parallel import Chunk, ParallelText
+from transduce.text.number_words import english, german
 
 PACK = {
     "": bytes,
@@ -298,7 +297,7 @@ def test_where_neighbours_are_alike_nothing_false_is_said(tmp_path: Path) -> Non
 
 
 def test_long_files_are_counted_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transduce.data.alignment.LINES_JUDGED", 50)
+    monkeypatch.setattr("transduce.data.formats.inventory.LINES_JUDGED", 50)
     source, target = sentences(500)
     text = two_files(tmp_path, b"\n".join(source[:400]), b"\n".join(target))
     with pytest.raises(DataError, match=r"has 400 lines but .* has 500.*the first 50 lines"):

@@ -15,9 +15,9 @@ import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transduce.data.tokenizer import LARGEST_MODEL_BYTES, Tokenizer, Tokenizers
-from transduce.data.vocabulary import GivenTokenizer, SentencePiece
-from transduce.errors import ConfigError, DataError
+from transduce.core.errors import ConfigError, DataError
+from transduce.text.tokenizer import LARGEST_MODEL_BYTES, Tokenizer, Tokenizers
+from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 
 
 def make_lines(seed: int, letters: str = "abcdefghijklmnop") -> list[str]:
@@ -250,8 +250,8 @@ def test_damaged_bytes_never_crash(tmp_path: Path) -> None:
     code = f"""
 import random
 from pathlib import Path
-from transduce.data.tokenizer import Tokenizer
-from transduce.errors import DataError
+from transduce.text.tokenizer import Tokenizer
+from transduce.core.errors import DataError
 whole = Path({str(tmp_path / "whole.model")!r}).read_bytes()
 draw = random.Random(0)
 for _ in range(300):

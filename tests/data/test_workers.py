@@ -11,7 +11,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = f"""
 import os
-from transduce.data.workers import ordered_map
+from transduce.core.processes import ordered_map
 if __name__ == "__main__":
     print(sum(ordered_map(abs, range(100), 2)), os.environ.get({SAFE_PATH!r}))
 """

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from transduce.data.symbols import Symbols
-from transduce.engines.torch_engine import TorchEngine
+from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.limits import Limits
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 CPU = torch.device("cpu")

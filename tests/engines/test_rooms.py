@@ -9,15 +9,14 @@ import pytest
 import torch
 from roomy import CPU, CUDA, SHORT, SYMBOLS, V, assert_alike, engine_of, in_room, plainly, sentences, visits
 
-from transduce.engines.rooms import ALL, MOST_PLACES, MOST_ROOMS, SPARE, most_places
-from transduce.engines.slots import ContinuousBatcher
-from transduce.engines.torch_engine import TorchEngine, with_precision
+from transduce.engines.torch.cache_pool import ALL, MOST_PLACES, MOST_ROOMS, SPARE, most_places
+from transduce.engines.torch.continuous_batching import ContinuousBatcher
+from transduce.engines.torch.engine import TorchEngine, with_precision
 from transduce.model.positions import Learned
 from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Limits, Sample
 
 
 def test_a_seed_is_no_reason_for_another_room() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from roomy import CPU, CUDA, SEARCHES, SHORT, SYMBOLS, VARIED, V, assert_alike, engine_of, in_room, plainly, sentences
 
-from transduce.engines import slots as slots_module
-from transduce.engines.slots import (
+from transduce.engines.torch import continuous_batching as slots_module
+from transduce.engines.torch.continuous_batching import (
     UNFINISHED,
     BatchRun,
     ContinuousBatcher,
@@ -23,20 +23,19 @@ from transduce.engines.slots import (
     reached,
     rounded,
 )
-from transduce.engines.torch_engine import TorchEngine
+from transduce.engines.torch.engine import TorchEngine
 from transduce.kernels import dispatch
 from transduce.model.attention import Attention
+from transduce.model.blocks import PreNorm
 from transduce.model.contract import CacheShape
 from transduce.model.positions import Learned, Positions, Rotary, Sinusoidal
 from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model
-from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.constraints import UNCONSTRAINED, CancelToken, DecodingConstraints
 from transduce.search.ensemble import Ensemble
-from transduce.search.fixed import StaticSearchConfig
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Limits, Sample
+from transduce.search.static_search import StaticSearchConfig
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from transduce.data.symbols import Symbols
-from transduce.engines.torch_engine import TorchEngine, pick_device, with_precision
-from transduce.errors import ConfigError, RunError
+from transduce.core.errors import ConfigError, RunError
+from transduce.engines.torch.engine import TorchEngine, pick_device, with_precision
 from transduce.model.attention import Attention
 from transduce.model.contract import evaluating
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
@@ -21,6 +20,7 @@ from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.settings import Beam, Greedy, Sample
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 SOURCES = [(5, 6, 7), (8,), (), (9, 9, 9, 9, 9, 9)]
@@ -200,7 +200,7 @@ def test_what_rooms_cannot_do_is_done_in_batches_of_usual_size(monkeypatch: pyte
     expected = TorchEngine(model, SYMBOLS, SYMBOLS, torch.device("cpu")).search(
         SOURCES, search, [UNCONSTRAINED] * 4, [1, 2, 3, 4]
     )
-    monkeypatch.setattr("transduce.engines.torch_engine.PLAIN_TOKENS", 7)
+    monkeypatch.setattr("transduce.engines.torch.engine.PLAIN_TOKENS", 7)
     batches: list[int] = []
     plain = engine._search
     monkeypatch.setattr(engine, "_search", lambda *given: batches.append(len(given[0])) or plain(*given))  # type: ignore[func-returns-value]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transduce.errors import DataError
-from transduce.evaluation.alignment import alignment_error_rate
+from transduce.core.errors import DataError
+from transduce.metrics.corpus import alignment_error_rate
 
 
 def test_counted_by_hand() -> None:

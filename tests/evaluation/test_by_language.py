@@ -7,18 +7,10 @@ from dataclasses import replace
 import pytest
 import sacrebleu
 
-from transduce.evaluation.by_language import (
-    Target,
-    Told,
-    bleu_by_language,
-    in_words,
-    target_languages,
-    unspaced_language,
-)
-from transduce.evaluation.length import by_length
-from transduce.evaluation.report import evaluate
+from transduce.evaluation.report import by_length, evaluate
 from transduce.evaluation.significance import compare
-from transduce.numbers import chinese, english, german
+from transduce.metrics.corpus import Target, Told, bleu_by_language, in_words, target_languages, unspaced_language
+from transduce.text.number_words import chinese, english, german
 
 NUMBERS = range(100_000, 200_000, 7_919)
 CHINESE = [chinese(number) for number in NUMBERS]

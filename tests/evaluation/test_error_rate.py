@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from transduce.errors import DataError, UserError
-from transduce.evaluation.error_rate import error_rates
+from transduce.core.errors import DataError, UserError
 from transduce.evaluation.report import evaluate
+from transduce.metrics.corpus import error_rates
 
 pytest.importorskip("jiwer", reason="error rates are measured by it: pip install transduce[senses]")
 

@@ -8,9 +8,9 @@ import json
 import pytest
 from rich.console import Console
 
-from transduce.errors import DataError
-from transduce.evaluation.metrics import bleu, published_bleu
+from transduce.core.errors import DataError
 from transduce.evaluation.report import Evaluation, evaluate
+from transduce.metrics.corpus import bleu, published_bleu
 
 SOURCES = ["Die Katze saß auf der Matte.", "Ein Hund läuft heute im Park.", " ".join(["sehr"] * 12)]
 HYPOTHESES = ["The cat sat on the mat.", "A dog runs in the park today.", "very " * 12]

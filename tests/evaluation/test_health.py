@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transduce.evaluation.health import Health, examine, repeats
-from transduce.evaluation.odd_inputs import KINDS, STAY
+from transduce.evaluation.health import KINDS, STAY, Health, examine, repeats
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import sacrebleu
 
-from transduce.errors import DataError
-from transduce.evaluation.length import by_length
+from transduce.core.errors import DataError
+from transduce.evaluation.report import by_length
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 import sacrebleu
 
-from transduce.errors import ConfigError, DataError, UserError
-from transduce.evaluation.metrics import bleu, chrf, moses, published_bleu, reference_streams, ter, tokenizer_for
+from transduce.core.errors import ConfigError, DataError, UserError
+from transduce.metrics.corpus import bleu, chrf, moses, published_bleu, reference_streams, ter, tokenizer_for
 
 HYPOTHESES = ["The cat sat on the mat.", "A dog runs in the park today.", "two men are Playing football outside"]
 REFERENCES = ["The cat sat on a mat.", "A dog is running in the park today.", "Two men are playing football outside."]

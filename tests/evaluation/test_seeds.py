@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from transduce.comparison import results
-from transduce.evaluation.seeds import (
+from transduce.evaluation.significance import (
     SeedScores,
     against_baseline,
     difference_p_value,
@@ -20,6 +19,7 @@ from transduce.evaluation.seeds import (
     score_seeds,
     student_tails,
 )
+from transduce.workflows.compare import results
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

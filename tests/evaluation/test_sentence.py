@@ -9,8 +9,8 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transduce.errors import DataError
-from transduce.evaluation.sentence import SentenceMetric, sentence_scorer
+from transduce.core.errors import DataError
+from transduce.metrics.sentence import SentenceMetric, sentence_scorer
 
 TEXTS = st.text("ab cä.,,'1 你\u3000\n", max_size=30)
 ORACLES: dict[str, Any] = {"chrf": sacrebleu.sentence_chrf, "bleu": sacrebleu.sentence_bleu}

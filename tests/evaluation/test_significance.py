@@ -10,7 +10,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
 
-from transduce.errors import ConfigError, DataError
+from transduce.core.errors import ConfigError, DataError
 from transduce.evaluation.significance import compare, verdict
 
 WORDS = ["the", "a", "cat", "dog", "man", "house", "sees", "likes", "red", "blue", "old", "small", "quickly", "today"]

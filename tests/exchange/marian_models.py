@@ -15,8 +15,8 @@ import torch
 from random_runs import lines
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from transduce.data.tokenizer import Tokenizers
-from transduce.data.vocabulary import SentencePiece
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.train_tokenizer import SentencePiece
 
 TAGS = (">>fra<<", ">>deu<<")
 # What the published models are, and what differs from that.

@@ -10,17 +10,16 @@ from typing import Any
 
 import torch
 
-from transduce import config as configs
-from transduce.data.tokenizer import Tokenizers
-from transduce.data.vocabulary import SentencePiece
+from transduce.core import config as configs
 from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model_folder import CONFIG, MODEL, TOKENIZER
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam
+from transduce.search.settings import Beam, Limits
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.train_tokenizer import SentencePiece
 from transduce.training.weights import save_weights
+from transduce.translate.model_folder import CONFIG, MODEL, TOKENIZER
 
 
 def lines(letters: str, seed: int, count: int = 400) -> list[str]:

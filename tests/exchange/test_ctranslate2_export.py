@@ -17,17 +17,16 @@ import ctranslate2
 import sentencepiece
 
 import transduce
-from transduce.data.numbering import VocabularyMap
-from transduce.data.tokenizer import Tokenizer, Tokenizers
-from transduce.errors import RunError, UserError
+from transduce.core.errors import RunError, UserError
 from transduce.model.attention import Attention
+from transduce.model.blocks import PreNorm
 from transduce.model.norms import BatchNorm, LayerNorm, RMSNorm
 from transduce.model.positions import Alibi, Learned, Rotary, Unordered
 from transduce.model.seq2seq import Model
-from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy
+from transduce.search.settings import Beam, Greedy, Limits
+from transduce.text.tokenizer import Tokenizer, Tokenizers
+from transduce.text.vocabulary import VocabularyMap
 
 KINDS: dict[str, dict[str, Any]] = {
     "paper": {},

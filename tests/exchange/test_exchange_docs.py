@@ -22,8 +22,7 @@ import transduce
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.search.limits import Limits
-from transduce.search.settings import Greedy
+from transduce.search.settings import Greedy, Limits
 
 DOCS = (Path(__file__).parents[2] / "docs" / "exchange.md").read_text(encoding="utf-8")
 SHORT = ["training.steps=4", "training.save_every=4", "training.device=cpu", "data.tokens=500"]

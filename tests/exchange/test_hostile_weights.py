@@ -24,7 +24,7 @@ import marian_models as marian
 import marian_own
 
 import transduce
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 
 EMBEDDINGS = "model.shared.weight"
 

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="writes the Marian models: pip instal
 import marian_models as marian
 
 import transduce
-from transduce.native import library
+from transduce.engines.native import library
 from transduce.server import Served, application
 
 

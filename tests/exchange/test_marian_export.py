@@ -17,21 +17,18 @@ import marian_models as marian
 import random_runs
 
 import transduce
-from transduce.data.numbering import VocabularyMap
-from transduce.data.symbols import Symbols
-from transduce.data.tokenizer import Tokenizer, Tokenizers
-from transduce.errors import ConfigError, RunError
+from transduce.core.errors import ConfigError, RunError
 from transduce.model.attention import Attention
+from transduce.model.blocks import PreNorm
 from transduce.model.norms import RMSNorm
 from transduce.model.positions import Rotary
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.scores import Additive, Relu
 from transduce.model.seq2seq import Model
-from transduce.model.sublayers import PreNorm
-from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.wiring import Mixed
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy
+from transduce.model.transformer import Mixed, TransformerDecoder, TransformerEncoder
+from transduce.search.settings import Beam, Greedy, Limits
+from transduce.text.tokenizer import Tokenizer, Tokenizers
+from transduce.text.vocabulary import Symbols, VocabularyMap
 from transduce.training.run_folder import open_model
 
 MODELS: dict[str, tuple[Model, Tokenizers | None]] = {

@@ -16,7 +16,7 @@ import pytest
 from cli_runner import Run, refused
 
 import transduce
-from transduce.native.library import built
+from transduce.engines.native.library import built
 
 _PLACES = [parent / "shared" / "reference" / "marian" for parent in Path(__file__).resolve().parents[2:]]
 FIXTURES = next((place for place in _PLACES if place.is_dir()), None)
@@ -93,7 +93,7 @@ def test_95_percent_of_the_int8_files_lines(engine: str, runs: dict[str, Path], 
 
 
 def test_int8_weights_are_within_half_a_step_of_the_floats() -> None:
-    from transduce.exchange.marian_binary import read_binary
+    from transduce.exchange.marian_npz import read_binary
 
     assert FIXTURES is not None
     packed = read_binary(FIXTURES / "post" / "model.intgemm8.bin")

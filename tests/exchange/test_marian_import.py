@@ -19,18 +19,17 @@ pytest.importorskip("transformers", reason="the oracle for Marian models: pip in
 import marian_models as marian
 
 import transduce
-from transduce.conversion import convert
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import GivenTokenizer
-from transduce.errors import RunError, UserError
+from transduce.core.errors import RunError, UserError
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.engines.native import library
+from transduce.exchange.export import convert
 from transduce.model.seq2seq import Seq2Seq
-from transduce.native import library
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy
+from transduce.search.settings import Beam, Greedy, Limits
+from transduce.text.train_tokenizer import GivenTokenizer
 from transduce.training.loop import train
 from transduce.training.run_folder import open_model, read_config
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 TEXTS = [*marian.SOURCE[:30], "☃ abc ß", ">>fra<< abc def", ">>deu<<abc", "a"]
 

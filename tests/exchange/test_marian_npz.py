@@ -24,7 +24,7 @@ import marian_models as marian
 import yaml
 
 import transduce
-from transduce.errors import RunError, UserError
+from transduce.core.errors import RunError, UserError
 from transduce.model.seq2seq import Seq2Seq
 from transduce.training.run_folder import open_model, read_config
 

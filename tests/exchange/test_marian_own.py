@@ -20,9 +20,9 @@ import marian_own as marian
 import yaml
 
 import transduce
-from transduce.data.tokenizer import LARGEST_MODEL_BYTES
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 from transduce.search.settings import Beam
+from transduce.text.tokenizer import LARGEST_MODEL_BYTES
 from transduce.training.run_folder import open_model, read_config
 
 TEXTS = marian.SOURCE[:12]
@@ -190,7 +190,7 @@ def test_files_beside_the_weights_that_are_refused(tmp_path: Path, run: Run) -> 
 
 def refused_binary(path: Path, content: bytes | None = None) -> str:
     """What is said of a binary file that cannot be read."""
-    from transduce.exchange.marian_binary import read_binary
+    from transduce.exchange.marian_npz import read_binary
 
     if content is not None:
         path.write_bytes(content)
@@ -200,7 +200,7 @@ def refused_binary(path: Path, content: bytes | None = None) -> str:
 
 
 def test_binary_files_that_are_refused(tmp_path: Path) -> None:
-    from transduce.exchange.marian_binary import read_binary
+    from transduce.exchange.marian_npz import read_binary
 
     weights = marian.folder(tmp_path / "theirs", "post")
     path = tmp_path / "theirs" / "model.bin"

@@ -11,11 +11,11 @@ import safetensors.torch
 import torch
 
 import transduce
-from transduce.data.tokenizer import Tokenizers
-from transduce.errors import UserError
-from transduce.exchange.marian_layout import sines_first, take_turns
+from transduce.core.errors import UserError
+from transduce.exchange.marian_config import sines_first, take_turns
 from transduce.model.positions import sinusoids
 from transduce.model.seq2seq import Model
+from transduce.text.tokenizer import Tokenizers
 from transduce.training.run_folder import open_model
 
 MODELS: dict[str, tuple[Model, Tokenizers | None]] = {

@@ -22,18 +22,16 @@ pytest.importorskip("onnxruntime", reason="the oracle for ONNX: pip install tran
 import onnxruntime
 
 import transduce
+from transduce.core.errors import UserError
 from transduce.data.batch import pad_sources
-from transduce.errors import UserError
 from transduce.model.attention import Attention
+from transduce.model.blocks import PreNorm
 from transduce.model.norms import RMSNorm
 from transduce.model.positions import Learned, Rotary, SinusoidalPositions
 from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model, Seq2Seq
-from transduce.model.sublayers import PreNorm
-from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.wiring import Mixed
-from transduce.search.limits import Limits
-from transduce.search.settings import Greedy
+from transduce.model.transformer import Mixed, TransformerDecoder, TransformerEncoder
+from transduce.search.settings import Greedy, Limits
 from transduce.training.run_folder import open_model
 
 MODELS = {

@@ -10,9 +10,9 @@ pytest.importorskip("yaml", reason="Marian's settings are YAML: pip install tran
 
 import yaml
 
-from transduce.errors import RunError
-from transduce.exchange import yaml_settings
-from transduce.exchange.yaml_settings import read_settings, shown
+from transduce.core.errors import RunError
+from transduce.exchange import foreign
+from transduce.exchange.foreign import read_settings, shown
 
 WHERE = Path("model.yml")
 
@@ -68,12 +68,12 @@ def test_anything_else_is_refused(text: str, told: str) -> None:
 
 @pytest.mark.usefixtures("loader")
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yaml_settings, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(foreign, "MOST_ENTRIES", 3)
     with pytest.raises(RunError, match="more than 3 entries; expected settings or a vocabulary"):
         read_settings("a: 1\nb: 1\nc: 1\nd: 1", WHERE)
     with pytest.raises(RunError, match="'a' has more than 3 items; expected a setting"):
         read_settings("a: [1, 2, 3, 4]", WHERE)
-    monkeypatch.setattr(yaml_settings, "LARGEST", 8)
+    monkeypatch.setattr(foreign, "LARGEST", 8)
     with pytest.raises(RunError, match="YAML of 9 characters, 8 at most are read; copy"):
         read_settings("a: 123456", WHERE)
 

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from transduce import config as configs
-from transduce.data import reading
-from transduce.errors import ConfigError, DataError, UserError
-from transduce.gathering import chinese as script
-from transduce.gathering import gather as gathering
-from transduce.gathering.cleaning import Cleaner, letters, normalise
-from transduce.gathering.gather import gather
-from transduce.gathering.gathered import Gathered, weights
-from transduce.gathering.settings import Gather, RawText
-from transduce.numbers import chinese, english, german
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError, DataError, UserError
+from transduce.data.formats import inventory
+from transduce.text.number_words import chinese, english, german
+from transduce.workflows.gather import clean as script
+from transduce.workflows.gather import run as gathering
+from transduce.workflows.gather.clean import Cleaner, letters, normalise
+from transduce.workflows.gather.run import gather
+from transduce.workflows.gather.settings import Gather, Gathered, RawText, weights
 
 WORDS: dict[str, Callable[[int], str]] = {"en": english, "de": german, "zh": chinese}
 
@@ -263,7 +262,7 @@ def test_changed_text_begins_anew(
 
 
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHUNK_LINES", 20)  # so that there is work for two
+    monkeypatch.setattr(inventory, "CHUNK_LINES", 20)  # so that there is work for two
     texts = [write(tmp_path, "g", list(range(300)))]
     gather(settings(tmp_path / "one", texts))
     gather(settings(tmp_path / "two", texts, workers=2))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.gathering.test_gather import pairs, settings, write
-from transduce.errors import ConfigError
-from transduce.gathering.gather import gather
-from transduce.gathering.settings import Variants
-from transduce.gathering.variants import vary
-from transduce.numbers import english, german
+from transduce.core.errors import ConfigError
+from transduce.text.number_words import english, german
+from transduce.workflows.gather.run import gather
+from transduce.workflows.gather.settings import Variants
+from transduce.workflows.gather.variants import vary
 
 TEXT = [(f"This is number {english(n)}.", f"Das ist Nummer {german(n)}.") for n in range(4000)]
 

@@ -10,7 +10,7 @@ from transduce.inspection.alternatives import WORST, alternatives
 from transduce.model.parallel import ParallelDecoder
 from transduce.search.constraints import DecodingConstraints
 from transduce.search.settings import Greedy
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy

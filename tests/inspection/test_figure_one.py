@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 import torch
 
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.engines.torch.engine import TorchEngine
 from transduce.inspection.figure_one import alive, codes, depth, tensors
-from transduce.inspection.inspecting import inspect
+from transduce.inspection.inspect import inspect
 from transduce.inspection.paper import FIGURE_1
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.attention import attention as equation_1
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
 from transduce.search.settings import Greedy
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy

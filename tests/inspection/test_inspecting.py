@@ -17,25 +17,24 @@ import pytest
 import torch
 
 import transduce
-from transduce import conversion
-from transduce.data.reader import FileReader, Reading
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import ConfigError, DataError
-from transduce.inspection.heads import heads_of
-from transduce.inspection.inspecting import InspectOptions, inspect
+from transduce.core.errors import ConfigError, DataError
+from transduce.data.readers import FileReader, Reading
+from transduce.engines.native import library
+from transduce.engines.torch.engine import TorchEngine
+from transduce.exchange import export
+from transduce.inspection.inspect import InspectOptions, inspect
 from transduce.inspection.record import Inspection, Map
+from transduce.inspection.tracing import heads_of
 from transduce.model.attention import Attention
+from transduce.model.blocks import PreNorm
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
-from transduce.model.dropout import Dropout
+from transduce.model.layers import Dropout
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import FixedVector, RecurrentDecoder, RecurrentEncoder
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Frames
-from transduce.model.sublayers import PreNorm
-from transduce.native import library
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
-from transduce.translator import Translator
+from transduce.search.settings import Beam, Greedy, Limits, MaskPredict, Sample
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -175,7 +174,7 @@ def test_a_converted_model_is_looked_into_by_torch(toy: Toy, native_toy: Path, t
 
 @pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
 def test_rounded_weights_are_looked_into_and_said_to_be_rounded(toy: Toy, tmp_path: Path) -> None:
-    translator = transduce.load(conversion.convert(toy.model, tmp_path / "rounded"))
+    translator = transduce.load(export.convert(toy.model, tmp_path / "rounded"))
     tree = inspect(translator, TEXT, to="de", beam=3).tree
     assert tree is not None
     assert tree.best
@@ -403,6 +402,6 @@ def test_what_cannot_be_looked_at_is_refused(toy: Toy, monkeypatch: pytest.Monke
         InspectOptions(top=0)
     with pytest.raises(ConfigError, match="branches: expected a number of questions, or 0 for none, got -1"):
         replace(InspectOptions(), branches=-1)
-    monkeypatch.setattr("transduce.inspection.inspecting.MOST_LINES", 100)
+    monkeypatch.setattr("transduce.inspection.inspect.MOST_LINES", 100)
     with pytest.raises(DataError, match="attention weights; give it a shorter sentence"):
         inspect(toy.translator, TEXT)

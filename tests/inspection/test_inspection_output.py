@@ -18,14 +18,13 @@ import toys
 from cli_runner import Run, refused
 from rich.console import Console
 
-from transduce.errors import ConfigError, RunError, UserError
+from transduce.core.errors import ConfigError, RunError, UserError
 from transduce.inspection import picture
-from transduce.inspection.inspecting import inspect
+from transduce.inspection.inspect import inspect
 from transduce.inspection.page import FIRST, FOLDER, bundle, page
 from transduce.inspection.record import Inspection, Map
-from transduce.inspection.terminal import matrix, show
-from transduce.inspection.views import View
-from transduce.numbers import english
+from transduce.inspection.terminal import View, matrix, show
+from transduce.text.number_words import english
 
 if TYPE_CHECKING:
     from toy_model import Toy

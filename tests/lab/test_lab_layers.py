@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from transduce.lab.layers import HEAD, Kind, input_of, kinds
-from transduce.lab.reach import CPU, kept_bytes, operations, path_length, waiting_steps
-from transduce.lab.timing import fitted, least_seconds
+from transduce.lab.layers import CPU, HEAD, Kind, input_of, kept_bytes, kinds, operations, path_length, waiting_steps
+from transduce.lab.pace import fitted, least_seconds
 
 WINDOW, KERNEL = 4, 5
 KINDS = {

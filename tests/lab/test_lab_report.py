@@ -13,11 +13,9 @@ from cli_runner import Run, refused
 from rich.console import Console
 
 import transduce
-from transduce.lab.catalogue import EXPERIMENTS, NAMES, find
+from transduce.lab.catalogue import EXPERIMENTS, NAMES, Clock, Took, find, index, read_times, record
 from transduce.lab.complexity import findings
-from transduce.lab.index import index
 from transduce.lab.report import READING, Claim, LabReport, LabTable, listed, show, shown, write
-from transduce.lab.times import Clock, Took, read_times, record
 
 
 def report() -> LabReport:
@@ -83,7 +81,7 @@ def test_times_are_kept_one_an_experiment_and_shown_in_the_index(tmp_path: Path)
 def test_the_clock_tells_work_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work is the processor time of this process and of those that it waited for, of users and of the kernel."""
     passed, worked = iter([100.0, 161.44]), iter([(5.0, 1.0, 2.0, 0.5, 7.0), (25.0, 2.0, 11.0, 0.75, 999.0)])
-    monkeypatch.setattr("transduce.lab.times.time", SimpleNamespace(perf_counter=lambda: next(passed)))
+    monkeypatch.setattr("transduce.lab.catalogue.time", SimpleNamespace(perf_counter=lambda: next(passed)))
     monkeypatch.setattr(os, "times", lambda: next(worked))
     took = Clock().took("length", ["steps=3"])
     assert (took.seconds, took.worked, took.settings) == (61.4, 30.2, "steps=3")

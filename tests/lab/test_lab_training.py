@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 import transduce
-from transduce.comparison.compare import Compared
-from transduce.comparison.plan import ComparisonPlan
-from transduce.comparison.results import Figure, Results, Row
-from transduce.errors import ConfigError, RunError
+from transduce.core.errors import ConfigError, RunError
 from transduce.lab import table3
 from transduce.lab.exposure import by_part, hits
 from transduce.lab.learning import TRANSFORMER, TrainingExperiment
@@ -24,6 +21,9 @@ from transduce.lab.tasks import copying, number_words, strings
 from transduce.lab.teacher_forcing import one_by_one, together
 from transduce.model.norms import BatchNorm, LayerNorm
 from transduce.training.loop import Outcome
+from transduce.workflows.compare.plan import ComparisonPlan
+from transduce.workflows.compare.results import Figure, Results, Row
+from transduce.workflows.compare.run import Compared
 
 TINY = (
     "data.tokens=96",

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
+from transduce.model.blocks import Activation, Residual
 from transduce.model.norms import Norm
 from transduce.model.positions import Learned, Positions
 from transduce.model.scores import Score, Weights
 from transduce.model.seq2seq import Model, Tying
-from transduce.model.sublayers import Activation, Residual
-from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.wiring import Wiring
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder, Wiring
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 13

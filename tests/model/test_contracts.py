@@ -16,12 +16,14 @@ import torch
 from made import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences, transformer
 from torch import Tensor
 
-from transduce.config import kind_of
+from transduce.core.config import kind_of
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate, pad_sources
-from transduce.errors import ConfigError
 from transduce.model.attention import Attention, Trace
+from transduce.model.blocks import PreNorm
 from transduce.model.contract import rows
 from transduce.model.convolutional import AddedPositions, ConvolutionalDecoder, ConvolutionalEncoder
+from transduce.model.encoder_decoder import StepwiseDecoder
 from transduce.model.norms import BatchNorm, BatchNormOverTokens
 from transduce.model.positions import Learned, RelativeBias, Rotary, Sinusoidal
 from transduce.model.recurrent import (
@@ -35,10 +37,7 @@ from transduce.model.recurrent import (
 )
 from transduce.model.scores import Score, Softmax, Weights
 from transduce.model.seq2seq import Decoder, Encoder, Model, Seq2Seq, Tying
-from transduce.model.sublayers import PreNorm
-from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.whole import StepwiseDecoder
-from transduce.model.wiring import Matched, Mixed, Wiring
+from transduce.model.transformer import Matched, Mixed, TransformerDecoder, TransformerEncoder, Wiring
 from transduce.objectives.base import teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.hypothesis import Search

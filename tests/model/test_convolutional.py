@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import transduce
-from transduce import config as configs
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import Memory
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder, GatedConvolution, OneHead

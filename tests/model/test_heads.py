@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.model.attention import Attention
 from transduce.model.contract import Memory
-from transduce.model.heads import CTCHead, Head, LengthHead
-from transduce.model.seq2seq import Model, Seq2Seq
+from transduce.model.seq2seq import CTCHead, Head, LengthHead, Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
 V, D = 13, 8

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.kernels.cpu_attention import attend_on_cpu
-from transduce.model import linear
+from transduce.model import layers
 from transduce.model.attention import attend
-from transduce.model.linear import Linear, multiplied, narrowed, summed_products
+from transduce.model.layers import Linear, multiplied, narrowed, summed_products
 
 B, H, T, S, K, W = 3, 2, 5, 7, 4, 6
 
@@ -18,8 +18,8 @@ B, H, T, S, K, W = 3, 2, 5, 7, 4, 6
 @pytest.fixture(autouse=True)
 def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to multiply, and however good this processor is at it."""
-    monkeypatch.setattr(linear, "WORTH", 0)
-    monkeypatch.setattr(linear, "_IN_SINGLE", linear._ONE_DNN)
+    monkeypatch.setattr(layers, "WORTH", 0)
+    monkeypatch.setattr(layers, "_IN_SINGLE", layers._ONE_DNN)
 
 
 def gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
@@ -57,17 +57,17 @@ def test_a_linear_map_under_autocast_is_that_of_torch_under_autocast() -> None:
 
 
 def test_maps_that_pay_and_no_others_go_their_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "WORTH", 100)
+    monkeypatch.setattr(layers, "WORTH", 100)
     own, few, many = Linear(4, 5), torch.randn(4, 4), torch.randn(5, 4)
     assert "OnCpu" not in type(own(few).grad_fn).__name__
     assert "OnCpu" in type(own(many).grad_fn).__name__
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert "OnCpu" not in type(own(many).grad_fn).__name__
         # Where the processor has no way to multiply bfloat16, neither has oneDNN.
-        assert ("OnCpu" in type(own(many, relu=True).grad_fn).__name__) is linear._IN_BFLOAT16
+        assert ("OnCpu" in type(own(many, relu=True).grad_fn).__name__) is layers._IN_BFLOAT16
     with torch.no_grad():
         torch.testing.assert_close(own(many), F.linear(many, own.weight, own.bias))
-    monkeypatch.setattr(linear, "_IN_SINGLE", False)  # a processor without AVX-512
+    monkeypatch.setattr(layers, "_IN_SINGLE", False)  # a processor without AVX-512
     assert "OnCpu" not in type(own(many, relu=True).grad_fn).__name__
 
 

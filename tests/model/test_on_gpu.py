@@ -17,8 +17,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from transduce.kernels import residual as residual_on_gpu  # noqa: E402
-from transduce.kernels.residual import normed_sum  # noqa: E402
+from transduce.kernels import training as residual_on_gpu  # noqa: E402
+from transduce.kernels.training import normed_sum  # noqa: E402
 from transduce.kernels.varlen_attention import attend_rows  # noqa: E402
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")

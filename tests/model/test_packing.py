@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
 from transduce.kernels.packing import PackedLayout, VarlenLayout
 from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm, LayerNorm, Norm
 from transduce.model.positions import Alibi, Learned, Positions, RelativeBias, Rotary, Sinusoidal
 from transduce.model.scores import Additive, Cosine, Relu, ScaledDot, Score
 from transduce.model.seq2seq import Model, Seq2Seq
-from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.wiring import Mixed, Top, Wiring
+from transduce.model.transformer import Mixed, Top, TransformerDecoder, TransformerEncoder, Wiring
 from transduce.objectives.base import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 19
@@ -98,7 +97,7 @@ def test_heads_side_by_side_are_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         made.append(VarlenLayout(real, count, longest, kernels, beside=True))
         return made[-1]
 
-    monkeypatch.setattr("transduce.model.whole.VarlenLayout", beside)
+    monkeypatch.setattr("transduce.model.encoder_decoder.VarlenLayout", beside)
     found = numbers(models[1], replace(batch, room=(30, 40)))
     assert len(made) == 2
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)

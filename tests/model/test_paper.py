@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce import config
+from transduce.core import config
 from transduce.experiment import Config
 from transduce.model import attention as attention_module
-from transduce.model import sublayers as sublayers_module
+from transduce.model import blocks as sublayers_module
 from transduce.model.attention import Attention, MultiHeadAttention
+from transduce.model.blocks import FeedForward, PostNorm, PostNormResidual, PreNorm, PreNormResidual
 from transduce.model.contract import Memory
-from transduce.model.dropout import Dropout, dropout
+from transduce.model.layers import Dropout, dropout
 from transduce.model.norms import LayerNorm
 from transduce.model.positions import Sinusoidal, Unordered, sinusoids
 from transduce.model.seq2seq import Model, Seq2Seq
-from transduce.model.sublayers import FeedForward, PostNorm, PostNormResidual, PreNorm, PreNormResidual
 from transduce.model.transformer import DecoderBlock, EncoderBlock, TransformerDecoder, TransformerEncoder
 from transduce.training.optimizer import Adam, Paper
 
@@ -266,7 +266,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, tuple[int, 
 
     monkeypatch.setattr(attention_module, "drop", record("weights"))
     monkeypatch.setattr(sublayers_module, "dropout", record("inner"))
-    monkeypatch.setattr("transduce.model.dropout.dropout", record("module"))
+    monkeypatch.setattr("transduce.model.layers.dropout", record("module"))
     return seen
 
 
@@ -294,7 +294,7 @@ def test_dropout_that_the_paper_does_not_have_can_be_asked_for(sites: list[tuple
 
 def test_dropout_comes_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where everything is dropped, a sub-layer adds nothing; the residual itself is never dropped."""
-    monkeypatch.setattr("transduce.model.dropout.dropout", lambda x, probability, training: torch.zeros_like(x))
+    monkeypatch.setattr("transduce.model.layers.dropout", lambda x, probability, training: torch.zeros_like(x))
     x = torch.randn(2, 3, 16)
     post, pre = PostNormResidual(LayerNorm().build(16), 0.5), PreNormResidual(LayerNorm().build(16), 0.5)
     assert torch.equal(post(x, torch.square), post.norm(x))

@@ -16,21 +16,18 @@ from made import PARTS, SYMBOLS, D, V, close, covering, ragged, randomised
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.config import kind_of
+from transduce.core.config import kind_of
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate, pad_sources
-from transduce.errors import ConfigError
 from transduce.model.attention import Attention, Trace
-from transduce.model.canvas import CutAtEnd, LengthClassifier
 from transduce.model.contract import UNDECIDED, Memory, rows
 from transduce.model.convolutional import ConvolutionalEncoder
 from transduce.model.norms import BatchNormOverTokens
-from transduce.model.parallel import ParallelDecoder
+from transduce.model.parallel import CutAtEnd, LengthClassifier, ParallelDecoder, Upsampled
 from transduce.model.recurrent import RecurrentEncoder
 from transduce.model.scores import Softmax
 from transduce.model.seq2seq import Model
-from transduce.model.transformer import TransformerEncoder
-from transduce.model.upsampled import Upsampled
-from transduce.model.wiring import Matched
+from transduce.model.transformer import Matched, TransformerEncoder
 
 LENGTHS = [LengthClassifier(reach=6, ratio=0.8), CutAtEnd(1.3, 2), Upsampled(2)]
 ENCODERS = [TransformerEncoder(2), RecurrentEncoder(2, "gru"), ConvolutionalEncoder(2, 3)]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import transduce
-from transduce import config as configs
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.model.attention import Trace
 from transduce.model.contract import Memory
 from transduce.model.recurrent import (

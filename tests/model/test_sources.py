@@ -13,28 +13,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import collate, pad_any, pad_frames
 from transduce.data.images import Images
 from transduce.data.speech import Speech
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
-from transduce.exchange.refusal import Able
+from transduce.engines.native.lowering import reasons_against
+from transduce.exchange.export import Able
 from transduce.experiment import Config, Data, check_source
 from transduce.model.attention import Attention
-from transduce.model.augmentation import Distortion, SpecAugment
 from transduce.model.contract import evaluating
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
-from transduce.model.heads import CTCHead
-from transduce.model.parallel import ParallelDecoder
+from transduce.model.parallel import ParallelDecoder, Upsampled
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from transduce.model.seq2seq import Model
-from transduce.model.sources import Frames, Patches, PatchReader, Source, Tokens
+from transduce.model.seq2seq import CTCHead, Model
+from transduce.model.sources import Distortion, Frames, Patches, PatchReader, Source, SpecAugment, Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.upsampled import Upsampled
-from transduce.native.lowering import reasons_against
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.guided import GuidedAttention
-from transduce.objectives.terms import CTC
+from transduce.objectives.terms import CTC, GuidedAttention
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
 FRAMES, PATCHES = Frames(features=10, channels=4), Patches(patch=3, rows=2, stem=4)

@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from transduce.kernels import dispatch
 from transduce.kernels.packing import PADDED, StaticCacheLayout, StaticKernelLayout
 from transduce.model.attention import Attention, additive_mask
+from transduce.model.blocks import PostNorm, PreNorm, Residual
 from transduce.model.contract import DecoderState, StaticDecoderState
 from transduce.model.norms import LayerNorm, Norm, RMSNorm
 from transduce.model.positions import Alibi, Positions, Rotary, Sinusoidal
 from transduce.model.scores import Additive, Bilinear, Cosine, ScaledDot, Score
 from transduce.model.seq2seq import Model
-from transduce.model.sublayers import PostNorm, PreNorm, Residual
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
 ALL = dispatch.KernelSupport(True, True, True, True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.model.upsampled import entry_log_probs
+from transduce.model.parallel import entry_log_probs
 
 EOS = 2
 

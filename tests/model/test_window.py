@@ -8,11 +8,10 @@ from made import V, close, ragged
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from transduce.errors import ConfigError
-from transduce.model.attention import Attention, AttentionMask
+from transduce.core.errors import ConfigError
+from transduce.model.attention import Attention, AttentionMask, within_window
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.window import within_window
 
 
 def by_hand(query: Tensor, key: Tensor, value: Tensor, real: Tensor, window: int, causal: bool) -> Tensor:

@@ -17,13 +17,13 @@ sys.path.append(str(Path(__file__).parent.parent / "model"))
 
 from made import SYMBOLS, randomised
 
-from transduce.engines.native_engine import NativeEngine
-from transduce.engines.torch_engine import TorchEngine
+from transduce.engines.native import library, weight_file
+from transduce.engines.native.engine import NativeEngine
+from transduce.engines.native.lowering import lower
+from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.native import library, weight_file
-from transduce.native.lowering import lower
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 

@@ -12,15 +12,15 @@ import pytest
 from both_engines import KERNELS, SMALL, assert_same, needs_core, opened, runs, search, sources
 from numpy.typing import NDArray
 
-from transduce.errors import RunError
+from transduce.core.errors import RunError
+from transduce.engines.native.library import library
+from transduce.engines.native.weight_file import byte_panels, floats, matrix, quantized
+from transduce.engines.native.weight_format import padded
 from transduce.model.attention import Attention
 from transduce.model.positions import Rotary
 from transduce.model.scores import Cosine, ScaledDot
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.native.library import library
-from transduce.native.weight_file import byte_panels, floats, matrix, quantized
-from transduce.native.weight_format import padded
 from transduce.search.settings import Beam
 
 pytestmark = needs_core

@@ -15,13 +15,11 @@ import pytest
 from both_engines import SMALL, Pair, needs_core, opened, search, sources
 from made import SYMBOLS, V
 
-from transduce.engines.native_engine import NativeEngine
-from transduce.errors import ConfigError, EngineRefusal, RunError
-from transduce.native import library
+from transduce.core.errors import ConfigError, EngineRefusal, RunError
+from transduce.engines.native import library
+from transduce.engines.native.engine import NativeEngine
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.limits import Limits
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk
-from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
+from transduce.search.settings import Beam, Greedy, Limits, MaskPredict, MinimumBayesRisk, Sample
 
 pytestmark = needs_core
 SEARCHES = [Greedy(), Beam(size=4, n_best=3), Sample(samples=3, top_p=0.9)]
@@ -111,7 +109,7 @@ from pathlib import Path
 from both_engines import search, sources
 from made import SYMBOLS, V
 from test_native_engine import ended
-from transduce.engines.native_engine import NativeEngine
+from transduce.engines.native.engine import NativeEngine
 from transduce.search.settings import Greedy
 
 other = NativeEngine(Path(sys.argv[1]), SYMBOLS, SYMBOLS, 2)
@@ -159,8 +157,8 @@ def test_no_torch_is_imported(pair: Pair) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from transduce.data.symbols import Symbols
-from transduce.engines.native_engine import NativeEngine
+from transduce.text.vocabulary import Symbols
+from transduce.engines.native.engine import NativeEngine
 from transduce.search.settings import Beam
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 symbols = Symbols({SYMBOLS.pad}, {SYMBOLS.bos}, {SYMBOLS.eos}, {SYMBOLS.unk}, {SYMBOLS.never})
@@ -228,10 +226,10 @@ def test_a_shortage_of_memory_is_told_with_what_to_lower(pair: Pair) -> None:
     code = f"""
 import resource, sys
 from pathlib import Path
-from transduce.data.symbols import Symbols
-from transduce.engines.native_engine import NativeEngine
-from transduce.errors import RunError
-from transduce.search.limits import Limits
+from transduce.text.vocabulary import Symbols
+from transduce.engines.native.engine import NativeEngine
+from transduce.core.errors import RunError
+from transduce.search.settings import Limits
 from transduce.search.settings import Sample
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 symbols = Symbols({SYMBOLS.pad}, {SYMBOLS.bos}, {SYMBOLS.eos}, {SYMBOLS.unk}, {SYMBOLS.never})

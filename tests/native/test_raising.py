@@ -13,19 +13,16 @@ import torch
 from both_engines import SMALL
 from made import PARTS, SYMBOLS, V, covering, randomised, transformer
 
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import RunError
+from transduce.core.errors import RunError
+from transduce.engines.native.lowering import lower, raised, reasons_against
+from transduce.engines.native.weight_file import WeightReader, floats, matrix, write
+from transduce.engines.native.weight_format import entries, padded
+from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.positions import RelativeBias, RelativeBiasPositions
 from transduce.model.scores import Bilinear, BilinearScore, Cosine
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.native.layout import entries
-from transduce.native.lowering import lower, reasons_against
-from transduce.native.raising import raised
-from transduce.native.weight_file import floats, matrix, write
-from transduce.native.weight_format import padded
-from transduce.native.weight_reader import WeightReader
 
 WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused
 CONFIGS = [config for pick in covering(WHOLE, 2) if not reasons_against(config := transformer({**pick, "window": 0}))]

@@ -13,16 +13,15 @@ from both_engines import SMALL, Pair, assert_same, needs_core, opened, search, s
 from made import PARTS, V, covering
 from test_contracts import transformer
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.engines.native.lowering import lower, reasons_against
 from transduce.model.attention import Attention
+from transduce.model.blocks import PreNorm
 from transduce.model.positions import Alibi, Learned, RelativeBias, Rotary
 from transduce.model.seq2seq import Model
-from transduce.model.sublayers import PreNorm
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.native.lowering import lower, reasons_against
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Limits, Sample
 
 pytestmark = needs_core
 WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused

@@ -13,14 +13,13 @@ import pytest
 from both_engines import SMALL, needs_core, opened, search, sources
 from made import SYMBOLS, V
 
-from transduce.engines.native_engine import NativeEngine
-from transduce.errors import RunError
-from transduce.native import weight_format
-from transduce.native.library import Core, CoreError
-from transduce.native.weight_file import floats, integers, matrix, write
-from transduce.native.weight_format import read_table, verify
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.core.errors import RunError
+from transduce.engines.native import weight_format
+from transduce.engines.native.engine import NativeEngine
+from transduce.engines.native.library import Core, CoreError
+from transduce.engines.native.weight_file import floats, integers, matrix, write
+from transduce.engines.native.weight_format import read_table, verify
+from transduce.search.settings import Beam, Greedy, Limits, Sample
 
 pytestmark = needs_core
 

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
 from transduce.model.contract import DecoderState, Memory
-from transduce.model.heads import CTCHead, LengthHead
-from transduce.model.seq2seq import Model, Seq2Seq
+from transduce.model.seq2seq import CTCHead, LengthHead, Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import ForwardOutput, forward
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 V = 17

@@ -16,14 +16,10 @@ from torch import Tensor
 from transduce.data.batch import Batch
 from transduce.model.seq2seq import Seq2Seq
 from transduce.objectives.base import Objective, ObjectiveContext, ObjectiveStep
-from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.distillation import Distillation
-from transduce.objectives.guided import GuidedAlignment, GuidedAttention
+from transduce.objectives.cross_entropy import CrossEntropy, RDrop
 from transduce.objectives.inputs import Constant, InputNoise, ScheduledSampling
-from transduce.objectives.minimum_risk import MinimumRisk
-from transduce.objectives.r_drop import RDrop
-from transduce.objectives.reinforce import Reinforce
-from transduce.objectives.terms import CTC, Length, Term, ZLoss
+from transduce.objectives.sequence_level import MinimumRisk, Reinforce
+from transduce.objectives.terms import CTC, Distillation, GuidedAlignment, GuidedAttention, Length, Term, ZLoss
 from transduce.training.optimizer import Adam, update
 
 TERMS: tuple[Term, ...] = (

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.model.contract import DecoderState, Memory
 from transduce.objectives.base import ObjectiveStep, teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 V = 11

@@ -12,8 +12,7 @@ from torch import Tensor
 from transduce.data.batch import Batch, collate
 from transduce.objectives.base import NO_CONTEXT, ObjectiveContext, ObjectiveStep, forward
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.distillation import Distillation
-from transduce.objectives.weighted import Added
+from transduce.objectives.terms import Added, Distillation
 
 
 def batch() -> Batch:

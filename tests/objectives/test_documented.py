@@ -10,7 +10,7 @@ import pytest
 import torch
 from term_models import V, aligned
 
-from transduce import config as configs
+from transduce.core import config as configs
 from transduce.experiment import Config
 from transduce.objectives.base import ObjectiveContext, ObjectiveStep
 from transduce.objectives.terms import Term

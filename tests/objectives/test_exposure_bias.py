@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.inputs import InputNoise, InputsChoice, Linear, ScheduledSampling, TeacherForcing
-from transduce.search.limits import Limits
-from transduce.search.settings import Greedy
+from transduce.search.settings import Greedy, Limits
+from transduce.text.vocabulary import Symbols
 
 pytestmark = pytest.mark.slow
 

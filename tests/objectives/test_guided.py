@@ -9,10 +9,10 @@ import pytest
 import torch
 from term_models import SYMBOLS, Said, V, aligned, build, said
 
+from transduce.core.errors import ConfigError, DataError
 from transduce.data.batch import Batch, collate
-from transduce.errors import ConfigError, DataError
 from transduce.objectives.base import NO_CONTEXT, forward
-from transduce.objectives.guided import GuidedAlignment, GuidedAttention, off_diagonal
+from transduce.objectives.terms import GuidedAlignment, GuidedAttention, off_diagonal
 
 
 def batch() -> Batch:

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.guided import GuidedAlignment, GuidedAttention
-from transduce.objectives.terms import Term
+from transduce.objectives.terms import GuidedAlignment, GuidedAttention, Term
+from transduce.text.vocabulary import Symbols
 
 pytestmark = pytest.mark.slow
 

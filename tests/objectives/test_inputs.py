@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce import config as configs
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.contract import DecoderState, Memory
@@ -30,6 +29,7 @@ from transduce.objectives.inputs import (
     ScheduledSampling,
     TeacherForcing,
 )
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 11

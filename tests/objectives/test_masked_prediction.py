@@ -11,19 +11,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.model.attention import Attention
-from transduce.model.canvas import CutAtEnd, LengthClassifier
 from transduce.model.contract import UNDECIDED, rows
-from transduce.model.parallel import Length, ParallelDecoder
+from transduce.model.parallel import CutAtEnd, Length, LengthClassifier, ParallelDecoder, Upsampled
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
-from transduce.model.upsampled import Upsampled
-from transduce.objectives.masked_prediction import MaskedPrediction
-from transduce.objectives.masking import Everything, Glancing, Uniform, draw
-from transduce.objectives.parallel_ctc import ParallelCTC, align, needed
+from transduce.objectives.parallel import (
+    Everything,
+    Glancing,
+    MaskedPrediction,
+    ParallelCTC,
+    Uniform,
+    align,
+    draw,
+    needed,
+)
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 11

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from transduce.kernels import dispatch
-from transduce.objectives import projected
-from transduce.objectives.cross_entropy import smoothed_loss
-from transduce.objectives.projected import projected_losses
+from transduce.objectives import cross_entropy
+from transduce.objectives.cross_entropy import projected_losses, smoothed_loss
 
 N, D, V = 23, 8, 31
 
@@ -29,8 +28,8 @@ def drawn(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, T
 def test_sums_and_gradients_are_those_of_log_softmax(
     rows: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projected, "CACHED", rows * V)
-    monkeypatch.setattr(projected, "STRETCH_ON_CPU", 2 * rows * V)  # the rows of a matrix product, in two parts
+    monkeypatch.setattr(cross_entropy, "CACHED", rows * V)
+    monkeypatch.setattr(cross_entropy, "STRETCH_ON_CPU", 2 * rows * V)  # the rows of a matrix product, in two parts
     states, weight, gold, mask = drawn()
     sums = projected_losses(states, weight, gold, mask, smoothing)
     found = torch.autograd.grad(3 * sums[0], (states, weight))
@@ -43,8 +42,8 @@ def test_sums_and_gradients_are_those_of_log_softmax(
 
 
 def test_a_bias_of_the_logits_has_its_gradient_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projected, "CACHED", 2 * V)
-    monkeypatch.setattr(projected, "STRETCH_ON_CPU", 4 * V)
+    monkeypatch.setattr(cross_entropy, "CACHED", 2 * V)
+    monkeypatch.setattr(cross_entropy, "STRETCH_ON_CPU", 4 * V)
     states, weight, gold, mask = drawn()
     bias = torch.randn(V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
     sums = projected_losses(states, weight, gold, mask, 0.1, bias)
@@ -89,7 +88,7 @@ def test_padding_is_never_projected_on_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
     states, weight, gold, mask = drawn()
     seen = []
     monkeypatch.setattr(
-        projected, "multiplied", lambda rows, matrix, bias=None: seen.append(len(rows)) or rows @ matrix.T
+        cross_entropy, "multiplied", lambda rows, matrix, bias=None: seen.append(len(rows)) or rows @ matrix.T
     )
     projected_losses(states.detach(), weight, gold, mask, 0.1)
     projected_losses(states.detach(), weight, gold, torch.zeros_like(mask), 0.1)  # a batch of nothing
@@ -106,5 +105,5 @@ def test_the_kernel_finds_the_same_losses_and_slopes(words: int) -> None:
     torch.manual_seed(1)
     logits, gold = 3 * torch.randn(7, words, device=device), torch.randint(words, (7,), device=device)
     given = logits, gold, torch.tensor([1, 1, 0, 1, 1, 1, 0], dtype=torch.bool, device=device), 0.1
-    found, expected = dispatch.losses.losses_and_slopes(*given), projected._losses_compiled(*given)
+    found, expected = dispatch.losses.losses_and_slopes(*given), cross_entropy._losses_compiled(*given)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

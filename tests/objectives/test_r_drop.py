@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.model.attention import Attention
 from transduce.model.contract import DecoderState, Memory
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.r_drop import RDrop
+from transduce.objectives.cross_entropy import CrossEntropy, RDrop
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 V = 11

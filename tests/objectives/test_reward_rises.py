@@ -9,18 +9,15 @@ import pytest
 import torch
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.evaluation.metrics import chrf
+from transduce.metrics.corpus import chrf
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.minimum_risk import MinimumRisk
-from transduce.objectives.reinforce import Reinforce
-from transduce.objectives.sequence import SequenceLevel
-from transduce.search.limits import Limits
-from transduce.search.settings import Greedy, Sample
+from transduce.objectives.sequence_level import MinimumRisk, Reinforce, SequenceLevel
+from transduce.search.settings import Greedy, Limits, Sample
+from transduce.text.vocabulary import Symbols
 
 pytestmark = pytest.mark.slow
 

@@ -16,19 +16,17 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 
-from transduce import config as configs
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.minimum_risk import MinimumRisk
-from transduce.objectives.reinforce import Reinforce
-from transduce.objectives.sequence import SequenceLevel
+from transduce.objectives.sequence_level import MinimumRisk, Reinforce, SequenceLevel
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
 V, LONGEST = 6, 3

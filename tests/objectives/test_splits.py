@@ -18,25 +18,18 @@ from term_models import SYMBOLS, V, aligned, build
 from torch import Tensor
 
 from transduce.data.batch import Batch
-from transduce.data.share import Portion, Share
+from transduce.data.stream import Portion, Share
 from transduce.model.attention import Attention
-from transduce.model.canvas import CutAtEnd, LengthClassifier
-from transduce.model.parallel import Length, ParallelDecoder
+from transduce.model.encoder_decoder import EncoderDecoder
+from transduce.model.parallel import CutAtEnd, Length, LengthClassifier, ParallelDecoder, Upsampled
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
-from transduce.model.upsampled import Upsampled
-from transduce.model.whole import EncoderDecoder
 from transduce.objectives.base import Loss, Objective, ObjectiveContext, ObjectiveStep
-from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.guided import GuidedAlignment, GuidedAttention
-from transduce.objectives.masked_prediction import MaskedPrediction
-from transduce.objectives.masking import Everything
-from transduce.objectives.parallel_ctc import ParallelCTC
-from transduce.objectives.r_drop import RDrop
-from transduce.objectives.terms import CTC, Term, ZLoss
+from transduce.objectives.cross_entropy import CrossEntropy, RDrop
+from transduce.objectives.parallel import Everything, MaskedPrediction, ParallelCTC
+from transduce.objectives.terms import CTC, GuidedAlignment, GuidedAttention, Term, ZLoss
 from transduce.objectives.terms import Length as LengthTerm
-from transduce.training.halving import halves
-from transduce.training.passes import EagerRunner
+from transduce.training.step_runner import EagerRunner, halves
 
 TERMS: tuple[Term, ...] = (GuidedAttention(), GuidedAlignment(), CTC(weight=0.5), LengthTerm(), ZLoss(weight=0.1))
 # Each with the model it is for; no length of a parallel decoder's canvas and no hidden place is drawn.

@@ -15,18 +15,14 @@ from term_models import SYMBOLS, Said, V, aligned, build, said
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce import config as configs
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.data.batch import collate
-from transduce.errors import ConfigError
 from transduce.experiment import Config
-from transduce.model.heads import CTCHead, LengthHead
-from transduce.model.seq2seq import Model
+from transduce.model.seq2seq import CTCHead, LengthHead, Model
 from transduce.objectives.base import NO_CONTEXT, Objective, ObjectiveContext, forward
-from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.objectives.distillation import Distillation
-from transduce.objectives.guided import GuidedAlignment, GuidedAttention
-from transduce.objectives.r_drop import RDrop
-from transduce.objectives.terms import CTC, Length, Term, ZLoss
+from transduce.objectives.cross_entropy import CrossEntropy, RDrop
+from transduce.objectives.terms import CTC, Distillation, GuidedAlignment, GuidedAttention, Length, Term, ZLoss
 
 TERMS: dict[str, Term] = {
     "guided_attention": GuidedAttention(0.7),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from cli_runner import Run, refused
 
-from transduce import config as configs
-from transduce.data.marks import MARKS
-from transduce.errors import ConfigError
-from transduce.pipelines.plan import read_pipeline
-from transduce.pipelines.stages import (
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
+from transduce.text.protect import MARKS
+from transduce.workflows.pipeline.plan import read_pipeline
+from transduce.workflows.pipeline.stages import (
     CardStage,
     ConvertStage,
     DistillStage,
@@ -265,8 +265,8 @@ def test_devices_and_text_are_looked_for_before_any_stage(
 
 def test_stages_translate_with_the_precision_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="models are opened by it: pip install transduce[train]")
-    from transduce import distillation
-    from transduce.pipelines import evaluating
+    from transduce.workflows import distill as distillation
+    from transduce.workflows.pipeline import evaluate
 
     asked: list[Any] = []
 
@@ -274,12 +274,12 @@ def test_stages_translate_with_the_precision_they_are_given(tmp_path: Path, monk
         asked.append((settings["precision"], settings["workers"]))
         return SimpleNamespace(reason="finished")
 
-    class Measuring(evaluating.Measuring):
+    class Measuring(evaluate.Measuring):
         def write(self, output: Path, odd: bool = True) -> Any:
             asked.append((self.precision, self.engine, self.device))
 
     monkeypatch.setattr(distillation, "distill", distill)
-    monkeypatch.setattr(evaluating, "Measuring", Measuring)
+    monkeypatch.setattr(evaluate, "Measuring", Measuring)
     for precision in ("fp32", "bf16"):
         DistillStage("taught", precision=precision, workers=3).run(tmp_path)
         EvaluateStage("scores", precision=precision, engine="torch", device="cpu").run(tmp_path)

@@ -12,12 +12,12 @@ import toys
 from cli_runner import Run, refused
 
 import transduce
-from transduce.data.folders import lock_folder
-from transduce.errors import RunError
-from transduce.gathering.gathered import Gathered
-from transduce.numbers import english, german
-from transduce.pipelines.run import pipeline, pipeline_states
-from transduce.pipelines.stages import PrepareStage
+from transduce.core.durable import lock_folder
+from transduce.core.errors import RunError
+from transduce.text.number_words import english, german
+from transduce.workflows.gather.settings import Gathered
+from transduce.workflows.pipeline.run import pipeline, pipeline_states
+from transduce.workflows.pipeline.stages import PrepareStage
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -157,7 +157,7 @@ def test_what_was_deleted_is_made_again() -> None:
 def test_a_killed_stage_goes_on_and_a_changed_one_begins_anew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from transduce.data import prepare as preparing
+    from transduce.data.prepare import run as preparing
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt

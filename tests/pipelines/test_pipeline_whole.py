@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 import transduce
-from transduce.demo import write_text
-from transduce.errors import DataError, RunError
-from transduce.native.library import built
-from transduce.pipelines.evaluating import Measuring, Scores
-from transduce.pipelines.plan import read_pipeline
-from transduce.pipelines.run import pipeline, pipeline_states
-from transduce.pipelines.shipping import Shipping
+from transduce.core.errors import DataError, RunError
+from transduce.engines.native.library import built
+from transduce.workflows.demo import write_text
+from transduce.workflows.pipeline.evaluate import Measuring, Scores, Shipping
+from transduce.workflows.pipeline.plan import read_pipeline
+from transduce.workflows.pipeline.run import pipeline, pipeline_states
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "numbers.toml"
 FEWER = ["teacher.settings.training.steps=20", "student.settings.training.steps=20"]
@@ -29,7 +28,7 @@ if built() is None:  # the scores of 8 bits are then those of the student by tor
     FEWER += ["int8_scores.model={student}", "int8_scores.engine=torch"]
 # Forked from a process that has torch loaded: a pipeline that is killed ten times starts eleven times.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["transduce.cli", "transduce.training.loop", "transduce.pipelines.evaluating"])
+_FORKS.set_forkserver_preload(["transduce.cli", "transduce.training.loop", "transduce.workflows.pipeline.evaluate"])
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Made:
     @property
     def products(self) -> dict[str, str]:
         """A hash of what every stage made, by stage."""
-        from transduce.pipelines.stamps import Stamps
+        from transduce.workflows.pipeline.run import Stamps
 
         plan = read_pipeline(RECIPE, self.words)
         return {stage.name: Stamps(plan).made(stage.name, "test") for stage in plan.stages}

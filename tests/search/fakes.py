@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from transduce.data.symbols import Symbols
 from transduce.model.contract import DecoderState, Memory
 from transduce.search.hypothesis import Hypothesis
+from transduce.text.vocabulary import Symbols
 
 V = 5
 EOS = 1

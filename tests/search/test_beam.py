@@ -19,10 +19,9 @@ from fakes import (
     wu_penalty,
 )
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.search.beam_state import greatest
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy
+from transduce.search.settings import Beam, Greedy, Limits
 
 ALPHAS = [-1.0, 0.0, 0.6, 1.0, 2.5]
 PENALTIES = {"gnmt": wu_penalty, "power": power_penalty}

@@ -15,14 +15,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from transduce.data.symbols import Symbols
 from transduce.kernels import dispatch
 from transduce.model.contract import CacheShape
-from transduce.search.board import PrefillBatch, StaticSearchState
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.fixed import StaticSearchConfig, StaticSearchStep, StepConstants
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Limits, Sample
+from transduce.search.static_search import (
+    PrefillBatch,
+    StaticSearchConfig,
+    StaticSearchState,
+    StaticSearchStep,
+    StepConstants,
+)
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

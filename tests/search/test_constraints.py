@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.data.spelling import spellings
-from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import DataError
+from transduce.core.errors import DataError
 from transduce.search.constraints import DecodingConstraints, _shortest, constraints_of_words, holds
+from transduce.text.tokenizer import Tokenizer, spellings
+from transduce.text.train_tokenizer import SentencePiece
 
 LINES = [
     "das Haus am Hafen",

@@ -6,10 +6,9 @@ import pytest
 import torch
 from fakes import EOS, SYMBOLS, check_sound, close, enumerate_all, markov, memory, plain_beam
 
-from transduce.errors import ConfigError
-from transduce.search.coverage import LEAST, attention, coverage_penalty
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam
+from transduce.core.errors import ConfigError
+from transduce.search.beam import LEAST, attention, coverage_penalty
+from transduce.search.settings import Beam, Limits
 
 LENGTHS = [3, 1, 5, 4, 2, 5]
 

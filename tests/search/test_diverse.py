@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 from fakes import EOS, SYMBOLS, Markov, V, check_sound, close, markov, memory
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam
+from transduce.search.settings import Beam, Limits
 
 Found = list[tuple[float, tuple[int, ...]]]
 

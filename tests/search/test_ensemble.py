@@ -10,15 +10,14 @@ import torch
 from fakes import EOS, SYMBOLS, Markov, enumerate_all, markov, memory
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.model.attention import Attention
 from transduce.model.contract import DecoderState, Memory, rows
 from transduce.model.positions import Positions, Rotary, Sinusoidal
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.ensemble import Ensemble
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
+from transduce.search.settings import Beam, Greedy, Limits, Sample
 
 Trace = dict[str, Tensor] | None
 

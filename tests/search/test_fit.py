@@ -7,20 +7,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from transduce import config as configs
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.experiment import Config
-from transduce.model.canvas import CutAtEnd
-from transduce.model.parallel import ParallelDecoder
+from transduce.model.parallel import CutAtEnd, ParallelDecoder, Upsampled
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder
-from transduce.model.upsampled import Upsampled
-from transduce.objectives.masked_prediction import MaskedPrediction
+from transduce.objectives.parallel import MaskedPrediction
 from transduce.search.fit import check_search
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
+from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, MinimumBayesRisk, Sample, Samples
 from transduce.training.settings import Validation
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 
 @dataclass(frozen=True)

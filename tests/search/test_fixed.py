@@ -9,12 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transduce.data.symbols import Symbols
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.fixed import VOCABULARY_BLOCK, StaticSearchConfig, best
-from transduce.search.limits import Limits
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk
-from transduce.search.settings import Beam, Greedy, MaskPredict, Sample
+from transduce.search.settings import Beam, Greedy, Limits, MaskPredict, MinimumBayesRisk, Sample
+from transduce.search.static_search import VOCABULARY_BLOCK, StaticSearchConfig, best
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import pad_sources
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.model.attention import Attention
-from transduce.model.heads import CTCHead
-from transduce.model.seq2seq import Model
+from transduce.model.seq2seq import CTCHead, Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Joint
+from transduce.search.settings import Beam, Joint, Limits
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3, never=(0, 1, 3))
 SOURCES = [[4, 5, 6, 4], [5], [6, 6, 4, 5, 6]]

@@ -9,12 +9,10 @@ import pytest
 import torch
 from fakes import EOS, SYMBOLS, V, check_sound, close, enumerate_all, markov, memory
 
-from transduce.search.automaton import Automaton, without_implied
-from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
+from transduce.search.beam import LexicalConstraints
+from transduce.search.constraints import UNCONSTRAINED, Automaton, DecodingConstraints, without_implied
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.lexical import LexicalConstraints
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam
+from transduce.search.settings import Beam, Limits
 
 CPU = torch.device("cpu")
 Include = tuple[tuple[tuple[int, ...], ...], ...]

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sacrebleu
 
-from transduce import config as configs
-from transduce.data.tokenizer import Tokenizers
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import ConfigError
-from transduce.evaluation.sentence import SentenceMetric
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.experiment import Config
+from transduce.metrics.sentence import SentenceMetric
 from transduce.search.hypothesis import Hypothesis
-from transduce.search.minimum_bayes_risk import MinimumBayesRisk, Samples
-from transduce.search.settings import Beam, Greedy
-from transduce.translator import Translation, Translator
+from transduce.search.settings import Beam, Greedy, MinimumBayesRisk, Samples
+from transduce.text.tokenizer import Tokenizers
+from transduce.text.train_tokenizer import SentencePiece
+from transduce.translate.translator import Translation, Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy

@@ -10,20 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import collate, pad_sources
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.model.attention import Attention
-from transduce.model.canvas import CutAtEnd, LengthClassifier
 from transduce.model.contract import UNDECIDED
-from transduce.model.parallel import Length, ParallelDecoder
+from transduce.model.parallel import CutAtEnd, Length, LengthClassifier, ParallelDecoder, Upsampled
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
-from transduce.model.upsampled import Upsampled
 from transduce.search.constraints import UNCONSTRAINED, CancelToken, DecodingConstraints
-from transduce.search.ctc import collapse
 from transduce.search.hypothesis import Hypothesis
+from transduce.search.non_autoregressive import collapse
 from transduce.search.settings import CTCCollapse, MaskPredict
+from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 9

@@ -11,11 +11,10 @@ import pytest
 import torch
 from fakes import EOS, SYMBOLS, V, markov, memory
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.limits import Limits
 from transduce.search.rules import exclude, forbid, force, hold_back, next_log_probs, no_repeat, rules_of
-from transduce.search.settings import Beam, Greedy, Joint, MaskPredict, Sample
+from transduce.search.settings import Beam, Greedy, Joint, Limits, MaskPredict, Sample
 
 CPU = torch.device("cpu")
 SEARCHES = [Greedy, Sample, Beam]

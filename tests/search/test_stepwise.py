@@ -7,12 +7,11 @@ import torch
 from fakes import EOS, SYMBOLS, Markov, V, check_sound, markov, memory
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.search.beam import BeamSearch
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam, Greedy, Sample
-from transduce.search.stepwise import invert, keep_top_k, keep_top_p, make_streams, uniform
+from transduce.search.sampling import invert, keep_top_k, keep_top_p, make_streams, uniform
+from transduce.search.settings import Beam, Greedy, Limits, Sample
 
 SHORT = Limits(longest=12)
 TEMPERATURE = "expected a number of at least 0.0001 (for the most probable token use kind 'greedy')"

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from transduce.server import shapes
+from transduce.server.protocols import schemas
 
 ANSWERS = {
-    "/v1/translate": shapes.TranslateAnswer,
-    "/v1/score": shapes.ScoreAnswer,
-    "/v1/align": shapes.AlignAnswer,
-    "/v1/attention": shapes.AttentionAnswer,
+    "/v1/translate": schemas.TranslateAnswer,
+    "/v1/score": schemas.ScoreAnswer,
+    "/v1/align": schemas.AlignAnswer,
+    "/v1/attention": schemas.AttentionAnswer,
 }
 WORDS = st.one_of(
     st.text(max_size=20),
@@ -76,7 +76,7 @@ def test_any_json_to_every_endpoint(client: TestClient, data: st.DataObject) -> 
     # Clients drop the fields of other protocols; half of the time so do we.
     body = data.draw(BODIES)
     if path in ANSWERS and isinstance(body, dict) and data.draw(st.booleans()):
-        known = shapes.TranslateRequest if path == "/v1/translate" else shapes.AlignRequest
+        known = schemas.TranslateRequest if path == "/v1/translate" else schemas.AlignRequest
         body = {name: value for name, value in body.items() if name in known.model_fields}
     sent = json.dumps(body).encode()  # lone surrogates as \\ud800, which is JSON
     answer = client.post(path, content=sent, headers={"content-type": "application/json"})

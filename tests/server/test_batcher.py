@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from transduce.errors import DataError
+from transduce.core.errors import DataError
 from transduce.search.constraints import CancelToken
-from transduce.server.batcher import POLITENESS, Batcher
+from transduce.server.batcher import POLITENESS, Batcher, Sentence
 from transduce.server.settings import Settings
-from transduce.server.work import Sentence
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 import transduce
 from transduce.server import Served, Settings, application
-from transduce.server.bounds import CELLS_A_TOKEN, MOST_EXCLUDED, MOST_INCLUDED, width_of
-from transduce.server.rendering import LARGE, STRETCH, pieces, rendered
-from transduce.server.together import MOST_TASKS, LoopTurns, together
+from transduce.server.admission import CELLS_A_TOKEN, MOST_EXCLUDED, MOST_INCLUDED, width_of
+from transduce.server.answers import LARGE, STRETCH, pieces, rendered
+from transduce.server.translating import MOST_TASKS, LoopTurns, together
 
 ASKED = {"source": "en", "target": "de"}
 PAIR = {**ASKED, "texts": ["five"], "translations": ["fünf"]}

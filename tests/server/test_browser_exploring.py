@@ -11,11 +11,11 @@ import pytest
 from browsing import OpenPage, Site, until
 from test_browser_translating import faults
 
-from transduce.inspection.inspecting import inspect
+from transduce.inspection.inspect import inspect
 from transduce.inspection.page import page as page_of
 from transduce.inspection.paper import FIGURE_1
-from transduce.model.sublayers import FeedForward
-from transduce.translator import Translator
+from transduce.model.blocks import FeedForward
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -218,7 +218,7 @@ def test_every_block_of_the_figure_tells_formula_code_and_tensors(open_page: Ope
     page.focus("[data-block=decoder-feed-forward]")
     page.keyboard.press("Enter")
     assert page.locator("#block pre").first.text_content() == sources.getsource(FeedForward)
-    assert page.locator("#block summary").first.inner_text().startswith("transduce/model/sublayers.py:")
+    assert page.locator("#block summary").first.inner_text().startswith("transduce/model/blocks.py:")
     page.locator("#block canvas").first.hover()
     assert page.locator("[data-block=decoder-feed-forward]").get_attribute("aria-pressed") == "true"
 

@@ -13,19 +13,18 @@ from made_senses import RATE, draw, sentence
 from test_browser_translating import faults
 
 from transduce.data.images import Images
-from transduce.data.reader import Reading
+from transduce.data.readers import Reading
 from transduce.data.speech import Speech
-from transduce.engines.torch_engine import TorchEngine
-from transduce.inspection.inspecting import inspect
+from transduce.engines.torch.engine import TorchEngine
+from transduce.inspection.inspect import inspect
 from transduce.inspection.page import page as page_of
 from transduce.inspection.record import Inspection, SourcePicture
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Frames, Patches
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.search.limits import Limits
-from transduce.search.settings import Greedy
-from transduce.translator import Translator
+from transduce.search.settings import Greedy, Limits
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from toy_model import Toy

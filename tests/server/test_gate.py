@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from transduce.errors import ConfigError
-from transduce.server.failures import Refused
-from transduce.server.gate import CROWD, CROWD_TOKENS, FEW, SEVERAL, Gate
-from transduce.server.keys import MOST_ASKERS, Keys
+from transduce.core.errors import ConfigError
+from transduce.server.admission import CROWD, CROWD_TOKENS, FEW, MOST_ASKERS, SEVERAL, Gate, Keys
+from transduce.server.answers import Refused
 from transduce.server.settings import BOUNDS, Settings
-from transduce.server.together import TokenSemaphore, together
+from transduce.server.translating import TokenSemaphore, together
 
 
 class Clock:

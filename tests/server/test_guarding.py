@@ -10,11 +10,11 @@ from starlette.requests import HTTPConnection
 from starlette.testclient import TestClient
 
 import transduce
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.server import Served, Settings, application
-from transduce.server.addresses import Proxies
-from transduce.server.failures import Refused
-from transduce.server.keys import MOST_WRONG, Keys
+from transduce.server.admission import MOST_WRONG, Keys
+from transduce.server.answers import Refused
+from transduce.server.settings import Proxies
 
 FORM = {"q": "five", "source": "en", "target": "de"}
 

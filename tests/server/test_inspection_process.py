@@ -19,11 +19,11 @@ import pytest
 pytest.importorskip("starlette", reason="pip install transduce[serve]")
 
 import transduce
-from transduce.errors import RunError, UserError
-from transduce.native.library import built
+from transduce.core.errors import RunError, UserError
+from transduce.engines.native.library import built
 from transduce.search.constraints import CancelToken
 from transduce.server import inspection_process
-from transduce.server.failures import Refused
+from transduce.server.answers import Refused
 from transduce.server.inspection_process import Inspect, InspectionProcess, Job, Learn, as_json
 from transduce.server.models import Served, open_models
 

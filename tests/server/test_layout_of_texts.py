@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import transduce
-from transduce.alignment import Alignment
-from transduce.data.sentences import sentences
-from transduce.server.layout import Layout
-from transduce.server.markup import Passage, Piece, passages, placed
+from transduce.server.markup import Layout, Passage, Piece, passages, placed
+from transduce.text.alignment import Alignment
+from transduce.text.segment import sentences
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import transduce
-from transduce.server import Served, Settings, application, shapes
-from transduce.server.keys import Keys
+from transduce.server import Served, Settings, application
+from transduce.server.admission import Keys
+from transduce.server.protocols import schemas
 
 ASKED = {"text": "sixty-two, eleven", "source": "en", "target": "de"}
 PAIR = {"source": "en", "target": "de", "texts": ["five", "sixty"], "translations": ["fünf", "sechzig"]}
@@ -19,7 +20,7 @@ PAIR = {"source": "en", "target": "de", "texts": ["five", "sixty"], "translation
 
 def test_translations_with_all_that_can_be_asked(client: TestClient, served_translator: transduce.Translator) -> None:
     found = client.post("/v1/translate", json={**ASKED, "n_best": 3, "alignment": "words"}).json()
-    shapes.TranslateAnswer.model_validate(found)
+    schemas.TranslateAnswer.model_validate(found)
     (one,) = found["translations"]
     (expected,) = served_translator.translate(["sixty-two, eleven"], to="de", n_best=3, align="words")
     assert (one["text"], one["score"], one["log_prob"]) == (expected.text, expected.score, expected.log_prob)
@@ -125,11 +126,11 @@ def test_what_goes_wrong_is_an_answer_too(
 def test_scores_alignments_and_attention(client: TestClient, served_translator: transduce.Translator) -> None:
     texts, translations = PAIR["texts"], PAIR["translations"]
     scores = client.post("/v1/score", json=PAIR).json()
-    shapes.ScoreAnswer.model_validate(scores)
+    schemas.ScoreAnswer.model_validate(scores)
     expected = served_translator.score(texts, translations, "de")
     assert [one["log_prob"] for one in scores["scores"]] == [one.log_prob for one in expected]
     aligned = client.post("/v1/align", json={**PAIR, "unit": "pieces", "layer": -1}).json()
-    shapes.AlignAnswer.model_validate(aligned)
+    schemas.AlignAnswer.model_validate(aligned)
     matrices = served_translator.align(texts, translations, "de", "pieces", -1)
     for one, matrix in zip(aligned["alignments"], matrices, strict=True):
         assert one.keys() == {"source", "target", "links"}
@@ -137,10 +138,10 @@ def test_scores_alignments_and_attention(client: TestClient, served_translator: 
         assert [weight for *_, weight in one["links"]] == pytest.approx(list(matrix.strengths), abs=1e-6)
     one = {**PAIR, "texts": texts[:1], "translations": translations[:1], "unit": "pieces", "layer": -1, "matrix": True}
     dense = client.post("/v1/align", json=one).json()
-    shapes.AlignAnswer.model_validate(dense)
+    schemas.AlignAnswer.model_validate(dense)
     assert dense["alignments"][0]["weights"] == [list(row) for row in matrices[0].weights]
     attention = client.post("/v1/attention", json=PAIR).json()
-    shapes.AttentionAnswer.model_validate(attention)
+    schemas.AttentionAnswer.model_validate(attention)
     assert [len(one["layers"]) for one in attention["pairs"]] == [1, 1]
     assert attention["pairs"][0]["layers"][0] == dense["alignments"][0]["weights"]
     wrong = client.post("/v1/align", json={**PAIR, "layer": 7})

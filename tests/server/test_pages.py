@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("starlette", reason="pip install transduce[serve]")
 from starlette.testclient import TestClient
 
+from transduce.engines.native import library
 from transduce.inspection.alternatives import alternatives
-from transduce.inspection.inspecting import inspect
+from transduce.inspection.inspect import inspect
 from transduce.inspection.paper import FIGURE_1
-from transduce.native import library
 from transduce.server import Served, Settings, application
 from transduce.server.pages.texts import WORDS
 

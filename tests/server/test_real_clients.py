@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import schema
 from clients import CLIENTS, Client, run, serving
 
-from transduce.native.library import built
+from transduce.engines.native.library import built
 
 pytestmark = [pytest.mark.skipif(built() is None, reason="the core is not built: make native"), pytest.mark.slow]
 FOLDER = os.environ.get("TRANSDUCE_CLIENTS", "")

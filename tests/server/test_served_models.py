@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 import transduce
 from transduce.cli.serving import split_settings
-from transduce.errors import ConfigError
-from transduce.languages import find, name_of, pair_of
+from transduce.core.errors import ConfigError
 from transduce.server import Served, Settings, application
-from transduce.server.failures import Refused
+from transduce.server.answers import Refused
 from transduce.server.models import Models, open_models, pairs_of
+from transduce.text.languages import find, name_of, pair_of
 
 EN_DE, DE_EN, EN_ZH = ("en", "de"), ("de", "en"), ("en", "zh")
 
@@ -145,7 +145,7 @@ def test_other_names_are_not_ours(served_translator: transduce.Translator) -> No
 
 def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native_toy: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("transduce.model_folder.SHIPPED", tmp_path)  # whatever this build carries
+    monkeypatch.setattr("transduce.translate.model_folder.SHIPPED", tmp_path)  # whatever this build carries
     assert refused(run("serve")).startswith("no model is named, and this build of transduce carries none")
     assert "gone: not a trained model" in refused(run("serve", "gone"))
     assert "characters: expected a whole number, got" in refused(run("serve", "x", "characters=many"))

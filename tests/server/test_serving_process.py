@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import transduce
-from transduce.native.library import built
+from transduce.engines.native.library import built
 
 pytestmark = [pytest.mark.skipif(built() is None, reason="the core is not built: make native"), pytest.mark.slow]
 START = "import sys; sys.modules['torch'] = None; from transduce.__main__ import main; main()"

@@ -22,8 +22,8 @@ import pytest
 from cli_runner import Run
 
 import transduce
-from transduce.cli.opening import Opening
-from transduce.native.library import built
+from transduce.cli.arguments import Opening
+from transduce.engines.native.library import built
 from transduce.server.running import SILENCE, Trouble
 from transduce.server.state import ServerState
 

@@ -15,14 +15,14 @@ import pytest
 pytest.importorskip("starlette", reason="pip install transduce[serve]")
 from starlette.testclient import TestClient
 
-from transduce import detection
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 from transduce.inspection.alternatives import alternatives
-from transduce.inspection.inspecting import inspect
+from transduce.inspection.inspect import inspect
 from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.server import Served, Settings, application
 from transduce.server.state import ServerState
 from transduce.server.translating import TranslationRequest, prepared
+from transduce.text import languages
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -142,14 +142,14 @@ def test_the_deadline_stops_what_the_pages_ask(toy: Toy) -> None:
 
 def test_others_are_answered_while_the_tables_of_languages_are_read(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     state = ServerState([Served("toy", toy.translator, PAIRS)], Settings())
-    begun, may_end, read = threading.Event(), threading.Event(), detection._identifier
+    begun, may_end, read = threading.Event(), threading.Event(), languages._identifier
 
     def slow() -> Any:
         begun.set()
         assert may_end.wait(10)
         return read()
 
-    monkeypatch.setattr(detection, "_identifier", slow)
+    monkeypatch.setattr(languages, "_identifier", slow)
 
     async def both() -> None:
         first, second = (
@@ -159,7 +159,7 @@ def test_others_are_answered_while_the_tables_of_languages_are_read(toy: Toy, mo
         assert await asyncio.to_thread(begun.wait, 10)
         assert not first.done()  # or the loop had waited for it
         assert not second.done()
-        monkeypatch.setattr(detection, "_identifier", read)
+        monkeypatch.setattr(languages, "_identifier", read)
         may_end.set()
         for ready in await asyncio.gather(first, second):
             assert ready.plans[0].source == "en"

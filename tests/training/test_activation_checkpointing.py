@@ -10,8 +10,8 @@ import torch
 import toys
 from snapshots import same
 
-from transduce import config as configs
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError
 from transduce.experiment import Config
 from transduce.model.transformer import DecoderBlock, EncoderBlock
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from transduce.errors import RunError
-from transduce.training.average import average
+from transduce.core.errors import RunError
+from transduce.training.averages import average
 from transduce.training.checkpoint import Snapshot, save_checkpoint
 
 

@@ -13,18 +13,22 @@ import pytest
 import torch
 from snapshots import make_snapshot, same
 
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 from transduce.training.checkpoint import (
+    FileEntry,
+    Manifest,
     Snapshot,
     clean_leftovers,
+    describe,
+    manifest_bytes,
     newest_good,
     prune,
     read_checkpoint,
+    read_manifest,
     read_state,
     read_tensors,
     save_checkpoint,
 )
-from transduce.training.manifest import FileEntry, Manifest, describe, manifest_bytes, read_manifest
 from transduce.training.session import TrainingProgress
 from transduce.training.weights import load_weights
 
@@ -188,7 +192,7 @@ def test_a_manifest_of_another_format_or_with_paths_is_refused(run: Path, monkey
     manifest.write_bytes(original)
     shutil.rmtree(manifest.parent)
     with monkeypatch.context() as patch:
-        patch.setattr("transduce.training.manifest._FORMAT", 2)
+        patch.setattr("transduce.training.checkpoint._FORMAT", 2)
         save_checkpoint(run, make_snapshot(200))
     expect_fall_back(run, "manifest.json: not of format 1; it was written by another version of transduce")
 

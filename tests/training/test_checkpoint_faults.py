@@ -23,8 +23,8 @@ import pytest
 import torch
 from snapshots import make_snapshot, same
 
-from transduce import durable
-from transduce.errors import RunError
+from transduce.core import durable
+from transduce.core.errors import RunError
 from transduce.training import checkpoint
 from transduce.training.checkpoint import (
     Snapshot,

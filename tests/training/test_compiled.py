@@ -14,19 +14,20 @@ import torch
 import toys
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from transduce.core.errors import ConfigError, RunError
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError, RunError
 from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.training import compiled, start
-from transduce.training.compiled import CompiledStep, hindrance, keep_compiled
+from transduce.text.vocabulary import Symbols
+from transduce.training import start
+from transduce.training import start as compiled
 from transduce.training.optimizer import Adam, update
-from transduce.training.passes import EagerRunner
+from transduce.training.start import CompiledStep, hindrance, keep_compiled
+from transduce.training.step_runner import EagerRunner
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V, CPU = 19, torch.device("cpu")

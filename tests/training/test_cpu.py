@@ -17,10 +17,10 @@ from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.experiment import Config
 from transduce.objectives.base import ObjectiveStep
-from transduce.training import cpu
-from transduce.training.cpu import own_threads, tune_threads
-from transduce.training.passes import EagerRunner
+from transduce.training import machine
+from transduce.training.machine import own_threads, tune_threads
 from transduce.training.session import Session
+from transduce.training.step_runner import EagerRunner
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_trying_changes_nothing_and_a_resumed_run_keeps_what_was_found(
 ) -> None:
     """With a norm whose running statistics every pass moves."""
     settings = ("model.encoder.norm=batch_norm", "training.steps=8", "training.save_every=4")
-    monkeypatch.setattr(cpu, "WORTH", 1)
+    monkeypatch.setattr(machine, "WORTH", 1)
     toys.run(corpus, tmp_path / "tried", *settings, "training.steps=4")
     assert "training.threads: " in capfd.readouterr().err
     assert torch.get_num_threads() == 2  # as before the run
@@ -124,7 +124,7 @@ def test_trying_changes_nothing_and_a_resumed_run_keeps_what_was_found(
 
 TOUCH = """
 import resource, sys, torch
-from transduce.training.cpu import keep_freed_memory
+from transduce.training.machine import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 for _ in range(3):

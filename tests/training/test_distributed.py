@@ -16,7 +16,7 @@ import toys
 from snapshots import same
 
 from transduce.data.corpus import Corpus
-from transduce.training.average import average
+from transduce.training.averages import average
 from transduce.training.checkpoint import step_folders
 from transduce.training.validate import validate
 
@@ -290,7 +290,7 @@ def test_only_the_first_touches_the_run_folder(corpus: Path, tmp_path: Path) -> 
 OBJECTIVE = """
 import os, signal
 from dataclasses import dataclass, replace
-from transduce.errors import DataError
+from transduce.core.errors import DataError
 from transduce.objectives.cross_entropy import CrossEntropy
 
 @dataclass(frozen=True)

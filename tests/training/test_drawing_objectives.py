@@ -12,11 +12,11 @@ import toys
 from snapshots import same, same_tensors
 
 import transduce
-from transduce.conversion import convert
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.vocabulary import GivenTokenizer
-from transduce.errors import RunError
-from transduce.native.library import built
+from transduce.core.errors import RunError
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.engines.native.library import built
+from transduce.exchange.export import convert
+from transduce.text.train_tokenizer import GivenTokenizer
 from transduce.training import run_folder
 
 OBJECTIVES = {

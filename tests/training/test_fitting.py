@@ -8,16 +8,17 @@ import pytest
 import torch
 import toys
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError
 from transduce.objectives.base import Loss, ObjectiveStep
-from transduce.training import fitting, start
+from transduce.training import start
+from transduce.training import start as fitting
 from transduce.training.distributed import Group
-from transduce.training.fitting import demanding, fit_tokens, largest
-from transduce.training.passes import EagerRunner
 from transduce.training.session import Session
+from transduce.training.start import demanding, fit_tokens, largest
+from transduce.training.step_runner import EagerRunner
 
 
 @pytest.mark.parametrize("limit", [1, 2, 17, 100, 1023, 1024, 1025, 5000, 99_999, 100_000, 1_000_000])

@@ -9,13 +9,12 @@ import pytest
 import torch
 import toys
 
-from transduce.errors import ConfigError
-from transduce.launch import Launch
+from transduce.core.errors import ConfigError
+from transduce.core.processes import Launch, StopRequest
 from transduce.model.norms import over_processes
 from transduce.training.checkpoint import Snapshot
 from transduce.training.distributed import Group, _own_device
 from transduce.training.pieces import alike, whole
-from transduce.training.signals import StopRequest
 
 
 def test_a_group_of_one_does_nothing() -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 import toys
 
+from transduce.core.errors import RunError
 from transduce.data.batch import Batch, collate
-from transduce.data.share import Portion
-from transduce.data.symbols import Symbols
-from transduce.errors import RunError
+from transduce.data.stream import Portion
 from transduce.objectives.base import Loss, ObjectiveStep
-from transduce.training.halving import OomSplitter, halves
+from transduce.text.vocabulary import Symbols
+from transduce.training.step_runner import OomSplitter, halves
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 

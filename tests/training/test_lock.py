@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from transduce.errors import RunError
-from transduce.training.lock import RunLock
+from transduce.core.errors import RunError
+from transduce.core.locks import RunLock
 
 
 def say_ready(writer: int) -> None:

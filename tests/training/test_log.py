@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 from transduce.training.log import RunLog
 
 REPORT = {"loss": 3.21, "tokens_per_second": 12345.6, "learning_rate": 0.00123}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import toys
 
+from transduce.core.errors import ConfigError
 from transduce.data.batching import Batches, widest
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError
 from transduce.experiment import check_positions
 
 LONG, LONGER = "abcdefgh" * 2, "abcdefgh" * 3

@@ -15,10 +15,10 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor
 
+from transduce.core.errors import ConfigError, RunError, UserError
 from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError, RunError, UserError
 from transduce.training import loop
 from transduce.training.checkpoint import read_checkpoint, read_tensors, step_folders
 

@@ -9,11 +9,10 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore
 
-from transduce.errors import RunError
-from transduce.launch import LIFE, Launch
+from transduce.core.errors import RunError
+from transduce.core.processes import LIFE, Launch
 from transduce.training import distributed
-from transduce.training.distributed import Group
-from transduce.training.meeting import meet, wait_until_connected
+from transduce.training.distributed import Group, meet, wait_until_connected
 
 SOON = timedelta(seconds=60)
 

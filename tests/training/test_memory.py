@@ -8,9 +8,9 @@ import pytest
 import torch
 import toys
 
+from transduce.core.errors import ConfigError, RunError, explaining_shortage
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError, RunError, explaining_shortage
-from transduce.training import memory
+from transduce.training import machine
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +31,21 @@ def test_a_model_that_memory_does_not_hold_is_not_built(corpus: Path, tmp_path: 
 
 def test_what_is_there_is_compared_with_what_is_needed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, tokenizers = toys.config(corpus).model, Corpus.open(corpus).tokenizers
-    built = memory.build_model(config, tokenizers, seed=1)
+    built = machine.build_model(config, tokenizers, seed=1)
     torch.manual_seed(1)
     alike = config.build(tokenizers.source.size, tokenizers.target.size, tokenizers.shared)
     for name, tensor in built.weights().items():
         assert torch.equal(tensor, alike.weights()[name])
     tensors = {id(tensor): tensor.nbytes for tensor in (*built.parameters(), *built.buffers())}
-    monkeypatch.setattr(memory, "available_memory", lambda: sum(tensors.values()))
-    memory.build_model(config, tokenizers, seed=1)
-    monkeypatch.setattr(memory, "available_memory", lambda: sum(tensors.values()) - 1)
+    monkeypatch.setattr(machine, "available_memory", lambda: sum(tensors.values()))
+    machine.build_model(config, tokenizers, seed=1)
+    monkeypatch.setattr(machine, "available_memory", lambda: sum(tensors.values()) - 1)
     with pytest.raises(ConfigError, match=r"its weights would have 0\.0 GiB, and 0\.0 GiB of memory are free"):
-        memory.build_model(config, tokenizers, seed=1)
+        machine.build_model(config, tokenizers, seed=1)
 
 
 def test_the_memory_of_this_machine() -> None:
-    assert 1 << 20 < memory.available_memory() < 1 << 50
+    assert 1 << 20 < machine.available_memory() < 1 << 50
 
 
 def test_sizes_that_torch_cannot_count_are_a_shortage() -> None:

@@ -11,9 +11,9 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor
 
-from transduce.durable import remove
+from transduce.core.durable import remove
 from transduce.training import loop
-from transduce.training.average import average, average_run
+from transduce.training.averages import average, average_run
 from transduce.training.checkpoint import read_checkpoint, read_tensors, save_checkpoint, step_folders
 from transduce.training.validate import ValidationResult
 from transduce.training.weights import load_weights

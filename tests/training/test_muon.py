@@ -11,21 +11,17 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError, RunError
+from transduce.core.errors import ConfigError, RunError
 from transduce.model.attention import Attention
-from transduce.model.heads import CTCHead
-from transduce.model.parallel import ParallelDecoder
+from transduce.model.encoder_decoder import EncoderDecoder
+from transduce.model.parallel import ParallelDecoder, Upsampled
 from transduce.model.positions import Learned, RelativeBias
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from transduce.model.seq2seq import Model
+from transduce.model.seq2seq import CTCHead, Model
 from transduce.model.sources import Patches
-from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.model.upsampled import Upsampled
-from transduce.model.whole import EncoderDecoder
-from transduce.model.wiring import Mixed
+from transduce.model.transformer import Mixed, TransformerDecoder, TransformerEncoder
 from transduce.training import session
-from transduce.training.muon import MuonWithAdam, orthogonal
-from transduce.training.optimizer import Muon, update
+from transduce.training.optimizer import Muon, MuonWithAdam, orthogonal, update
 from transduce.training.session import optimizer_for
 
 

@@ -14,9 +14,9 @@ import toys
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transduce.data.share import Portion
+from transduce.data.stream import Portion
 from transduce.objectives import cross_entropy
-from transduce.objectives.projected import _ProjectedLosses
+from transduce.objectives.cross_entropy import _ProjectedLosses
 from transduce.training.loop import _Run
 
 ASKING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.nonzero.default}

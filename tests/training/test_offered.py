@@ -11,9 +11,9 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor
 
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 from transduce.training import loop
-from transduce.training.average import average, average_run
+from transduce.training.averages import average, average_run
 from transduce.training.checkpoint import read_tensors, step_folders
 from transduce.training.validate import ValidationResult
 from transduce.training.weights import load_weights
@@ -245,7 +245,7 @@ def test_minutes_anneal_the_learning_rate(
 ) -> None:
     """A run that the clock ends has come to the end of its cosine, also when it was stopped in between."""
     monkeypatch.setattr(loop, "time", Clock())  # a step takes a second
-    monkeypatch.setattr("transduce.training.sums.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("transduce.training.log.time", SimpleNamespace(monotonic=lambda: 0.0))
     cosine = "training.learning_rate={kind='cosine',peak=1e-3,warmup=4}"
     settings = (cosine, "training.steps=1000", "data.valid=none", f"training.minutes={24 / 60}")
     outcome = toys.run(corpus, tmp_path / "whole", *settings)

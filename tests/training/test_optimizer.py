@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.training.optimizer import Adam, AdamW, Constant, Cosine, InverseRoot, Optimizer, Paper, update
 
 # ---- schedules -------------------------------------------------------------------------------------------------------

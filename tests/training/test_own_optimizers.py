@@ -13,7 +13,7 @@ import toys
 from snapshots import same_tensors
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError, RunError
+from transduce.core.errors import ConfigError, RunError
 from transduce.training.checkpoint import Snapshot, read_tensors, step_folders
 from transduce.training.optimizer import Adam, AdamW, Muon, obeys, update
 from transduce.training.session import Session

@@ -12,20 +12,19 @@ import torch
 import toys
 
 from transduce.data.batch import Batch, collate
-from transduce.data.symbols import Symbols
 from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm
 from transduce.model.positions import Rotary
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import ObjectiveStep
-from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
+from transduce.objectives.cross_entropy import CrossEntropy, RDrop, Smoothed
 from transduce.objectives.inputs import InputNoise, ScheduledSampling
-from transduce.objectives.r_drop import RDrop
 from transduce.objectives.terms import ZLoss
+from transduce.text.vocabulary import Symbols
 from transduce.training.optimizer import Adam, update
-from transduce.training.passes import EagerRunner, GraphedRunner, add_gradients
 from transduce.training.settings import Training
+from transduce.training.step_runner import EagerRunner, GraphedRunner, add_gradients
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 19

@@ -8,7 +8,7 @@ import pytest
 import torch
 import toys
 
-from transduce.model.whole import EncoderDecoder
+from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.training.pieces import filled, hollow
 
 KINDS = {

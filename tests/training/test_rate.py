@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from transduce.training.optimizer import Constant, Cosine, InverseRoot, Paper
-from transduce.training.rate import LearningRateByBudget, anneals, steps_within
+from transduce.training.optimizer import (
+    Constant,
+    Cosine,
+    InverseRoot,
+    LearningRateByBudget,
+    Paper,
+    anneals,
+    steps_within,
+)
 
 
 def test_of_steps_and_minutes_the_one_that_ends_first_decides() -> None:

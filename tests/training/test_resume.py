@@ -10,9 +10,9 @@ import pytest
 import toys
 from snapshots import same
 
+from transduce.core.errors import RunError
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.errors import RunError
 from transduce.training.checkpoint import step_folders
 from transduce.training.run_folder import FREE, TRANSLATED, read_config
 

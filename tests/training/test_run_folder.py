@@ -11,7 +11,7 @@ import pytest
 import toys
 
 import transduce
-from transduce.errors import ConfigError, DataError, RunError, UserError
+from transduce.core.errors import ConfigError, DataError, RunError, UserError
 from transduce.training.run_folder import open_model, read_config
 from transduce.training.weights import load_weights, save_weights
 

@@ -18,12 +18,12 @@ import toys
 from snapshots import same, same_tensors
 
 import transduce
-from transduce.conversion import convert
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import RunError
+from transduce.core.errors import RunError
+from transduce.core.processes import StopRequest
+from transduce.engines.torch.engine import TorchEngine
+from transduce.exchange.export import convert
 from transduce.training import loop
 from transduce.training.checkpoint import Snapshot, read_tensors, save_checkpoint, step_folders
-from transduce.training.signals import StopRequest
 from transduce.training.weights import load_weights
 
 pytestmark = pytest.mark.slow

@@ -15,16 +15,16 @@ from snapshots import same
 from toy_model import Toy
 
 import transduce
+from transduce.core.errors import ConfigError, DataError, RunError, UserError
+from transduce.data.formats.parallel import ParallelText
 from transduce.data.images import Images
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.reader import PreparedFrames
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.data.readers import PreparedFrames
 from transduce.data.speech import Speech
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import ConfigError, DataError, RunError, UserError
-from transduce.inspection.inspecting import inspect
+from transduce.inspection.inspect import inspect
 from transduce.search.settings import Joint
 from transduce.server.models import open_models
+from transduce.text.train_tokenizer import SentencePiece
 from transduce.training.loop import train
 
 soundfile = pytest.importorskip("soundfile", reason="recordings are read by it: pip install transduce[senses]")

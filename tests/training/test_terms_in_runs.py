@@ -10,7 +10,7 @@ import torch
 import toys
 from snapshots import same
 
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 from transduce.training.checkpoint import step_folders
 from transduce.training.run_folder import open_model
 

@@ -16,13 +16,13 @@ from cli_runner import Run
 from snapshots import same_tensors
 
 from transduce import Config, load
+from transduce.core.errors import DataError, UserError
 from transduce.data.corpus import Corpus, Split
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
-from transduce.errors import DataError, UserError
-from transduce.evaluation.error_rate import error_rates
-from transduce.numbers import chinese, english, german
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.metrics.corpus import error_rates
+from transduce.text.number_words import chinese, english, german
+from transduce.text.train_tokenizer import SentencePiece
 from transduce.training.run_folder import open_model
 from transduce.training.validate import held_out_loss, spread, validate
 

@@ -11,7 +11,7 @@ import torch
 from snapshots import same_tensors
 from torch import nn
 
-from transduce.errors import RunError
+from transduce.core.errors import RunError
 from transduce.training.weights import check_shapes, load_weights, save_weights
 
 METADATA = {"model": "tiny", "note": 'Grüße "quoted"\nline', "a": "1", "b": "2"}

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from transduce import config as configs
-from transduce.cli.arguments import Ensemble, Words, split_words
-from transduce.cli.opening import Opening, opens_models
-from transduce.errors import ConfigError, DataError
+from transduce.cli.arguments import Ensemble, Opening, Words, opens_models, split_words
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError, DataError
 
 
 def prepare(
@@ -35,9 +34,9 @@ def prepare(
 
         transduce prepare mine.toml --shard 2/8 --wait
     """
-    from transduce.data.prepare import Prepare, merge_shards, prepare_shard
-    from transduce.data.prepare import prepare as run
-    from transduce.data.stretches import Shard
+    from transduce.data.formats.inventory import Shard
+    from transduce.data.prepare.run import Prepare, merge_shards, prepare_shard
+    from transduce.data.prepare.run import prepare as run
 
     if bool(shard) and bool(merge):
         raise ConfigError(f"--shard {shard} and --merge {merge}: expected one of them; merge when all shards are done")
@@ -58,7 +57,7 @@ def doctor(words: Words = None) -> None:
 
         transduce doctor train.source=train.en train.target=train.de test.source=test.en test.target=test.de
     """
-    from transduce.data.prepare import Prepare, check_not_empty, examine
+    from transduce.data.prepare.run import Prepare, check_not_empty, examine
 
     file, overrides = split_words(words)
     report = examine(configs.load(Prepare, file, overrides, defaults=[["output=unused"]]))
@@ -97,7 +96,7 @@ def distill(
 
         transduce distill runs/a --ensemble runs/b --ensemble runs/c --keep-original --output data/distilled
     """
-    from transduce.distillation import distill as make
+    from transduce.workflows.distill import distill as make
 
     if opening.engine not in ("auto", "torch"):
         raise ConfigError(

@@ -1,4 +1,7 @@
-"""Commands that bring models in from other systems and hand ours over to them."""
+"""Commands that bring models in from other systems and hand ours over to them.
+
+Commands that turn a model into another form of itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,29 @@ from typing import Annotated
 
 import typer
 
-from transduce.exchange.exporting import System
+from transduce.core.errors import needed_by
+from transduce.exchange.export import System
+
+
+def convert(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; the run folder itself is allowed.")],
+    quantize: Annotated[str, typer.Option(help="int8, or none to keep 32-bit weights.")] = "int8",
+) -> None:
+    """Make of a trained model a folder for the native engine, which translates on CPUs, fast and without torch.
+
+    Examples:
+
+        transduce convert runs/demo models/demo
+
+        transduce translate models/demo "Guten Morgen"
+    """
+    with needed_by("transduce convert"):
+        from transduce.exchange.export import convert as write
+
+    folder = write(run, output, quantize)
+    size = sum(path.stat().st_size for path in folder.glob("model.native"))
+    print(f"{folder}: {size / 1e6:.1f} MB of weights ({quantize})")
 
 
 def import_model(
@@ -54,6 +79,6 @@ def export(
 
         transduce export runs/demo demo-onnx --to onnx
     """
-    from transduce.exchange.exporting import export as write
+    from transduce.exchange.export import export as write
 
     print(write(run, output, to))

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from transduce.cli.arguments import BeamSize, Language
-from transduce.cli.opening import Opening, opens_models
-from transduce.durable import unwritable
-from transduce.errors import DataError, UserError
+from transduce.cli.arguments import BeamSize, Language, Opening, opens_models
+from transduce.core.durable import unwritable
+from transduce.core.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from transduce.inspection.record import Inspection
-    from transduce.inspection.views import View
+    from transduce.inspection.terminal import View
 
 
 @opens_models
@@ -51,11 +50,11 @@ def inspect(
 
         transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
     """
-    from transduce.cli.choosing import ParsedArgs, pick_targets
-    from transduce.inspection.inspecting import inspect as look
-    from transduce.inspection.inspecting import told_to
-    from transduce.inspection.views import View
-    from transduce.model_folder import shipped
+    from transduce.cli.arguments import ParsedArgs, pick_targets
+    from transduce.inspection.inspect import inspect as look
+    from transduce.inspection.inspect import told_to
+    from transduce.inspection.terminal import View
+    from transduce.translate.model_folder import shipped
 
     view = View(part, layer, head)
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):

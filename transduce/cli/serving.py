@@ -11,12 +11,10 @@ from typing import Annotated
 
 import typer
 
-from transduce.cli.opening import Opening, opens_models
-from transduce.errors import ConfigError, UserError
-from transduce.extras import needed_by
-from transduce.languages import pair_of
-from transduce.untrusted import read_small
-from transduce.wording import nearest
+from transduce.cli.arguments import Opening, opens_models
+from transduce.core.errors import ConfigError, UserError, nearest, needed_by
+from transduce.core.untrusted import read_small
+from transduce.text.languages import pair_of
 
 LARGEST_KEYS = 1 << 20  # bytes of the file of API keys
 
@@ -55,8 +53,8 @@ def serve(
         from transduce.server.models import open_models
         from transduce.server.running import LOCAL, serve
         from transduce.server.settings import Settings
-    from transduce import config as configs
-    from transduce.model_folder import shipped
+    from transduce.core import config as configs
+    from transduce.translate.model_folder import shipped
 
     folders, overrides = split_settings(words or (), [field.name for field in dataclasses.fields(Settings)])
     # Ours was taught English to and from the others, which can be had from each other by way of it.

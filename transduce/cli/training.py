@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from transduce import config as configs
 from transduce.cli.arguments import Words, split_words
+from transduce.core import config as configs
 
 
 def train(
@@ -51,7 +51,7 @@ def average(
 
         transduce average runs/demo --last 5
     """
-    from transduce.training.average import average_run
+    from transduce.training.averages import average_run
 
     print(average_run(run, last, best))
 
@@ -66,7 +66,7 @@ def plot(
 
         transduce plot runs/first runs/second -o compared.png
     """
-    from transduce.plot import plot as draw
+    from transduce.evaluation.plot import plot as draw
 
     draw(runs, output)
     print(output)
@@ -87,18 +87,18 @@ def demo(
 
         transduce demo --train --output runs/demo
     """
-    from transduce.model_folder import is_shipped, shipped
+    from transduce.translate.model_folder import is_shipped, shipped
 
     if train or not is_shipped():
-        from transduce.demo import demo as run
+        from transduce.workflows.demo import demo as run
 
         run(output)
         return
     from rich.console import Console
 
-    from transduce.loading import load
-    from transduce.output import written
-    from transduce.tour import EVERYDAY, tour
+    from transduce.cli.output import written
+    from transduce.translate.loading import load
+    from transduce.workflows.demo import EVERYDAY, tour
 
     with written(None) as file:  # which is UTF-8 anywhere
         tour(load(shipped()), shipped(), EVERYDAY, Console(file=file), named=False)
@@ -122,8 +122,8 @@ def compare(
 
         transduce compare configs/compare/norms.toml data.folder=data/mine base=tiny seeds=1 training.steps=500
     """
-    from transduce.comparison.compare import compare as run
-    from transduce.comparison.table import render
+    from transduce.workflows.compare.run import compare as run
+    from transduce.workflows.compare.table import render
 
     compared = run(file, words or [], output, jobs)
     if compared.signal:

@@ -1,4 +1,7 @@
-"""Commands that use a trained model: translate, score, align, evaluate."""
+"""Commands that use a trained model: translate, score, align, evaluate.
+
+The command that reads recordings and pictures.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from transduce.cli.arguments import (
     ModelAndTexts,
     ModelFolder,
     MosesBLEU,
+    Opening,
     Output,
     Pieces,
     ReferenceText,
@@ -33,14 +37,13 @@ from transduce.cli.arguments import (
     SourceLanguage,
     SourceText,
     TargetText,
+    opens_models,
 )
-from transduce.cli.opening import Opening, opens_models
-from transduce.errors import UserError
-from transduce.extras import needed_by
+from transduce.core.errors import DataError, UserError, needed_by
 
 if TYPE_CHECKING:
-    from transduce.evaluation.by_language import Told
     from transduce.evaluation.report import Evaluation
+    from transduce.metrics.corpus import Told
 
 
 @opens_models
@@ -75,8 +78,15 @@ def translate(
 
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
     """
-    from transduce.cli.choosing import pick_targets, split_model
-    from transduce.output import chosen_search, read_files, translations_of, with_progress, write_translations, written
+    from transduce.cli.arguments import pick_targets, split_model
+    from transduce.cli.output import (
+        chosen_search,
+        read_files,
+        translations_of,
+        with_progress,
+        write_translations,
+        written,
+    )
 
     unit = _unit_of(alignments, pieces)
     files = input or []
@@ -128,8 +138,8 @@ def score(
 
         transduce score runs/demo test.de test.en
     """
-    from transduce.cli.choosing import check_target
-    from transduce.output import WINDOW, read_pairs, with_progress, written
+    from transduce.cli.arguments import check_target
+    from transduce.cli.output import WINDOW, read_pairs, with_progress, written
 
     translator = opening.load([model, *(ensemble or [])])
     check_target(translator, model, to)
@@ -158,8 +168,8 @@ def align(
 
         transduce align runs/demo test.de test.en > links.txt
     """
-    from transduce.cli.choosing import check_target
-    from transduce.output import WINDOW, read_pairs, with_progress, written
+    from transduce.cli.arguments import check_target
+    from transduce.cli.output import WINDOW, read_pairs, with_progress, written
 
     translator = opening.load([model, *(ensemble or [])])
     check_target(translator, model, to)
@@ -203,8 +213,8 @@ def evaluate(
     """
     with needed_by("measuring translations", extra="evaluate"):
         from transduce.evaluation.report import evaluate as run
-    from transduce.languages import check_language
-    from transduce.output import read_lines, read_manifest, written
+    from transduce.cli.output import read_lines, read_manifest, written
+    from transduce.text.languages import check_language
 
     check_language(language)  # before any translating
     heard = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
@@ -271,7 +281,7 @@ def _systems(
     folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, beam: int, to: str
 ) -> list[_System]:
     """The translations of a file, a model or an ensemble, and of the other system if there is one."""
-    from transduce.output import read_lines
+    from transduce.cli.output import read_lines
 
     asked = [folders, [other]] if other else [folders]
     # What is read comes first: a name that is mistyped costs no translating.
@@ -284,9 +294,9 @@ def _systems(
 
 def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
     """What a model, or an ensemble, makes of the sources."""
-    from transduce.cli.choosing import check_target
-    from transduce.output import with_progress
-    from transduce.search.choice import search_label
+    from transduce.cli.arguments import check_target
+    from transduce.cli.output import with_progress
+    from transduce.search.fit import search_label
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
@@ -300,7 +310,83 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
 
 def _told(models: list[Path]) -> list[Told]:
     """The target languages that the configs of models name."""
-    from transduce.evaluation.by_language import Told
-    from transduce.model_folder import read_validation_language
+    from transduce.metrics.corpus import Told
+    from transduce.translate.model_folder import read_validation_language
 
     return [Told(read_validation_language(one), f"validation.language of {one}") for one in models]
+
+
+if TYPE_CHECKING:
+    from transduce.data.readers import FileReader
+
+WINDOW = 100  # files that are read at once
+
+
+@opens_models
+def transcribe(
+    model: ModelFolder,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="Recordings or pictures.")] = None,
+    input: Annotated[
+        Path | None, typer.Option("--input", "-i", help="List of files: a path a line, or a .tsv manifest.")
+    ] = None,
+    output: Output = None,
+    beam: BeamSize = 0,
+    n_best: Annotated[int, typer.Option(help="Transcripts a file: file number, score, text, tab-separated.")] = 1,
+    search: SearchOfCall = None,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leave out files that cannot be read: named on stderr, an empty line each.")
+    ] = False,
+    json_lines: JsonLines = False,
+    ensemble: Ensemble = None,
+    *,
+    opening: Opening,
+) -> None:
+    """Write down what recordings say or pictures show: one line out for each file in, in order.
+
+    All files are opened before the first is transcribed. If some cannot be read each is named with its reason and
+    nothing is written, or with --skip an empty line for each of them.
+
+    Examples:
+
+        transduce transcribe runs/digits one.wav two.flac
+
+        transduce transcribe runs/digits --input test.tsv --beam 4 > transcripts.txt
+
+        transduce transcribe runs/digits --input all.txt --skip > transcripts.txt
+    """
+    from transduce.cli.output import (
+        chosen_search,
+        read_list,
+        translations_of,
+        with_progress,
+        write_translations,
+        written,
+    )
+
+    if bool(files) == (input is not None):
+        raise UserError("transcribe: expected files, or a list of them with --input FILE, and not both")
+    translator = opening.load([model, *(ensemble or [])])
+    if translator.reading is None:
+        raise UserError(f"{model}: reads text, not recordings or pictures; use `transduce translate`")
+    chosen = None if search is None else chosen_search(translator, search)
+    named = list(files or []) if input is None else read_list(input)
+    paths = _readable(translator.reading.reader, named, skip)
+    stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=WINDOW)
+    with written(output, [input] if input else []) as file:
+        shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
+        write_translations(shown, file, None, json_lines, n_best if search is None else translations_of(search))
+
+
+def _readable(reader: FileReader, paths: list[str], skip: bool) -> list[str]:
+    """The paths, each opened once; of those that cannot be read, if they may be skipped, nothing stays but a place."""
+    faults = {path: fault for path in dict.fromkeys(paths) if path.strip() and (fault := reader.fault(path))}
+    if not faults:
+        return paths
+    told = "\n".join(f"{path}: cannot be read: {fault}" for path, fault in faults.items())
+    count = f"{len(faults):,} of {len(set(paths)):,} files cannot be read"
+    if not skip:
+        raise DataError(f"{told}\n{count}, and nothing was transcribed; {reader.expected}, or leave them out by --skip")
+    if len(faults) == len(set(paths)):
+        raise DataError(f"{told}\nnone of the files can be read; {reader.expected}")
+    print(f"{told}\n{count} and were skipped: an empty line each", file=sys.stderr, flush=True)
+    return ["" if path in faults else path for path in paths]

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transduce.data.reader import Array as Frames
-from transduce.data.sampling import Tokens
-from transduce.data.symbols import Symbols
+from transduce.data.readers import Array as Frames
+from transduce.text.subword_sampling import Tokens
+from transduce.text.vocabulary import Symbols
 
 PACKED_BELOW = 0.95  # of the places holding tokens; moving them to and fro takes a few percent of a CPU's step
 

@@ -17,8 +17,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from transduce.data.reader import Array, Dtype, FileReader, Unreadable, missing
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.data.readers import Array, Dtype, FileReader, Unreadable, missing
 
 Pixels = npt.NDArray[np.uint8]
 LARGEST_IDX = 1 << 30  # bytes of an idx file once unpacked

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from transduce.core.errors import DataError, UserError
+from transduce.core.untrusted import read_json
 from transduce.data.images import Images
-from transduce.data.reader import FileReader, Text
+from transduce.data.readers import FileReader, Text
 from transduce.data.speech import Speech
-from transduce.errors import DataError, UserError
-from transduce.untrusted import read_json
 
 Sources = Text | Speech | Images
 _KINDS: dict[str, type[Speech] | type[Images]] = {"speech": Speech, "images": Images}

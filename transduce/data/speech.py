@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from transduce.data.reader import Array, Dtype, FileReader, Unreadable, missing
-from transduce.errors import ConfigError, DataError
+from transduce.core.errors import ConfigError, DataError
+from transduce.data.readers import Array, Dtype, FileReader, Unreadable, missing
 
 Floats = npt.NDArray[np.float32]
 FLOOR = 1e-6  # energy below it, of samples in [-1, 1], is silence: so that faint noise of no account looks the same

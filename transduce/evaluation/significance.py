@@ -4,28 +4,53 @@ Both systems translate the same text. The test (Koehn, 2004) redraws the sentenc
 how often a difference as large as the one seen comes about through the choice of sentences alone: the p-value. It is
 about these two systems; whether another seed would turn the result around is another question, for which each must be
 trained several times (`seeds.py`).
+
+Do two variants differ by more than another seed would change? A test over seeds and sentences; Holm's correction.
+
+A variant is trained with n seeds, and every run translates the same text. Two things are drawn at random: the seeds of
+training, and the sentences that happen to be in the test. A bootstrap over sentences alone, which `evaluate` uses for
+two given systems, leaves the first out, and calls significant what seeds explain.
+
+Variance of the difference of two means, with seeds and sentences crossed:
+
+    V = G + s1^2 / n1 + s2^2 / n2
+
+s^2 is the variance between the seeds of a variant on the text as it is. That is the seed level of a hierarchical
+bootstrap in closed form, with n - 1 instead of its n: resampling two or three seeds gives a variance that is smaller by
+(n - 1) / n, and tails that are too light (Davison and Hinkley 1997, section 3.8). G is what the choice of sentences
+adds: the variance of the difference over redrawn sentences, less the part that differs from seed to seed, which s^2
+holds already (bootstrapping both factors counts this interaction more than once: Owen 2007, "The pigeonhole
+bootstrap"). The difference divided by the root of V is held against Student's t with the degrees of freedom of Welch
+(1947) and Satterthwaite (1946). `benchmarks/null_compare.py` measures the rate of false claims.
+
+Shapes: n seeds, N sentences, K statistics of a sentence, D draws of sentences.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
-from transduce.errors import ConfigError, DataError
-from transduce.evaluation.by_language import Told, target_languages
-from transduce.evaluation.metrics import (
+from transduce.core.errors import ConfigError, DataError
+from transduce.core.progress import Progress
+from transduce.metrics.corpus import (
     References,
+    Told,
     bleu_metric,
     chrf_metric,
     reference_streams,
+    target_languages,
     ter_metric,
 )
-from transduce.progress import Progress
 
 # A difference is claimed below this p-value. sacreBLEU's is one-sided in effect, while either system may turn out the
 # winner: equal systems (300 noisy pairs) passed 0.05 in 9 % of trials and 0.025 in 4 %. So half of the customary 0.05.
@@ -125,3 +150,125 @@ def _paired_test(
     _, table = PairedTest(systems, {"metric": metric}, streams, test_type="bs", n_samples=samples)()
     label = next(name for name in table if name != "System")
     return label, [result for result in table[label] if isinstance(result, Result)]
+
+
+SAMPLES = 1000  # draws of sentences
+_TINY = 1e-300
+
+Part = tuple[Metric, list[int]]  # sentences of a text, by number, and what they are measured by
+
+
+@dataclass(frozen=True)
+class SeedScores:
+    """Scores of one variant: `whole` (n,) on the text, `redrawn` (D, n) on draws of its `sentences`.
+
+    Draw d holds the same sentences for every variant.
+    """
+
+    whole: NDArray[np.float64]
+    redrawn: NDArray[np.float64]
+    sentences: int
+
+
+def score_seeds(
+    translations: Sequence[Sequence[str]],
+    references: Sequence[str],
+    parts: Sequence[Part],
+    samples: int = SAMPLES,
+    seed: int = 12345,
+) -> SeedScores:
+    """The scores of a variant whose seeds have translated one text, and on `samples` draws of its sentences.
+
+    A score is the mean over `parts` of the text, such as those of each target language.
+    """
+    generator, count = np.random.default_rng(seed), len(references)
+    weights = np.ones((samples + 1, count))  # how often each sentence was drawn; the first row is the text itself
+    for row in weights[1:]:
+        row[:] = np.bincount(generator.integers(count, size=count), minlength=count)
+    scores = np.empty((samples + 1, len(translations)))
+    for number, texts in enumerate(translations):
+        reference_streams(texts, references)  # refuses what is not as long
+        scores[:, number] = np.mean([_part_scores(part, texts, references, weights) for part in parts], axis=0)
+    return SeedScores(scores[0], scores[1:], count)
+
+
+def _part_scores(
+    part: Part, texts: Sequence[str], references: Sequence[str], weights: NDArray[np.float64]
+) -> list[float]:
+    """The score of one part of a text on each draw."""
+    metric, members = part
+    streams = [[references[n] for n in members]]
+    statistics = metric._extract_corpus_statistics([texts[n] for n in members], streams)
+    sums: NDArray[Any] = weights[:, members] @ np.array(statistics, dtype=np.float64)  # (D + 1, K)
+    return [metric._compute_score_from_stats(row).score for row in sums.tolist()]
+
+
+def difference_p_value(first: SeedScores, second: SeedScores) -> float | None:
+    """The two-sided p-value of the difference of two variants' mean scores; None where one has a single seed."""
+    variants = (first, second)
+    if min(len(one.whole) for one in variants) < 2:
+        return None
+    difference = float(second.whole.mean() - first.whole.mean())
+    seeds = [float(one.whole.var(ddof=1)) / len(one.whole) for one in variants]
+    redrawn = float((second.redrawn.mean(1) - first.redrawn.mean(1)).var())
+    sentences = max(0.0, redrawn - sum(_interaction(one) / len(one.whole) for one in variants))
+    variance = sentences + sum(seeds)
+    if difference == 0.0 or variance <= _TINY:
+        return 1.0 if difference == 0.0 else 0.0
+    parts = [part**2 / (len(one.whole) - 1) for part, one in zip(seeds, variants, strict=True)]
+    freedom = variance**2 / max(_TINY, sum(parts) + sentences**2 / max(1, first.sentences - 1))
+    return student_tails(difference / math.sqrt(variance), freedom)
+
+
+def against_baseline(scores: Mapping[str, SeedScores], baseline: str) -> dict[str, float]:
+    """The p-value of each other variant's mean score against the baseline's, where both have several seeds."""
+    if baseline not in scores:
+        return {}
+    tested = {name: difference_p_value(scores[baseline], one) for name, one in scores.items() if name != baseline}
+    return {name: p_value for name, p_value in tested.items() if p_value is not None}
+
+
+def _interaction(scores: SeedScores) -> float:
+    """The variance over redrawn sentences of what one seed scores beyond the mean of its variant."""
+    count = len(scores.whole)
+    own = scores.redrawn - scores.redrawn.mean(1, keepdims=True)
+    return float(own.var(axis=0).sum()) / (count - 1)  # a mean over n seeds, times n / (n - 1) for their own mean
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """P-values adjusted for their number: one below a level is false with no more than this chance (Holm 1979)."""
+    adjusted, least = dict[str, float](), 0.0
+    for number, (name, value) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        least = max(least, min(1.0, (len(p_values) - number) * value))
+        adjusted[name] = least
+    return adjusted
+
+
+def student_tails(t: float, freedom: float) -> float:
+    """The probability that Student's t, with so many degrees of freedom, is as far from zero as this on either side."""
+    x = freedom / (freedom + t * t)
+    return min(1.0, _incomplete_beta(freedom / 2, 0.5, x))
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction (Abramowitz and Stegun, 26.5.8)."""
+    if x <= 0.0 or x >= 1.0:
+        return float(x >= 1.0)
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly
+        return 1.0 - _incomplete_beta(b, a, 1.0 - x)
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    lower = 1.0 / _off_zero(1.0 - (a + b) * x / (a + 1))  # Lentz's method: denominators and numerators in turn
+    upper, value = 1.0, lower
+    for m in range(1, 1000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            lower, upper = 1.0 / _off_zero(1.0 + term * lower), _off_zero(1.0 + term / upper)
+            value *= lower * upper
+        if abs(lower * upper - 1.0) < 1e-13:
+            break
+    return math.exp(front) * value / a
+
+
+def _off_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from transduce.data.folders import whole_folder
+from transduce.core.durable import whole_folder
+from transduce.core.errors import needed_by
+from transduce.exchange.export import Able, ExportedRun
 from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
 from transduce.exchange.marian_import import SILENT
-from transduce.exchange.refusal import Able
-from transduce.exchange.trained import ExportedRun
-from transduce.extras import needed_by
+from transduce.model.blocks import GATED, PostNorm, PreNorm
 from transduce.model.norms import LayerNorm, RMSNorm
 from transduce.model.positions import Learned, Rotary, Sinusoidal, Unordered
-from transduce.model.sublayers import GATED, PostNorm, PreNorm
 from transduce.model.transformer import StackConfig
 
 if TYPE_CHECKING:

@@ -14,14 +14,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from transduce.data.folders import whole_folder
-from transduce.data.tokenizer import Tokenizer
-from transduce.exchange.marian_config import CONFIG, GENERATION
-from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
-from transduce.exchange.marian_import import TARGET_VOCABULARY, VOCABULARY
-from transduce.exchange.marian_layout import (
+from transduce.core.durable import whole_folder
+from transduce.exchange.export import Able, ExportedRun
+from transduce.exchange.marian_config import (
     ACTIVATIONS,
     BIAS,
+    CONFIG,
+    GENERATION,
     LM_HEAD,
     SHARED,
     SOURCE,
@@ -31,13 +30,13 @@ from transduce.exchange.marian_layout import (
     reordered,
     sines_first,
 )
-from transduce.exchange.refusal import Able
-from transduce.exchange.trained import ExportedRun
+from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
+from transduce.exchange.marian_import import TARGET_VOCABULARY, VOCABULARY
+from transduce.model.blocks import PostNorm
 from transduce.model.norms import LayerNorm
 from transduce.model.positions import Sinusoidal
-from transduce.model.sublayers import PostNorm
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam
+from transduce.search.settings import Beam, Limits
+from transduce.text.tokenizer import Tokenizer
 
 _BASE = Sinusoidal().base
 MARIAN = Able("Marian", ("relu", "gelu", "silu"), (LayerNorm,), (PostNorm,), (Sinusoidal,))

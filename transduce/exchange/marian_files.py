@@ -14,11 +14,10 @@ from typing import Any
 
 import sentencepiece
 
-from transduce.data.tokenizer import LARGEST_MODEL_BYTES
-from transduce.errors import RunError
-from transduce.exchange.foreign import read_text
-from transduce.exchange.yaml_settings import read_settings, shown
-from transduce.untrusted import read_small
+from transduce.core.errors import RunError
+from transduce.core.untrusted import read_small
+from transduce.exchange.foreign import read_settings, read_text, shown
+from transduce.text.tokenizer import LARGEST_MODEL_BYTES
 
 DECODER = "decoder.yml"
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"

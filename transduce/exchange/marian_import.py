@@ -16,33 +16,32 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transduce import config as configs
-from transduce.data.folders import whole_folder
-from transduce.data.numbering import VocabularyMap
-from transduce.data.symbols import Symbols
-from transduce.data.tokenizer import Tokenizer, Tokenizers
-from transduce.errors import DataError, RunError
+from transduce.core import config as configs
+from transduce.core.durable import whole_folder
+from transduce.core.errors import DataError, RunError
 from transduce.exchange.foreign import ForeignTensor, find_weights, read_json, read_tensors
-from transduce.exchange.marian_config import CONFIG as SETTINGS
-from transduce.exchange.marian_config import MarianSettings
-from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES, Vocabulary
-from transduce.exchange.marian_layout import (
+from transduce.exchange.marian_config import (
     BIAS,
     LM_HEAD,
     POSITIONS,
     SHARED,
     SOURCE,
     TARGET,
+    MarianSettings,
     Name,
     layer_names,
     reordered,
     take_turns,
 )
+from transduce.exchange.marian_config import CONFIG as SETTINGS
+from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES, Vocabulary
 from transduce.exchange.marian_npz import is_marian, read_marian
 from transduce.experiment import Config
 from transduce.model.seq2seq import Tying
-from transduce.model_folder import CARD, CONFIG, MODEL, TOKENIZER
+from transduce.text.tokenizer import Tokenizer, Tokenizers
+from transduce.text.vocabulary import Symbols, VocabularyMap
 from transduce.training.weights import Described, Shaped, check_shapes, save_weights
+from transduce.translate.model_folder import CARD, CONFIG, MODEL, TOKENIZER
 
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 _AT_ONCE = 1 << 20  # values whose finiteness is looked at together: torch makes copies as large

@@ -4,29 +4,244 @@
 
 The model's settings lie among the arrays, as YAML in bytes. Matrices are (in, out) there and (out, in) here; Marian has
 no padding, and starts from a zero vector: a row of zeros is added, which starts and is never written.
+
+The arrays of an .npz archive: headers first, by a parser that knows no Python, and values when they are asked for.
+
+    zip archive of NAME.npy: b"\x93NUMPY", version, length of the header, {'descr', 'fortran_order', 'shape'}, values
+
+numpy's own reader gives a header to Python's parser, which ends in errors of many kinds, and makes room for whatever
+shape is told. Here a header is matched by one expression, and its shape must fit the bytes that follow it.
+
+Marian's binary model files (.bin), with float or int8 weights: the same arrays as in a model.npz.
+
+    version (1), number of items, {name length, type, shape length, data length} of each, names, shapes, padding, data
+
+All numbers are little-endian, 64 bits wide in the headers and 32 bits in the shapes. Matrices of type intgemm8 are
+int8, transposed, followed by the factor that they were multiplied by before they were rounded (marian-dev:
+src/common/binary.cpp, src/tensors/cpu/expression_graph_packable.h). `marian-conv -g intgemm8` writes this layout, which
+no processor uses as it is; those that are arranged for one kind of processor are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transduce.errors import RunError
-from transduce.exchange.foreign import ForeignTensor
-from transduce.exchange.marian_binary import is_binary, read_binary
-from transduce.exchange.marian_config import MarianSettings
+from transduce.core.errors import RunError
+from transduce.exchange.foreign import ForeignTensor, read_settings, shown
+from transduce.exchange.marian_config import BIAS, FINAL, SHARED, SOURCE, TARGET, MarianSettings
 from transduce.exchange.marian_files import Vocabulary, decoder_settings, real, vocabularies, whole
-from transduce.exchange.marian_layout import BIAS, FINAL, SHARED, SOURCE, TARGET
-from transduce.exchange.npz_archive import StoredArray, read_archive
-from transduce.exchange.yaml_settings import read_settings, shown
+
+_MOST_PACKED = 2  # times its size that an archive may have unpacked: weights hardly shrink
+_LONGEST_HEADER = 10_000
+_NPY_HEADER = re.compile(
+    rb"\{'descr': ?'([<>|=]?[a-zA-Z]\d{0,3})', ?'fortran_order': ?(True|False),"
+    rb" ?'shape': ?\(((?:\d{1,18}, ?){0,8}(?:\d{1,18})?)\),? ?\}\s*"
+)
+_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: what its header says, the bytes that it takes there, and a way to its values."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    taken: int
+    read: Callable[[], NDArray[Any]]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class _Header:
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    length: int  # bytes before the values
+
+
+def read_archive(path: Path) -> dict[str, StoredArray]:
+    """The arrays of an .npz file by name; of each only the header was read."""
+    with _refusing(path):
+        packed = zipfile.ZipFile(path)
+        entries = packed.infolist()
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > _MOST_PACKED * path.stat().st_size:
+            raise RunError(f"{path}: would unpack to {unpacked:,} bytes, more than weights can; it is no model")
+        found = {entry.filename.removesuffix(".npy"): _stored(path, packed, entry) for entry in entries}
+        if len(found) < len(entries):
+            raise ValueError("two arrays have one name")
+        return found
+
+
+def _stored(path: Path, packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> StoredArray:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{entry.filename!r:.60} is compressed in a way that numpy never does")
+    with packed.open(entry) as stream:
+        header = _read_header(stream)
+    expected = header.length + math.prod(header.shape) * header.dtype.itemsize
+    if entry.file_size != expected:
+        raise ValueError(f"{entry.filename!r:.60} has {entry.file_size:,} bytes, expected {expected:,} for its shape")
+    return StoredArray(header.dtype, header.shape, entry.compress_size, partial(_values, path, packed, entry, header))
+
+
+def _read_header(stream: IO[bytes]) -> _Header:
+    start = stream.read(8)
+    if start not in (b"\x93NUMPY\x01\0", b"\x93NUMPY\x02\0", b"\x93NUMPY\x03\0"):
+        raise ValueError(f"expected an array of numpy's, found {start!r}")
+    width = struct.Struct("<H" if start[6] == 1 else "<I")
+    (length,) = width.unpack(stream.read(width.size))
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"a header of {length:,} bytes")
+    text = stream.read(length)
+    matched = _NPY_HEADER.fullmatch(text)
+    if not matched or len(text) < length:
+        raise ValueError(f"the header {text[:60]!r} does not tell type, order and shape of numbers")
+    kind, order, shape = (part.decode() for part in matched.groups())
+    try:
+        dtype = np.dtype(kind)
+    except TypeError:
+        raise ValueError(f"values of a type that is unknown, {kind!r}") from None
+    if dtype.hasobject:
+        raise ValueError("Python's objects in place of numbers")
+    sizes = tuple(int(size) for size in shape.split(",") if size.strip())
+    return _Header(dtype, sizes, "F" if order == "True" else "C", 8 + width.size + length)
+
+
+def _values(path: Path, packed: zipfile.ZipFile, entry: zipfile.ZipInfo, header: _Header) -> NDArray[Any]:
+    with _refusing(path):
+        data = packed.read(entry)
+        flat: NDArray[Any] = np.frombuffer(data, header.dtype, math.prod(header.shape), header.length)
+        return np.reshape(flat, header.shape, order=header.order)
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Whatever a stranger's archive does to its readers ends in one message."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise RunError(
+            f"{path}: cannot be read as arrays alone ({type(error).__name__}: {error}); pickled objects are never"
+            " opened. Copy the model again, or ask whoever made it for plain arrays"
+        ) from None
+
+
+VERSION = struct.pack("<Q", 1)
+INT8, FLOAT16, FLOAT32, INTGEMM8 = 0x101, 0x402, 0x404, 0x10001
+_PLAIN = {INT8: "i1", FLOAT16: "<f2", FLOAT32: "<f4"}
+_ITEM_HEADER = struct.Struct("<QQQQ")
+_MOST_DIMENSIONS = 8
+_AGAIN = "copy the model again"
+
+
+@dataclass(frozen=True)
+class Item:
+    """What the headers say of one tensor; `begin` is where its data starts."""
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+    begin: int
+    length: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+def is_binary(path: Path) -> bool:
+    """Whether a file begins as Marian's binary files do; pickles and archives do not."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(VERSION)) == VERSION
+    except OSError:
+        return False
+
+
+def read_binary(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a .bin file; int8 matrices come back as floats, each within half a step of what was rounded."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}; expected a file of Marian's weights") from None
+    try:
+        return {item.name: _array(data, item, path) for item in _items(data, path)}
+    except (struct.error, ValueError, OverflowError) as error:
+        raise RunError(f"{path}: not a binary file of Marian's ({error}); {_AGAIN}") from None
+
+
+def _items(data: bytes, path: Path) -> Iterator[Item]:
+    """All tensors, with their lengths checked against the file before anything is made of them."""
+    (count,) = struct.unpack_from("<Q", data, len(VERSION))
+    position = len(VERSION) + 8
+    if count > (len(data) - position) // _ITEM_HEADER.size:
+        raise RunError(f"{path}: tells of {count:,} tensors, more than fit into {len(data):,} bytes; {_AGAIN}")
+    headers = [_ITEM_HEADER.unpack_from(data, position + _ITEM_HEADER.size * number) for number in range(count)]
+    position += _ITEM_HEADER.size * count
+    names = []
+    for length, *_ in headers:
+        names.append(_cut(data, position, length, path).rstrip(b"\0").decode("utf-8"))
+        position += length
+    shapes = []
+    for _, _, dimensions, _ in headers:
+        if dimensions > _MOST_DIMENSIONS:
+            raise RunError(f"{path}: has a tensor of {dimensions:,} dimensions; {_AGAIN}")
+        shapes.append(struct.unpack_from(f"<{dimensions}i", data, position))
+        position += 4 * dimensions
+    (padding,) = struct.unpack_from("<Q", data, position)
+    position += 8 + padding
+    for (_, kind, _, length), name, shape in zip(headers, names, shapes, strict=True):
+        if min(shape, default=0) < 0:
+            raise RunError(f"{path}: {name[:60]} has the shape {shape}; {_AGAIN}")
+        _cut(data, position, length, path)
+        yield Item(name, kind, shape, position, length)
+        position += length
+
+
+def _cut(data: bytes, begin: int, length: int, path: Path) -> bytes:
+    if begin + length > len(data):
+        raise RunError(f"{path}: ends after {len(data):,} bytes, and {begin + length:,} were expected; {_AGAIN}")
+    return data[begin : begin + length] if length < 1 << 16 else b""
+
+
+def _array(data: bytes, item: Item, path: Path) -> NDArray[Any]:
+    kind = _PLAIN.get(item.kind, "i1")
+    needed = item.elements * np.dtype(kind).itemsize + (4 if item.kind == INTGEMM8 else 0)
+    if item.kind not in _PLAIN and item.kind != INTGEMM8:
+        raise RunError(
+            f"{path}: {item.name[:60]} is of type {item.kind:#x}, expected float32, float16 or intgemm8; weights"
+            " packed for one kind of processor cannot be read: convert model.npz with `marian-conv -g intgemm8`"
+        )
+    if needed > item.length:
+        raise RunError(f"{path}: {item.name[:60]} has {item.length:,} bytes, expected {needed:,}; {_AGAIN}")
+    values: NDArray[Any] = np.frombuffer(data, kind, item.elements, item.begin)
+    if item.kind != INTGEMM8:
+        return values.reshape(item.shape)
+    if len(item.shape) != 2:
+        raise RunError(f"{path}: {item.name[:60]} has the shape {item.shape}, expected a matrix; {_AGAIN}")
+    (factor,) = struct.unpack_from("<f", data, item.begin + item.elements)
+    if not 0 < factor < math.inf:
+        raise RunError(f"{path}: {item.name[:60]} was multiplied by {factor}, expected a number above 0; {_AGAIN}")
+    return (values.reshape(item.shape[::-1]).T / np.float32(factor)).astype(np.float32)
+
 
 SETTINGS, LOGITS_BIAS = "special:model.yml", "decoder_ff_logit_out_b"
 PADDING = "<pad>"

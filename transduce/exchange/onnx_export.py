@@ -20,18 +20,17 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from transduce.data.folders import whole_folder
+from transduce.core.durable import whole_folder
+from transduce.core.errors import needed_by
+from transduce.exchange.export import Able, ExportedRun
 from transduce.exchange.marian_config import GENERATION
 from transduce.exchange.marian_export import generation_settings, write_json, write_tokenizers
-from transduce.exchange.refusal import Able
-from transduce.exchange.trained import ExportedRun
-from transduce.extras import needed_by
+from transduce.model.blocks import Activation, Residual
 from transduce.model.contract import DecoderState, Memory
+from transduce.model.encoder_decoder import Seq2Seq
+from transduce.model.kv_cache import CrossKV, KVCache
 from transduce.model.norms import Norm
 from transduce.model.positions import Learned, Positions
-from transduce.model.remembered import CrossKV, KVCache
-from transduce.model.sublayers import Activation, Residual
-from transduce.model.whole import Seq2Seq
 
 ENCODER, DECODER, WITH_PAST = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
 OPSET = 18

@@ -6,5 +6,5 @@ seen = inspect(transduce.load(), "Cats like to sleep.", to="de")
 
 from __future__ import annotations
 
-from transduce.inspection.inspecting import inspect as inspect
+from transduce.inspection.inspect import inspect as inspect
 from transduce.inspection.record import Inspection as Inspection

@@ -11,9 +11,8 @@ from typing import Any
 
 from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.search.fit import STEPWISE
-from transduce.search.limits import Limits
-from transduce.search.settings import Beam
-from transduce.translator import Translator
+from transduce.search.settings import Beam, Limits
+from transduce.translate.translator import Translator
 
 WORST = 12.0  # how much less likely, in nats, than the first of them an alternative may be
 TRIES = 4  # tokens asked for each alternative: some go on with the word before, or lead to the same word

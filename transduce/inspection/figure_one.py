@@ -22,23 +22,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import transduce
+from transduce.core.errors import ConfigError
 from transduce.data.batch import collate
-from transduce.data.tokenizer import Tokenizer
-from transduce.errors import ConfigError
-from transduce.inspection.inspecting import InspectOptions, opened
-from transduce.inspection.inspecting import inspect as inspect_text
+from transduce.inspection.inspect import InspectOptions, opened
+from transduce.inspection.inspect import inspect as inspect_text
 from transduce.inspection.paper import FIGURE_1
 from transduce.inspection.record import Inspection, packed
 from transduce.inspection.tracing import Opened
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.attention import attention as equation_1
+from transduce.model.blocks import FeedForward, PostNormResidual
 from transduce.model.contract import evaluating, teacher_forced_log_probs
+from transduce.model.encoder_decoder import Embedding, EncoderDecoder
 from transduce.model.positions import SinusoidalPositions
-from transduce.model.sublayers import FeedForward, PostNormResidual
 from transduce.model.transformer import DecoderBlock, EncoderBlock
-from transduce.model.whole import Embedding, EncoderDecoder
 from transduce.search.constraints import CancelToken
-from transduce.translator import Translator
+from transduce.text.tokenizer import Tokenizer
+from transduce.translate.translator import Translator
 
 WIDEST = 128  # columns of a tensor that are shown
 ORDER = ("x", "PE", "Q", "K", "V", "inner", "output", "logits", "p")

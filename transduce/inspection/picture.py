@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transduce.durable import unwritable
-from transduce.errors import RunError, UserError
+from transduce.core.durable import unwritable
+from transduce.core.errors import RunError, UserError
 from transduce.inspection.record import Inspection, SourcePicture
-from transduce.inspection.terminal import plain
-from transduce.inspection.views import Drawn, View
+from transduce.inspection.terminal import Drawn, View, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from transduce.alignment import Alignment
+from transduce.text.alignment import Alignment
 
 Part = Literal["encoder", "decoder", "cross"]
 Fate = Literal["kept", "finished", "pruned", "open"]

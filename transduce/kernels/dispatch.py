@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from transduce.kernels.cpu_attention import attend_on_cpu
 
 try:
-    from transduce.kernels import decoding, losses, residual, search_step, varlen_attention
+    from transduce.kernels import decoding, training, varlen_attention
+    from transduce.kernels import decoding as search_step
 except ImportError:  # torch for CPUs comes without triton
-    decoding = losses = residual = search_step = varlen_attention = None  # type: ignore[assignment]
+    decoding = training = training = search_step = varlen_attention = None  # type: ignore[assignment]
 
 Kernels = ModuleType | None  # a module of kernels that do a piece of work; None: do it as the formula says
 # Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
@@ -96,14 +97,14 @@ def varlen_kernels(x: Tensor, longest: int) -> Kernels:
 
 def residual_kernels(x: Tensor) -> Kernels:
     """Sum, dropout and norm after a sublayer, with gradients; its sums are of single precision."""
-    if residual is None or not x.is_cuda or x.dtype == torch.float64 or x.size(-1) > residual.WIDEST:
+    if training is None or not x.is_cuda or x.dtype == torch.float64 or x.size(-1) > training.WIDEST:
         return None
-    return residual
+    return training
 
 
 def loss_kernels(logits: Tensor) -> Kernels:
     """Losses and slopes of logits."""
-    return losses if logits.is_cuda and logits.dtype != torch.float64 else None
+    return training if logits.is_cuda and logits.dtype != torch.float64 else None
 
 
 def search_kernels(logits: Tensor, paths: int, vocabulary: int) -> Kernels:

@@ -1,20 +1,33 @@
-"""Every experiment by name: what it is told, what it does, and one line of what it shows."""
+"""Every experiment by name: what it is told, what it does, and one line of what it shows.
+
+How long each experiment took, kept in `times.csv` beside its page: one line an experiment, that of its last run.
+
+`seconds` are those on the clock from start to written page; on a busy machine they are more.
+`worked` are those that cores worked for it, its processes among them: what it would take on one core of its own.
+
+The page that leads to all pages of the laboratory that lie in a folder, made from those pages.
+"""
 
 from __future__ import annotations
 
+import csv
+import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import Any
 
-from transduce import config as configs
-from transduce.errors import ConfigError
+from transduce.core import config as configs
+from transduce.core.durable import write_text
+from transduce.core.errors import ConfigError
 from transduce.lab.complexity import Complexity, complexity
 from transduce.lab.decoding import Decoding, decoding
 from transduce.lab.exposure import Exposure, exposure
 from transduce.lab.length import Length, length
 from transduce.lab.norms import Norms, norms
 from transduce.lab.positions import Positions, positions
-from transduce.lab.report import LabReport, Result
+from transduce.lab.report import Claim, LabReport, LabTable, Result, as_csv, shown
 from transduce.lab.scaling_factor import ScalingFactor, scaling_factor
 from transduce.lab.speed import Speed, speed
 from transduce.lab.table3 import Table3, table3
@@ -62,3 +75,110 @@ def perform(name: str, overrides: Sequence[str] = ()) -> LabReport:
     """One experiment with its settings changed by `key=value` words; gives its report."""
     experiment = find(name)
     return experiment.run(configs.load(experiment.settings, None, overrides)).report()
+
+
+FILE = "times.csv"
+HEADINGS = ("experiment", "seconds", "worked", "cores", "settings")
+
+
+@dataclass(frozen=True)
+class Took:
+    """`cores` are those the process may use; `settings` are the words it was given, none for its defaults."""
+
+    experiment: str
+    seconds: float
+    worked: float
+    cores: int
+    settings: str
+
+    def __str__(self) -> str:
+        return f"{self.experiment}: {self.seconds:.1f} seconds on {self.cores} cores, which worked {self.worked:.1f}"
+
+
+class Clock:
+    """Runs from when it is made."""
+
+    def __init__(self) -> None:
+        self.started, self.worked = time.perf_counter(), _worked()
+
+    def took(self, experiment: str, words: Sequence[str] = ()) -> Took:
+        """What an experiment that ends now is written down as."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        seconds, worked = time.perf_counter() - self.started, _worked() - self.worked
+        return Took(experiment, round(seconds, 1), round(worked, 1), cores, " ".join(words))
+
+
+def _worked() -> float:
+    """Seconds of this process and of those that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
+def record(folder: Path, one: Took) -> Path:
+    """Write it into the folder's file, in place of an earlier run of the same experiment."""
+    kept = {**read_times(folder), one.experiment: one}
+    table = LabTable("times", "", HEADINGS, tuple(astuple(kept[name]) for name in sorted(kept)))
+    path = folder / FILE
+    write_text(path, as_csv(table))
+    return path
+
+
+def read_times(folder: Path) -> dict[str, Took]:
+    """By experiment; none where the file is not there."""
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [Took(row[0], float(row[1]), float(row[2]), int(row[3]), row[4]) for row in list(csv.reader(file))[1:]]
+    return {row.experiment: row for row in rows}
+
+
+OPENING = """# The laboratory
+
+The arguments of "Attention Is All You Need" as measurements: each page is one experiment, its picture, its tables, what
+they show (computed from the numbers, and said where it was not as expected) and how to read it beside the paper. One
+command makes one page,
+
+    transduce lab complexity --output runs/lab
+
+and `transduce lab all --output docs/lab` (or `make lab`) makes all of them again. Models are small and data is
+generated, so that each takes a minute or two on a CPU; figures of time differ from machine to machine, powers, paths
+and qualities should not. `transduce lab` lists the experiments, `transduce lab --help` says how to give them a corpus
+of your own or a GPU. From Python:
+
+    import transduce
+    result = transduce.lab.scaling_factor(transduce.lab.ScalingFactor(keys=64))
+    [finding.text for finding in result.report().findings]
+"""
+
+
+def index(folder: Path, names: Sequence[str]) -> Path:
+    """Write README.md: every experiment that has a page, its question, how many of its expectations held, its time."""
+    rows = ["| experiment | question | as expected | seconds |", "| --- | --- | --- | --: |"]
+    missed: list[str] = []
+    times = read_times(folder)
+    for name in names:
+        page = folder / f"{name}.md"
+        if not page.exists():
+            continue
+        lines = page.read_text(encoding="utf-8").split("\n")
+        held, failed = _told(lines, held=True), _told(lines, held=False)
+        title, seconds = lines[0].removeprefix("# "), shown(times[name].seconds) if name in times else ""
+        expected = f"{len(held)} of {len(held) + len(failed)}"
+        rows.append(f"| [{title}]({page.name}) | {lines[2]} | {expected} | {seconds} |")
+        missed += [f"- {name}: {text}" for text in failed]
+    parts = [OPENING, "\n".join(rows)]
+    if times:
+        parts.append(
+            f"\nSeconds are those on the clock; `{FILE}` also has those that cores worked, and the settings of the run."
+        )
+    if missed:
+        parts += ["\n## Not as expected\n", "\n".join(missed)]
+    path = folder / "README.md"
+    write_text(path, "\n".join(parts) + "\n")
+    return path
+
+
+def _told(lines: Sequence[str], held: bool) -> list[str]:
+    """The findings of a page that held, or did not."""
+    mark = f"- **{Claim('', held).mark}**: "
+    return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from transduce.engines.torch_engine import pick_device
-from transduce.errors import ConfigError
-from transduce.lab.layers import HEAD, Kind, input_of, kinds
-from transduce.lab.reach import kept_bytes, operations, path_length, waiting_steps
+from transduce.core.errors import ConfigError
+from transduce.engines.torch.engine import pick_device
+from transduce.evaluation.plot import INK, colours, dress
+from transduce.lab.layers import HEAD, Kind, input_of, kept_bytes, kinds, operations, path_length, waiting_steps
+from transduce.lab.pace import Exponent, fitted, least_seconds
 from transduce.lab.report import Claim, LabReport, LabTable, listed
-from transduce.lab.timing import Exponent, fitted, least_seconds
-from transduce.plot import INK, colours, dress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

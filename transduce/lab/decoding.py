@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from transduce.core.errors import ConfigError
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError
-from transduce.evaluation.metrics import chrf
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment, exact, parameters, stack
 from transduce.lab.pace import DecodingPace, decoding_speeds, some_sources
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
-from transduce.plot import INK, colours, dress
+from transduce.metrics.corpus import chrf
 from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

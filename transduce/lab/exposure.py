@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment, network
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import copying
 from transduce.model.contract import evaluating
 from transduce.objectives.base import ObjectiveContext
 from transduce.objectives.inputs import InputNoise
-from transduce.plot import INK, colours, dress
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.settings import Greedy
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

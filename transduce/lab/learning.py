@@ -17,18 +17,17 @@ from typing import Any
 
 import torch
 
-from transduce import config as configs
-from transduce.comparison.history import TrainingRecord, read_history, read_lines
+from transduce.core import config as configs
+from transduce.core.errors import ConfigError, RunError
 from transduce.data.corpus import Corpus
-from transduce.engines.torch_engine import pick_device
-from transduce.errors import ConfigError, RunError
+from transduce.engines.torch.engine import pick_device
 from transduce.experiment import Config
-from transduce.lab.quiet import quiet
-from transduce.lab.tasks import LabTask
-from transduce.loading import load
+from transduce.lab.tasks import LabTask, quiet
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.loop import train
-from transduce.translator import Translator
+from transduce.translate.loading import load
+from transduce.translate.translator import Translator
+from transduce.workflows.compare.measure import TrainingRecord, read_history, read_lines
 
 BASE = (
     "data.tokens=1024 data.bucket=4 model.d_model=64 model.dropout=0.0 objective.label_smoothing=0.0"

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from transduce.errors import ConfigError
-from transduce.evaluation.metrics import chrf
+from transduce.core.errors import ConfigError
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import FIXED_VECTOR, RECURRENT, TRANSFORMER, TrainingExperiment, exact
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import copying
-from transduce.plot import INK, colours, dress
+from transduce.metrics.corpus import chrf
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,20 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate, pad_sources
 from transduce.data.corpus import Corpus
-from transduce.data.grouping import group_by_length
-from transduce.errors import ConfigError
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment, exact, network
-from transduce.lab.pace import SYMBOLS
+from transduce.lab.pace import SYMBOLS, fitted
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import copying
-from transduce.lab.timing import fitted
 from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm, LayerNorm, Norm
 from transduce.model.transformer import TransformerEncoder
 from transduce.objectives.base import teacher_force
-from transduce.plot import INK, colours, dress
+from transduce.text.segment import group_by_length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

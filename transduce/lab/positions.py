@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from transduce.config import kind_of
-from transduce.errors import ConfigError
+from transduce.core.config import kind_of
+from transduce.core.errors import ConfigError
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import TRANSFORMER, TrainingExperiment, exact, translate_whole
 from transduce.lab.report import Claim, LabReport, LabTable, listed
 from transduce.lab.tasks import Pair, copying, strings
 from transduce.model.positions import Positions as Schemes
 from transduce.model.positions import sinusoids
-from transduce.plot import INK, colours, dress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from transduce.durable import disk_errors, write_text
-from transduce.errors import UserError
-from transduce.plot import new_figure, save
+from transduce.core.durable import disk_errors, write_text
+from transduce.core.errors import UserError
+from transduce.evaluation.plot import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from transduce.engines.torch_engine import pick_device
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.engines.torch.engine import pick_device
+from transduce.evaluation.plot import INK, colours, dress
+from transduce.lab.pace import fitted
 from transduce.lab.report import Claim, LabReport, LabTable
-from transduce.lab.timing import fitted
 from transduce.model.attention import attend
 from transduce.model.scores import Additive, Dot, ScaledDot, Score, softmax
-from transduce.plot import INK, colours, dress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

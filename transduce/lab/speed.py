@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from transduce.config import kind_of
+from transduce.core.config import kind_of
+from transduce.core.errors import ConfigError
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import (
     BAHDANAU,
     CONVOLUTIONAL,
@@ -27,7 +28,6 @@ from transduce.lab.learning import (
 from transduce.lab.pace import DecodingPace, decoding_speeds, some_sources, training_tokens_per_second
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
-from transduce.plot import INK, colours, dress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transduce.comparison.compare import run_plan
-from transduce.comparison.plan import ComparisonPlan, read_plan
-from transduce.comparison.results import Results, Row
-from transduce.engines.torch_engine import pick_device
-from transduce.errors import ConfigError, RunError
+from transduce.core.errors import ConfigError, RunError
+from transduce.engines.torch.engine import pick_device
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import BASE
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
-from transduce.plot import INK, colours, dress
+from transduce.workflows.compare.plan import ComparisonPlan, read_plan
+from transduce.workflows.compare.results import Results, Row
+from transduce.workflows.compare.run import run_plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,21 +2,32 @@
 
 Each task is a list of pairs, held-out ones apart, prepared as any corpus is; so the experiments need nothing from
 outside.
+
+Training and preparing speak to the person who watches; in an experiment of ten runs they speak to a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from transduce.data.prepare import Prepare, prepare
-from transduce.data.text import ParallelText
-from transduce.data.vocabulary import SentencePiece
-from transduce.lab.quiet import quiet
-from transduce.numbers import english, german
+from transduce.data.formats.parallel import ParallelText
+from transduce.data.prepare.run import Prepare, prepare
+from transduce.text.number_words import english, german
+from transduce.text.train_tokenizer import SentencePiece
+
+
+@contextlib.contextmanager
+def quiet(file: Path) -> Iterator[None]:
+    """What is said inside goes to the end of a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        yield
+
 
 Pair = tuple[str, str]
 LETTERS = "abcdefghijkl"

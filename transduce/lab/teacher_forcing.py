@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
-from transduce.errors import ConfigError
+from transduce.evaluation.plot import INK, colours, dress
 from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment
-from transduce.lab.pace import random_batch
+from transduce.lab.pace import least_seconds, random_batch
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
-from transduce.lab.timing import least_seconds
 from transduce.objectives.base import teacher_force
-from transduce.plot import INK, colours, dress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.core.sizes import FEW, LAYERS, check_most
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
-from transduce.model.dropout import Dropout
+from transduce.model.encoder_decoder import TopDecoder
+from transduce.model.layers import Dropout
 from transduce.model.positions import Learned, Sinusoidal, Unordered
-from transduce.model.whole import TopDecoder
-from transduce.sizes import FEW, LAYERS, check_most
 
 AddedPositions = Learned | Sinusoidal | Unordered  # the others are matters of self-attention
 HALF = math.sqrt(0.5)  # a sum of two keeps the variance of one

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch import distributed as processes
 from torch.nn import functional as F
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
-from transduce.model.dropout import Dropout
-from transduce.model.linear import narrowed
+from transduce.model.layers import Dropout, narrowed
 
 EPSILON = 1e-5
 NOTHING_DROPPED = Dropout(0.0)

@@ -17,9 +17,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.core.sizes import PLACES, check_most
 from transduce.kernels import dispatch
-from transduce.sizes import PLACES, check_most
 
 
 class PositionScheme(nn.Module):

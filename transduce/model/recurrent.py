@@ -14,14 +14,14 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.core.sizes import LAYERS, check_most
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
-from transduce.model.dropout import Dropout
+from transduce.model.encoder_decoder import TopDecoder
+from transduce.model.layers import Dropout
 from transduce.model.scores import Additive, Bilinear, Score
-from transduce.model.whole import TopDecoder
-from transduce.sizes import LAYERS, check_most
 
 Cell = Literal["lstm", "gru", "elman"]
 CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}

@@ -3,6 +3,11 @@
 The decoder reads any number of tokens at a time and remembers the keys and values of those it has read, so that
 teacher forcing, decoding step by step and reading a forced prefix are one path.
 Shapes: B batch, S source length, T target length, D d_model, H heads, K = D / H.
+
+Which encoder layer each decoder layer looks at.
+
+The paper gives every decoder layer the top of the encoder (section 3.2.3). The others read layers that a pre-norm stack
+leaves as raw sums, so that they norm what they take. Shapes: B batch, S source length, D d_model.
 """
 
 from __future__ import annotations
@@ -16,20 +21,97 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
+from transduce.core.sizes import LAYERS, PLACES, WIDTH, check_most
 from transduce.kernels.dispatch import KernelSupport
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, MultiHeadAttention, RotaryFn, Trace, additive_mask
+from transduce.model.blocks import Activation, FeedForward, PostNorm, PreNorm, Residual
 from transduce.model.contract import CacheShape, DecoderState, Memory, StaticDecoderState
-from transduce.model.dropout import Dropout
+from transduce.model.encoder_decoder import Parts, Seq2Seq, StackLayer, StepwiseDecoder
+from transduce.model.kv_cache import CrossKV, EmptyKVCache, KVCache, StaticKVCache
+from transduce.model.layers import Dropout
 from transduce.model.norms import LayerNorm, Norm
 from transduce.model.positions import Positions, PositionScheme, Sinusoidal
-from transduce.model.remembered import CrossKV, EmptyKVCache, KVCache, StaticKVCache
 from transduce.model.scores import Softmax
-from transduce.model.sublayers import Activation, FeedForward, PostNorm, PreNorm, Residual
-from transduce.model.whole import Parts, Seq2Seq, StackLayer, StepwiseDecoder
-from transduce.model.wiring import Top, Wiring
-from transduce.sizes import LAYERS, PLACES, WIDTH, check_most
+
+
+class TopOfEncoder(nn.Module):
+    """The last layer for all."""
+
+    def __init__(self, decoder_layers: int) -> None:
+        super().__init__()
+        self.decoder_layers = decoder_layers
+
+    def forward(self, layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Encoder layers (B, S, D) in, one memory (B, S, D) a decoder layer out."""
+        return (layers[-1],) * self.decoder_layers
+
+
+class LayerByLayer(nn.Module):
+    """Layer i for layer i."""
+
+    def __init__(self, d_model: int, layers: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(layers))
+
+    def forward(self, layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(norm(layer) for norm, layer in zip(self.norms, layers, strict=True))
+
+
+class MixtureOfLayers(nn.Module):
+    """For each decoder layer its own learned average of all encoder layers, equal shares at first."""
+
+    looked_up: ClassVar[tuple[str, ...]] = ("shares",)  # a row is a softmax of its own, not part of a linear map
+
+    def __init__(self, d_model: int, encoder_layers: int, decoder_layers: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(encoder_layers))
+        self.shares = nn.Parameter(torch.zeros(decoder_layers, encoder_layers))  # before softmax
+
+    def forward(self, layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        normed = torch.stack([norm(layer) for norm, layer in zip(self.norms, layers, strict=True)])  # (N, B, S, D)
+        return torch.einsum("dn,nbsw->dbsw", self.shares.softmax(-1).to(normed.dtype), normed).unbind(0)
+
+
+@dataclass(frozen=True)
+class Top:
+    """The last encoder layer for every decoder layer (the paper)."""
+
+    def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
+        """Any depths go together."""
+
+    def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
+        return TopOfEncoder(decoder_layers)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Encoder layer i for decoder layer i."""
+
+    def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
+        if encoder_layers != decoder_layers:
+            raise ConfigError(
+                f"wiring: 'matched' needs as many encoder layers as decoder layers, got {encoder_layers} and"
+                f" {decoder_layers}; use top or mixed, or make them equal"
+            )
+
+    def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
+        return LayerByLayer(d_model, decoder_layers)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A learned mixture of all encoder layers for each decoder layer."""
+
+    def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
+        """Any depths go together."""
+
+    def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
+        return MixtureOfLayers(d_model, encoder_layers, decoder_layers)
+
+
+Wiring = Top | Matched | Mixed
 
 
 @dataclass(frozen=True)

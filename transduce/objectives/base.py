@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.data.batch import Batch
-from transduce.data.symbols import Symbols
 from transduce.model.contract import Autoregressive, Memory, TrainableSeq2Seq
+from transduce.text.vocabulary import Symbols
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,176 @@
-"""Cross-entropy with label smoothing (section 5.4), summed over target tokens, and whatever terms stand beside it."""
+"""Cross-entropy with label smoothing (section 5.4), summed over target tokens, and whatever terms stand beside it.
+
+Output projection and smoothed cross-entropy in one, a few rows at a time: logits are never kept.
+
+A batch of 25,000 tokens has 800 million logits for 32,000 words, 3 GB in single precision; log-softmax keeps as many
+again. Here a stretch of rows is projected, its loss summed and its gradient taken at once, for a sum of losses has
+the same gradient whatever else is added to it. Shapes: N tokens, D d_model, V vocabulary, C rows of a stretch.
+
+R-Drop (Liang et al., 2021): two passes under different dropout must agree.
+
+    total = sum over tokens of  CE_1 / 2 + CE_2 / 2 + alpha / 4 * (KL(p_1 || p_2) + KL(p_2 || p_1))
+
+The paper adds the two cross-entropies and weighs the symmetric KL by alpha / 2; dividing by two keeps the loss in the
+unit of one pass, so that learning rates and logs mean the same as for plain cross-entropy. Terms are halved likewise.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
-from transduce.errors import ConfigError
-from transduce.model.contract import Memory, TrainableSeq2Seq
+from transduce.kernels import dispatch
+from transduce.model.contract import Memory, TrainableSeq2Seq, rows
+from transduce.model.layers import multiplied, narrowed, summed_products
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
 from transduce.objectives.inputs import InputsChoice, TeacherForcing
-from transduce.objectives.projected import projected_losses
-from transduce.objectives.terms import Term, Terms
-from transduce.objectives.weighted import check_weight
+from transduce.objectives.terms import Term, Terms, check_weight
+
+STRETCH = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
+# On a CPU a stretch is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
+# multiplied by whole stretches, for each adds a gradient of all weights to the last.
+STRETCH_ON_CPU, CACHED = 1 << 24, 1 << 19
+
+
+def projected_losses(
+    states: Tensor, weight: Tensor, gold: Tensor, mask: Tensor, smoothing: float, bias: Tensor | None = None
+) -> Tensor:
+    """(smoothed sum, plain sum) over the tokens where mask is True; only the first has a gradient.
+
+    states (N, D), weight (V, D), bias (V,) of the logits, gold and mask (N). The gold token weighs 1 - e + e / V, every
+    other e / V.
+    """
+    states = narrowed(states)
+    compiling = torch.compiler.is_compiling()
+    if states.device.type == "cpu" and not compiling and not mask.all():  # elsewhere, asking is to wait for the device
+        real = mask.nonzero().squeeze(-1)
+        states, gold, mask = states[real], gold[real], mask[real]
+    sums: Tensor = _ProjectedLosses.apply(states, weight, bias, gold, mask, smoothing)  # type: ignore[no-untyped-call]
+    return sums
+
+
+class _ProjectedLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, mask: Tensor, smoothing: float
+    ) -> Tensor:
+        learning = any(ctx.needs_input_grad[:3])
+        given = states, weight.to(states.dtype), None if bias is None else bias.to(states.dtype), gold, mask
+        # Compiled, all rows are one stretch, and nothing is written in place, which some versions of torch forget.
+        whole = torch.compiler.is_compiling()
+        made = _stretch(*given, smoothing, learning, len(gold)) if whole else _stretches(*given, smoothing, learning)
+        sums, *slopes = made
+        ctx.save_for_backward(*slopes[:1], *(slope.to(weight.dtype) for slope in slopes[1:]))
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        scale = gradients[0][0]  # of the smoothed sum; the plain one is for reports
+        to_states, to_weight, *to_bias = (slope * scale.to(slope.dtype) for slope in ctx.saved_tensors)
+        return to_states, to_weight, to_bias[0] if to_bias else None, None, None, None
+
+
+def _stretches(
+    states: Tensor, matrix: Tensor, bias: Tensor | None, gold: Tensor, mask: Tensor, smoothing: float, learning: bool
+) -> list[Tensor]:
+    """What `_stretch` gives, of all rows: so many at a time, added up."""
+    sizes = (STRETCH_ON_CPU, CACHED) if states.device.type == "cpu" else (STRETCH, STRETCH)
+    rows, together = (max(1, size // matrix.size(0)) for size in sizes)
+    high = torch.promote_types(states.dtype, torch.float32)
+    sums = states.new_zeros(2, dtype=high)
+    slopes = [torch.empty_like(states), torch.zeros_like(matrix, dtype=high)] if learning else []
+    if learning and bias is not None:
+        slopes.append(torch.zeros_like(bias, dtype=high))
+    for begin in range(0, states.size(0), rows):
+        part = slice(begin, begin + rows)
+        found, *stretch = _stretch(states[part], matrix, bias, gold[part], mask[part], smoothing, learning, together)
+        sums += found
+        if learning:
+            slopes[0][part] = stretch[0]
+            for total, slope in zip(slopes[1:], stretch[1:], strict=True):
+                total += slope
+    return [sums, *slopes]
+
+
+def _stretch(
+    states: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    gold: Tensor,
+    mask: Tensor,
+    smoothing: float,
+    learning: bool,
+    together: int,
+) -> list[Tensor]:
+    """The two sums of some rows, and, if `learning`, the gradients of the first: of states, matrix and any bias."""
+    logits = multiplied(states, matrix, bias)  # (C, V)
+    sums, slope = _losses_in_parts(logits, gold, mask, smoothing, learning, together)
+    if not learning:
+        return [sums]
+    to_bias = [] if bias is None else [slope.sum(0, dtype=torch.promote_types(slope.dtype, torch.float32))]
+    return [sums, multiplied(slope, matrix.T), summed_products(slope, states), *to_bias]
+
+
+def _losses_in_parts(
+    logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learning: bool, rows: int
+) -> tuple[Tensor, Tensor]:
+    """`_losses` of so many rows at a time; slopes are written over the logits, in their type."""
+    if torch.compiler.is_compiling():
+        kernels = dispatch.loss_kernels(logits)
+        way = _losses_compiled if kernels is None else kernels.losses_and_slopes
+        return way(logits, gold, mask, smoothing)
+    if rows >= len(logits):
+        sums, slope = _losses(logits, gold, mask, smoothing, learning)
+        return sums, slope.to(logits.dtype)
+    found = []
+    for begin in range(0, len(logits), rows):
+        part = slice(begin, begin + rows)
+        sums, slope = _losses(logits[part], gold[part], mask[part], smoothing, learning)
+        found.append(sums)
+        if learning:
+            logits[part] = slope
+    return torch.stack(found).sum(0), logits
+
+
+def _losses(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learning: bool) -> tuple[Tensor, Tensor]:
+    """The two sums (2,) of a stretch, and what each logit (C, V) adds to the first.
+
+    Softmax alone goes over the logits with exp, which costs most: the logarithm of its divisor follows from the
+    largest logit and the largest probability, which is at least 1 / V.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    probs = logits.softmax(-1)
+    divisor = logits.amax(-1) - probs.amax(-1).log()  # (C,), as a logarithm
+    plain = divisor - logits.gather(-1, gold.unsqueeze(-1)).squeeze(-1)
+    smoothed = (1 - smoothing) * plain + smoothing * (divisor - logits.mean(-1))
+    nothing = plain.new_zeros(())
+    sums = torch.stack((smoothed.where(mask, nothing).sum(), plain.where(mask, nothing).sum()))
+    if not learning:
+        return sums, logits
+    slope = probs.sub_(smoothing / logits.size(-1))
+    slope.scatter_add_(-1, gold.unsqueeze(-1), slope.new_full((), smoothing - 1).expand(len(gold), 1))
+    return sums, slope.mul_(mask.unsqueeze(-1))
+
+
+def _losses_compiled(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The same as a compiler does it in two passes: sums over each row, then the slopes, in the logits' type."""
+    high = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = high.logsumexp(-1)
+    right = logits.gather(-1, gold.unsqueeze(-1)).squeeze(-1).to(high.dtype)
+    smoothed = total - (1 - smoothing) * right - smoothing * high.mean(-1)
+    nothing = total.new_zeros(())
+    sums = torch.stack((smoothed.where(mask, nothing).sum(), (total - right).where(mask, nothing).sum()))
+    words = torch.arange(logits.size(-1), device=logits.device)
+    slope = (high - total.unsqueeze(-1)).exp() - smoothing / logits.size(-1)
+    slope = slope - (1 - smoothing) * (words == gold.unsqueeze(-1))
+    return sums, (slope * mask.unsqueeze(-1)).to(logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -104,3 +260,36 @@ def smoothed_loss(log_probs: Tensor, gold: Tensor, mask: Tensor, smoothing: floa
         count=mask.sum(),
         metrics={"nll": nll.detach().where(mask, nothing).sum()},
     )
+
+
+@dataclass(frozen=True)
+class RDrop(Smoothed):
+    """Smoothed cross-entropy and agreement between two dropout masks, weighted by `alpha`."""
+
+    alpha: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.alpha < math.inf:
+            raise ConfigError(f"alpha: expected 0 or more, got {self.alpha}")
+
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
+        terms = Terms(self.terms, tools)
+
+        def objective(model: TrainableSeq2Seq, batch: Batch, step: int) -> Loss:
+            return self._loss(model, batch, step, terms)
+
+        return objective
+
+    def _loss(self, model: TrainableSeq2Seq, batch: Batch, step: int, terms: Terms) -> Loss:
+        twice = rows(batch, torch.arange(len(batch.source), device=batch.source.device).repeat(2))
+        passed = forward(model, twice, terms.trace(step))  # (2 B, T, V): each row a second time, under other dropout
+        both = self.loss_of(passed, terms, step)
+        first, second = passed.log_probs.chunk(2)
+        difference = (first.exp() - second.exp()) * (first - second)  # both KL directions at once
+        disagreement = difference.sum(-1).where(batch.target_mask, difference.new_zeros(())).sum()
+        return Loss(
+            total=both.total / 2 + self.alpha / 4 * disagreement,
+            count=batch.target_mask.sum(),
+            metrics={name: value / 2 for name, value in both.metrics.items()},
+        )

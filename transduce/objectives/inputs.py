@@ -15,11 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
-from transduce.data.symbols import Symbols
-from transduce.errors import ConfigError
 from transduce.model.contract import Autoregressive, Memory
 from transduce.objectives.base import NO_CONTEXT, ObjectiveContext
+from transduce.text.vocabulary import Symbols
 
 
 class Inputs(Protocol):

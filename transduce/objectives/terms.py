@@ -1,21 +1,233 @@
 """Terms: what may be added to the forward pass of cross-entropy or R-Drop, and how their sums are added.
 
 Shapes: B batch, S source length, T target length, V vocabulary.
+
+What every term has: a weight, a last step, and what it needs of the model.
+
+A term adds to the one forward pass of an objective and reads what that pass left. It gives a sum over the batch in the
+objective's unit, target tokens, so that its weight means the same however a batch is cut.
+
+Guided attention: cross-attention pushed toward the diagonal, or toward given word alignments.
+
+Both read the attention weights that the decoder leaves in its trace, before any dropout on them.
+Shapes: B batch, S source length, T target length, H heads.
+
+Word-level distillation (Hinton et al., 2015; Kim and Rush, 2016, section 3.1): agree with a teacher at each token.
+
+    temperature^2 * KL(teacher || student), both softened by the temperature, at each target token
+
+The square keeps the gradient's size as the temperature grows. The papers mix, (1 - a) CE + a KD; here the term's weight
+stands beside the objective's own, so that `weight = a` and `objective.weight = 1 - a` are theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.errors import ConfigError, DataError
+from transduce.model.contract import Autoregressive, HasHeads
+from transduce.model.seq2seq import Model
 from transduce.objectives.base import ForwardOutput, Loss, ObjectiveContext
-from transduce.objectives.distillation import Distillation
-from transduce.objectives.guided import GuidedAlignment, GuidedAttention
-from transduce.objectives.weighted import Added, Weighted, read_head
+
+Added = Callable[[ForwardOutput], Tensor]
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """`weight` multiplies the term's sum; `until` is the last step that has the term, 0 for all steps."""
+
+    weight: float = 1.0
+    until: int = 0
+    kind: ClassVar[str]  # the term's name in configs and reports
+    traced: ClassVar[bool] = False  # whether the term reads a trace of the decoder
+    head: ClassVar[str] = ""  # the kind of the model's head that the term trains
+
+    def __post_init__(self) -> None:
+        check_weight(self.weight)
+        if self.until < 0:
+            raise ConfigError(f"until: expected a step, or 0 for all of them, got {self.until}")
+
+    def check(self, model: Model) -> None:
+        """Refuse a model that lacks what the term needs."""
+        kinds = [head.kind for head in model.heads]
+        if self.head and self.head not in kinds:
+            raise ConfigError(
+                f"kind: this term trains a head that the model has not; set model.heads={[*kinds, self.head]}"
+            )
+
+    def active(self, step: int) -> bool:
+        """`step` counts the updates already made."""
+        return not self.until or step < self.until
+
+
+def check_weight(weight: float) -> None:
+    """Weights are not negative; 0 takes part in a comparison."""
+    if not 0 <= weight < math.inf:
+        raise ConfigError(f"weight: expected 0 or more, got {weight}")
+
+
+def read_head(passed: ForwardOutput, kind: str) -> Tensor:
+    """The logits that the model's head of this kind gives for the memory, in single precision."""
+    return cast("HasHeads", passed.model).heads[kind](passed.memory).float()
+
+
+@dataclass(frozen=True)
+class Guided(Weighted):
+    """`layer` of the decoder counts from 0, or from the top when negative; `heads` of it, () for all."""
+
+    layer: int = -1
+    heads: tuple[int, ...] = ()
+    traced: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(head < 0 for head in self.heads):
+            raise ConfigError(f"heads: expected numbers from 0, got {list(self.heads)}")
+
+    def check(self, model: Model) -> None:
+        layers = model.decoder.layers
+        if not -layers <= self.layer < layers:
+            raise ConfigError(
+                f"layer: expected a decoder layer from 0 to {layers - 1}, or from {-layers} to -1 counted from the top,"
+                f" got {self.layer}"
+            )
+        heads = getattr(model.decoder, "cross_heads", None)  # of a user's own class nothing is known before it runs
+        if heads is not None:
+            self._check_heads(heads)
+
+    def _check_heads(self, heads: tuple[int, ...]) -> None:
+        """Of a decoder that looks at the source by so many heads in each layer."""
+        own, looking = heads[self.layer], [layer for layer, count in enumerate(heads) if count]
+        if not own:
+            fit = f"choose layer {' or '.join(map(str, looking))}" if looking else "choose a decoder that does"
+            raise ConfigError(
+                f"layer: guided attention needs a layer that attends to the source, and layer {self.layer} of"
+                f" model.decoder does not; {fit}, or leave the term out"
+            )
+        if max(self.heads, default=0) >= own:
+            raise ConfigError(f"heads: expected numbers from 0 to {own - 1} in this layer, got {list(self.heads)}")
+
+    def attention(self, passed: ForwardOutput) -> Tensor:
+        """Cross-attention of the chosen layer and heads, (B, heads, T, S), in single precision."""
+        layers = len({name.split(".")[1] for name in passed.trace if name.startswith("decoder.")})
+        weights = passed.trace.get(f"decoder.{self.layer % max(1, layers)}.cross")
+        if weights is None:
+            raise ConfigError(
+                "objective.terms: guided attention needs a decoder that attends to the source, and layer"
+                f" {self.layer} of this one does not; choose another layer or decoder, or leave the term out"
+            )
+        if max(self.heads, default=0) >= weights.size(1):
+            raise ConfigError(
+                f"objective.terms: guided attention on heads {list(self.heads)}, but the layer has {weights.size(1)}"
+                " (counted from 0)"
+            )
+        return (weights[:, list(self.heads)] if self.heads else weights).float()
+
+
+@dataclass(frozen=True)
+class GuidedAttention(Guided):
+    """Toward the diagonal (Tachibana et al., 2017): a target token pays for looking away from its place in the source.
+
+    Looking from place t of T at place s of S costs 1 - exp(-(s/S - t/T)^2 / (2 width^2)), S and T the sentence's own
+    lengths; the cost of a token is what its heads look at, on average. The paper takes the mean over all (t, s), which
+    is 1/S of this, and so depends on the length of the source.
+    """
+
+    kind: ClassVar[str] = "guided_attention"
+    width: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.width > 0:
+            raise ConfigError(f"width: expected a number above 0, got {self.width}")
+
+    def build(self, tools: ObjectiveContext) -> Added:
+        return self._loss
+
+    def _loss(self, passed: ForwardOutput) -> Tensor:
+        # Of the memory, not of the source: it has fewer places than there are frames of speech.
+        cost = off_diagonal(passed.memory.mask, passed.batch.target_mask, self.width)
+        return (self.attention(passed).mean(1) * cost).sum()
+
+
+def off_diagonal(source_mask: Tensor, target_mask: Tensor, width: float) -> Tensor:
+    """What looking from each target place at each source place costs (B, T, S); nothing where either is padding."""
+    source, target = places(source_mask).unsqueeze(1), places(target_mask).unsqueeze(2)  # (B, 1, S), (B, T, 1)
+    cost = 1 - torch.exp(-(source - target).square() / (2 * width**2))
+    return cost.where(source_mask.unsqueeze(1) & target_mask.unsqueeze(2), cost.new_zeros(()))
+
+
+def places(mask: Tensor) -> Tensor:
+    """0, 1/L, 2/L ... along each row of mask (B, L'), where L counts what is real in that row."""
+    count = torch.arange(mask.size(1), device=mask.device, dtype=torch.float)
+    return count / mask.sum(1, keepdim=True).clamp_min(1)
+
+
+@dataclass(frozen=True)
+class GuidedAlignment(Guided):
+    """Toward the corpus's word alignments (Chen et al., 2016): -sum of a_ts log p_ts at each target token with links.
+
+    The defaults are those of Garg et al. (2019): one head of the layer below the top. Of several heads each is guided,
+    and the mean is taken. Target tokens without links cost nothing.
+    """
+
+    kind: ClassVar[str] = "guided_alignment"
+    weight: float = 0.05
+    layer: int = -2
+    heads: tuple[int, ...] = (0,)
+
+    def build(self, tools: ObjectiveContext) -> Added:
+        return self._loss
+
+    def _loss(self, passed: ForwardOutput) -> Tensor:
+        links = passed.batch.alignment  # (B, T, S)
+        if links is None:
+            raise DataError(
+                "objective.terms: guided_alignment needs word alignments, and the corpus has none;"
+                " give `transduce prepare` a file of them in Pharaoh format, train.alignment=FILE"
+            )
+        weights = self.attention(passed)
+        logs = weights.clamp_min(torch.finfo(weights.dtype).tiny).log().mean(1)  # (B, T, S)
+        return -(links * logs).sum()
+
+
+@dataclass(frozen=True)
+class Distillation(Weighted):
+    """`teacher` is a run folder; its tokenizer must be the student's own."""
+
+    kind: ClassVar[str] = "distillation"
+    teacher: str = ""
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.teacher:
+            raise ConfigError("teacher: expected the run folder of a trained model, such as runs/teacher, got ''")
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError(f"temperature: expected a number above 0, got {self.temperature}")
+
+    def build(self, tools: ObjectiveContext) -> Added:
+        teacher = tools.teacher(self.teacher)
+        return lambda passed: self._loss(passed, teacher)
+
+    def _loss(self, passed: ForwardOutput, teacher: Autoregressive) -> Tensor:
+        batch = passed.batch
+        with torch.no_grad():
+            memory = teacher.encode(batch.source, batch.source_mask)
+            logits, _ = teacher.advance(passed.inputs, teacher.start(memory), mask=batch.target_mask)
+            wanted = (logits.float() / self.temperature).log_softmax(-1)  # (B, T, V)
+        own = passed.log_probs
+        if self.temperature != 1:
+            own = (own / self.temperature).log_softmax(-1)
+        apart = F.kl_div(own, wanted, reduction="none", log_target=True).sum(-1)  # (B, T)
+        return self.temperature**2 * apart.where(batch.target_mask, apart.new_zeros(())).sum()
 
 
 @dataclass(frozen=True)

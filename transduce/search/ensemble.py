@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
+from transduce.core.errors import ConfigError
 from transduce.model.contract import (
     Autoregressive,
     CacheShape,

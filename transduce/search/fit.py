@@ -5,18 +5,45 @@ the user's own that say nothing are taken for stepwise ones. A search that retur
 (`needs_lengths`) fits no decoder with `one_length`. What a search reads besides, a head of the model (`needs_head`) or
 attention to the source (`needs_attention`, of a decoder's `cross_heads`), is known where the whole config is. Imports
 no torch, so that a translator can check too.
+
+The searches a config can choose from; the first is what a model translates with when nothing is said.
 """
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from transduce.config import kind_of
-from transduce.errors import ConfigError
-from transduce.search.choice import SearchChoice
-from transduce.search.minimum_bayes_risk import Candidates, MinimumBayesRisk
+from transduce.core.config import kind_of
+from transduce.core.errors import ConfigError
+from transduce.search.settings import (
+    Beam,
+    Candidates,
+    CTCCollapse,
+    Greedy,
+    Joint,
+    MaskPredict,
+    MinimumBayesRisk,
+    Sample,
+)
+
+SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCCollapse | Joint
+
+
+@dataclass(frozen=True)
+class SearchOption:
+    """A search by itself, as a command line names it: `search={kind="sample",top_p=0.9}`."""
+
+    search: SearchChoice = Beam()
+
+
+def search_label(search: Any) -> str:
+    """A search in a word or two, for people: `beam 4`, `greedy`, `mask_predict`."""
+    kind = kind_of(type(search))
+    return f"{kind} {search.size}" if isinstance(search, Beam) else kind
+
 
 STEPWISE = "stepwise"
 MEANING = {

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from transduce.data.symbols import Symbols
 from transduce.search.constraints import DecodingConstraints
+from transduce.text.vocabulary import Symbols
 
 if TYPE_CHECKING:
     from transduce.model.contract import Memory

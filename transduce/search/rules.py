@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.data.symbols import Symbols
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints, Phrase
-from transduce.search.limits import Limits, check_tokens, require
+from transduce.search.settings import Limits, check_tokens, require
+from transduce.text.vocabulary import Symbols
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 LOWEST = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand

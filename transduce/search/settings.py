@@ -1,18 +1,102 @@
 """The settings of every search; what each builds is imported when it is built, and torch with it.
 
 So a translator with another engine reads and checks the same settings on a machine that has no torch.
+
+How long a translation may be, and which tokens it may never hold: the settings; rules.py obeys them.
+
+Imports no torch: an engine without it has the same limits.
+
+Minimum Bayes risk: the candidate that agrees best with all the others, rather than the most probable one.
+
+Kumar and Byrne, 2004; over samples Eikema and Aziz, 2020. Candidates come from another search. Agreement is a sentence
+metric of texts, which a search does not see: the translator has the candidates found and calls `choose`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
+from transduce.core.config import kind_of
+from transduce.core.errors import ConfigError, DataError
+from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import LengthNormalization, LengthPenalty, Search
-from transduce.search.limits import Limits, require
 
-MOST_PATHS = 4096  # of one sentence, in any search: as in the native core (native/core.cpp)
+LARGEST_RATIO = 100  # tokens of a translation for each of its source
+MOST_ADDED = 4096  # tokens whatever the source, by longest_extra or shortest
+MOST_LONGEST = 100_000
+_LONGEST_PREFIX = 4  # times the longest source, as a server allows too
+
+
+def require(holds: bool, field: str, value: object, expected: str) -> None:
+    """Refuse a setting that does not hold; the config loader puts the section before `field`."""
+    if not holds:
+        raise ConfigError(f"{field}: expected {expected}, got {value!r}")
+
+
+def check_tokens(name: str, highest: int, vocabulary: int) -> None:
+    """Refuse constraints in tokens that no text could have become."""
+    if highest >= vocabulary:
+        raise ValueError(f"{name}: expected tokens below the vocabulary's size ({vocabulary}), got {highest}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what a search writes. Lengths count from the end of a forced prefix.
+
+    A translation with its end symbol has at most `longest_ratio` times its source's length plus `longest_extra`
+    tokens, and never more than `longest`: its own source decides, not the batch. Before the end come at least
+    `shortest` tokens, even where the source is too short for that. `no_repeat` is the size of n-grams that may occur
+    only once, 0 for no such rule. `forbid` lists tokens never to write besides those of `Symbols.never`.
+    """
+
+    longest_ratio: float = 2.0
+    longest_extra: int = 20
+    longest: int = 512
+    shortest: int = 0
+    no_repeat: int = 0
+    forbid: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        ratio = self.longest_ratio
+        require(0 <= ratio <= LARGEST_RATIO, "longest_ratio", ratio, f"a number from 0 to {LARGEST_RATIO}")
+        added, expected = self.longest_extra, f"a whole number from 0 to {MOST_ADDED:,}"
+        require(0 <= added <= MOST_ADDED, "longest_extra", added, expected)
+        expected = f"a whole number from 1 to {MOST_LONGEST:,}"
+        require(1 <= self.longest <= MOST_LONGEST, "longest", self.longest, expected)
+        require(self.shortest <= MOST_ADDED, "shortest", self.shortest, f"a whole number from 0 to {MOST_ADDED:,}")
+        require(
+            0 <= self.shortest < self.longest,
+            "shortest",
+            self.shortest,
+            f"a whole number from 0 up to, not including, longest ({self.longest})",
+        )
+        require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
+        require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
+
+    def lengths(self, sources: Sequence[int], constraints: Sequence[DecodingConstraints]) -> list[int]:
+        """The most steps each sentence may take, end symbol included. `sources` are their lengths, end included."""
+        wanted = {source: int(self.longest_ratio * source) + self.longest_extra for source in set(sources)}
+        written = {source: min(max(length, self.shortest + 1), self.longest) for source, length in wanted.items()}
+        return [
+            written[source] + len(constraint.prefix) for source, constraint in zip(sources, constraints, strict=True)
+        ]
+
+
+def checked_prefix(tokens: Sequence[int], longest_source: int) -> tuple[int, ...]:
+    """The beginning of a translation; one that is longer than what a text of the model becomes is refused."""
+    most = max(_LONGEST_PREFIX * longest_source, Limits.longest)
+    if len(tokens) > most:
+        raise DataError(
+            f"prefixes: expected at most {most:,} tokens, got {len(tokens):,}; give how the translation begins, not all"
+            " of a long text"
+        )
+    return tuple(tokens)
+
+
+MOST_PATHS = 4096  # of one sentence, in any search: as in the native core (engines/native/src/core.cpp)
 MOST_STEPS = 1 << 21  # of all paths of a sentence together, where its source does not bound them
 MOST_ITERATIONS = 1000
 COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave float32
@@ -110,7 +194,7 @@ class Greedy:
     limits: Limits = Limits()
 
     def build(self) -> Search:
-        from transduce.search.stepwise import StepwiseSearch, most_probable
+        from transduce.search.sampling import StepwiseSearch, most_probable
 
         return StepwiseSearch(most_probable, self.limits)
 
@@ -155,7 +239,7 @@ class Sample:
         return replace(self, samples=count)
 
     def build(self) -> Search:
-        from transduce.search.stepwise import StepwiseSearch, drawing
+        from transduce.search.sampling import StepwiseSearch, drawing
 
         return StepwiseSearch(drawing(self), self.limits, self.samples, self.seed)
 
@@ -199,7 +283,7 @@ class MaskPredict:
         return replace(self, length_candidates=max(self.length_candidates, count), n_best=count)
 
     def build(self) -> Search:
-        from transduce.search.refine import MaskPredictSearch
+        from transduce.search.non_autoregressive import MaskPredictSearch
 
         return MaskPredictSearch(self)
 
@@ -235,7 +319,7 @@ class CTCCollapse:
         return replace(self, size=max(self.size, count), n_best=count)
 
     def build(self) -> Search:
-        from transduce.search.ctc import CTCSearch
+        from transduce.search.non_autoregressive import CTCSearch
 
         return CTCSearch(self)
 
@@ -279,6 +363,78 @@ class Joint:
         return replace(self, size=max(self.size, count), n_best=count)
 
     def build(self) -> Search:
-        from transduce.search.joint import JointSearch
+        from transduce.search.non_autoregressive import JointSearch
 
         return JointSearch(self)
+
+
+@dataclass(frozen=True)
+class Samples(Sample):
+    """Sampling as elsewhere, but of many translations unless another number is given."""
+
+    kind: ClassVar[str] = "sample"
+
+    samples: int = 32
+
+
+Candidates = Samples | Beam | MaskPredict | CTCCollapse | Joint
+
+
+@dataclass(frozen=True)
+class MinimumBayesRisk:
+    """Of `candidates`, the `n_best` with the greatest expected utility: the mean over all other candidates, 0 to 100.
+
+    Candidates are counted as they were drawn: a text drawn twice weighs twice, and supports itself. `tokenize` names
+    sacreBLEU's tokenizer for the utility "bleu"; "chrf" needs none.
+    """
+
+    kind: ClassVar[str] = "mbr"
+
+    candidates: Candidates = Samples()
+    utility: Literal["chrf", "bleu"] = "chrf"
+    n_best: int = 1
+    tokenize: str = "13a"
+
+    def __post_init__(self) -> None:
+        most = self.hypotheses
+        if most < 2:
+            raise ConfigError(
+                "candidates: expected a search with several hypotheses, such as {kind='sample',samples=32} or"
+                f" {{kind='beam',size=8,n_best=8}}, got '{kind_of(type(self.candidates))}', which gives {most}"
+            )
+        require(1 <= self.n_best <= most, "n_best", self.n_best, f"a whole number from 1 to the {most} candidates")
+
+    @property
+    def needs(self) -> str:
+        return self.candidates.needs
+
+    @property
+    def hypotheses(self) -> int:
+        """How many candidates a sentence has."""
+        return self.candidates.hypotheses
+
+    def with_n_best(self, count: int) -> MinimumBayesRisk:
+        """The same for so many, of at least as many candidates."""
+        candidates = self.candidates if self.hypotheses >= count else self.candidates.with_n_best(count)
+        return replace(self, candidates=candidates, n_best=count)
+
+    def build(self) -> Search:
+        """The search for all candidates."""
+        return self.candidates.build()
+
+    def choose(self, texts: Sequence[str]) -> list[tuple[int, float]]:
+        """The place among the candidates' texts and the expected utility of each chosen one, best first.
+
+        Of equal texts the first stands for all; of equally good ones the first comes first.
+        """
+        from transduce.metrics.sentence import sentence_scorer  # numpy comes with it: only now
+
+        first: dict[str, int] = {}
+        for place, text in enumerate(texts):
+            first.setdefault(text, place)
+        others = max(1, len(texts) - 1)
+        utilities = sentence_scorer(self.utility, self.tokenize).matrix(list(first), texts)
+        itself = [utilities[row, place] for row, place in enumerate(first.values())]
+        expected = [(float(total) - float(own)) / others for total, own in zip(utilities.sum(1), itself, strict=True)]
+        ranked = sorted(zip(first.values(), expected, strict=True), key=lambda pair: -pair[1])
+        return ranked[: self.n_best]

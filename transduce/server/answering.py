@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from transduce.errors import UserError
-from transduce.server.failures import Gone, Refused
-from transduce.server.reading import key_of, query_of
-from transduce.server.rendering import Json
+from transduce.core.errors import UserError
+from transduce.server.answers import Gone, Json, Refused
+from transduce.server.protocols.reading import key_of, query_of
 from transduce.server.state import ServerState
 
 T = TypeVar("T")

@@ -1,32 +1,123 @@
-"""The application: every protocol over the same models, as an ASGI app that any server can run."""
+"""The application: every protocol over the same models, as an ASGI app that any server can run.
+
+What happens to every request, as plain ASGI: nothing here stands between a handler and a client that goes away.
+
+Only names that this server answers to are let in, every answer has headers that keep a browser from anything but this
+server, every request is counted, and what goes wrong unforeseen is logged and answered too.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transduce.server import deepl, libretranslate, ours, pages
-from transduce.server.answering import check_insider, refused, state_of
-from transduce.server.failures import Gone, Refused
+from transduce.server import pages
+from transduce.server.answering import GONE, check_insider, failed, refused, state_of
+from transduce.server.answers import Gone, Json, Refused
 from transduce.server.meter import CONTENT_TYPE
-from transduce.server.middleware import Guard
 from transduce.server.models import Served
-from transduce.server.rendering import Json
+from transduce.server.protocols import deepl, libretranslate, v1
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
+
+log = logging.getLogger("transduce.server")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+FAULT = "something went wrong here; the server's log says what"
+HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+CLOSE = (b"connection", b"close")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]*)(?::[0-9]{0,5})?")  # RFC 9110, section 7.2: name and port
+STRANGE_SITES = ("cross-site", "same-site")  # what a browser says of a page that is not our own
+
+
+class Guard:
+    """Wraps the application."""
+
+    def __init__(self, app: ASGIApp, state: ServerState, endpoints: Sequence[str]) -> None:
+        self.app, self.state, self._endpoints = app, state, frozenset(endpoints)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun, status = time.perf_counter(), GONE
+        endpoint = scope["path"] if scope["path"] in self._endpoints else "other"
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), *HEADERS]
+                if self.state.gate.closed and CLOSE not in message["headers"]:
+                    message["headers"].append(CLOSE)
+            await send(message)
+
+        try:
+            await self._chosen(scope)(scope, receive, sending)
+        except Exception:
+            if status != GONE:  # an answer that has begun can only break off
+                raise
+            log.exception("a request to %s failed", endpoint)
+            await failed(scope["path"], Refused(500, FAULT, "fault"))(scope, receive, sending)
+        finally:
+            self.state.meter.answered(endpoint, status, time.perf_counter() - begun)
+
+    def _chosen(self, scope: Scope) -> ASGIApp:
+        """Work for which there is no room is refused before any of it is read."""
+        headers = Headers(scope=scope)
+        try:
+            self._check_host(headers)
+            if scope["method"] == "POST":
+                _check_site(headers)
+                if scope["path"] in self._endpoints:
+                    self.state.gate.check()
+        except Refused as error:
+            return failed(scope["path"], error)
+        return self.app
+
+    def _check_host(self, headers: Headers) -> None:
+        """Whether the request is meant for us: a page elsewhere can have its own name lead to this address."""
+        given = headers.getlist("host") or [""]
+        match = _HOST.fullmatch(given[0])
+        if len(given) > 1 or match is None:
+            found = "several" if len(given) > 1 else repr(given[0][:100])
+            raise Refused(400, f"host: expected one name with or without a port, got {found}", "host", close=True)
+        hosts = self.state.settings.hosts
+        if hosts and match[1].lower() not in hosts:
+            text = "this server does not go by that name; start it with hosts=[...] to allow it"
+            raise Refused(421, text, "host")
+
+
+def _check_site(headers: Headers) -> None:
+    """Refuse what a page of another site sends: it could not read the answer, but have us work."""
+    if headers.get("sec-fetch-site", "").lower() in STRANGE_SITES:
+        raise Refused(403, "pages of other sites may not send requests to this server", "site")
 
 
 def application(models: Sequence[Served], settings: Settings | None = None) -> Starlette:
     """An ASGI app that translates with these models; `app.state.transduce` is what its handlers share."""
     state = ServerState(models, settings or Settings())
-    routes = [*_health(), *libretranslate.routes(), *deepl.routes(), *ours.routes(), *pages.routes(state)]
+    routes = [*_health(), *libretranslate.routes(), *deepl.routes(), *v1.routes(), *pages.routes(state)]
     endpoints = [route.path for route in routes if isinstance(route, Route)]
 
     @asynccontextmanager

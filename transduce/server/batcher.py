@@ -2,6 +2,8 @@
 
 A thread that is free takes a sentence at once; where the last batch held several, it first waits a few milliseconds
 for more. Sentences that nobody waits for any more are not begun, and those in the model are asked to stop.
+
+What can be asked of a model, in kinds: items of one kind and the same settings go through it together.
 """
 
 from __future__ import annotations
@@ -17,11 +19,75 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from transduce.errors import UserError
+from transduce.core.errors import UserError
+from transduce.engines.base import Scored, Translation
 from transduce.search.constraints import CancelToken
 from transduce.server.settings import Settings
-from transduce.server.work import Sentence, Work
-from transduce.translator import Translator
+from transduce.text.alignment import Alignment, Unit
+from transduce.translate.translator import Translator
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A text to translate, and what is asked of it alone; of score and alignment, `prefix` is the translation given."""
+
+    text: str
+    to: str = ""
+    prefix: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Search for translations, with a search config, and align them if asked to."""
+
+    search: Any
+    align: Unit | None = None
+
+    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:
+        """One translation an item."""
+        return translator.translate(
+            [item.text for item in items],
+            search=self.search,
+            to=[item.to for item in items],
+            prefixes=[item.prefix for item in items],
+            include=[list(item.include) for item in items],
+            exclude=[list(item.exclude) for item in items],
+            align=self.align,
+            dense=False,
+            stops=stops,
+        )
+
+
+@dataclass(frozen=True)
+class Score:
+    """How probable given translations are."""
+
+    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Scored]:
+        """One score an item."""
+        return translator.score(
+            [item.text for item in items], [item.prefix for item in items], [item.to for item in items]
+        )
+
+
+@dataclass(frozen=True)
+class Align:
+    """Where given translations look, in one decoder layer or all; links alone, or the whole matrix."""
+
+    unit: Unit
+    layer: int | None = None
+    matrix: bool = False
+
+    def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Alignment]:
+        """One alignment an item."""
+        targets, languages = [item.prefix for item in items], [item.to for item in items]
+        sources = [item.text for item in items]
+        return translator.align(sources, targets, languages, self.unit, self.layer, dense=self.matrix)
+
+
+Work = Translate | Score | Align
+
 
 log = logging.getLogger("transduce.server")
 POLITENESS = 10  # by which the model's threads stand back behind the loop, as `nice` counts

@@ -21,14 +21,13 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from transduce.errors import RunError, UserError
-from transduce.own_classes import import_path
+from transduce.core.errors import RunError, UserError
+from transduce.core.plugins import import_path
 from transduce.search.constraints import CancelToken
 from transduce.search.fit import STEPWISE
-from transduce.server.failures import Refused
+from transduce.server.answers import Refused, pieces
 from transduce.server.models import Served
-from transduce.server.rendering import pieces
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 IDLE_SECONDS = 60.0  # without an inspection, after which the child ends and its memory is free
 LOOK_SECONDS = 0.02  # between two looks at whether somebody still waits
@@ -41,7 +40,7 @@ PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main({
 
 @dataclass(frozen=True)
 class Inspect:
-    """All that can be seen of one sentence; see `transduce.inspection.inspecting.inspect`."""
+    """All that can be seen of one sentence; see `transduce.inspection.inspect.inspect`."""
 
     text: str
     to: str
@@ -50,7 +49,7 @@ class Inspect:
     model: str
 
     def run(self, translator: Translator, stop: CancelToken | None) -> dict[str, Any]:
-        from transduce.inspection.inspecting import InspectOptions, inspect
+        from transduce.inspection.inspect import InspectOptions, inspect
 
         beam = self.beam if getattr(translator.decoder, "offers", STEPWISE) == STEPWISE else 0
         seen = inspect(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from transduce.directions import Pairs, directions_of, has_tag
-from transduce.errors import ConfigError, UserError
-from transduce.languages import find, is_language, name_of, pair_of
-from transduce.server.failures import Refused
-from transduce.translator import Translator
+from transduce.core.errors import ConfigError, UserError
+from transduce.server.answers import Refused
+from transduce.text.languages import find, is_language, name_of, pair_of
+from transduce.translate.directions import Pairs, directions_of, has_tag
+from transduce.translate.translator import Translator
 
 
 @dataclass(frozen=True)

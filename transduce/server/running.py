@@ -26,10 +26,9 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from transduce.errors import RunError, UserError
+from transduce.core.errors import RunError, UserError, counted
 from transduce.server.settings import check_keys
 from transduce.server.state import ServerState
-from transduce.wording import counted
 
 MOST_HEADER_BYTES = 32 << 10
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")

@@ -13,17 +13,15 @@ from contextlib import ExitStack
 from copy import copy
 from typing import Any, TypeVar
 
-from transduce.detection import Detector
 from transduce.search.constraints import CancelToken
-from transduce.server.addresses import Proxies
+from transduce.server.admission import Gate, Keys
 from transduce.server.batcher import Batcher
-from transduce.server.gate import Gate
 from transduce.server.inspection_process import InspectionProcess
-from transduce.server.keys import Keys
 from transduce.server.meter import Meter
 from transduce.server.models import Models, Served
-from transduce.server.settings import Settings
-from transduce.translator import Translator
+from transduce.server.settings import Proxies, Settings
+from transduce.text.languages import Detector
+from transduce.translate.translator import Translator
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from transduce import __version__
+from transduce.core.errors import counted
+from transduce.core.progress import seconds_as_text
 from transduce.experiment import Config
-from transduce.progress import seconds_as_text
-from transduce.search.choice import search_label
-from transduce.wording import counted
+from transduce.search.fit import search_label
 
 
 @dataclass(frozen=True)

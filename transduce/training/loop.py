@@ -16,33 +16,27 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from transduce.core.durable import RESUME, disk_errors
+from transduce.core.errors import ConfigError, RunError
+from transduce.core.locks import RunLock
+from transduce.core.processes import StopRequest
 from transduce.data.corpus import Corpus
-from transduce.data.prefetch import prefetched
-from transduce.data.share import Portion, Share
-from transduce.durable import RESUME, disk_errors
-from transduce.errors import ConfigError, RunError
+from transduce.data.stream import Portion, Share, prefetched
 from transduce.experiment import Config, check_positions, check_source
 from transduce.model.contract import Autoregressive
 from transduce.objectives.base import ObjectiveContext, ObjectiveStep
-from transduce.training.average import average, average_of
+from transduce.training.averages import average, average_of, better, which
 from transduce.training.card import Facts
 from transduce.training.checkpoint import Found, prune, read_checkpoint, save_checkpoint, step_folders
-from transduce.training.cpu import own_threads, tune_threads
 from transduce.training.distributed import Group
-from transduce.training.halving import OomSplitter
-from transduce.training.lock import RunLock
-from transduce.training.log import RunLog, Unheard, board_writer
-from transduce.training.memory import build_model, explained_shortage, peak_memory
-from transduce.training.offered import better, which
-from transduce.training.optimizer import update
-from transduce.training.passes import make_runner
+from transduce.training.log import RunLog, Sums, Unheard, board_writer
+from transduce.training.machine import build_model, explained_shortage, own_threads, peak_memory, tune_threads
+from transduce.training.optimizer import LearningRateByBudget, anneals, update
 from transduce.training.pieces import hollow
-from transduce.training.rate import LearningRateByBudget, anneals
 from transduce.training.run_folder import export, make_ready, open_teacher
 from transduce.training.session import Session
-from transduce.training.signals import StopRequest
 from transduce.training.start import introduction, resolve_batching
-from transduce.training.sums import Sums
+from transduce.training.step_runner import OomSplitter, make_runner
 from transduce.training.validate import ValidationResult, check_metric, held_out_loss, swapped_weights, validate
 
 _ENDS = ("finished", "patience", "minutes")
@@ -66,7 +60,7 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     if not isinstance(config, Config):
         raise ConfigError(
             f"train: expected a Config, got {config!r}; make one of a preset or a file with"
-            ' transduce.config.load(transduce.Config, "tiny", ["data.folder=data/mine"])'
+            ' transduce.core.config.load(transduce.Config, "tiny", ["data.folder=data/mine"])'
         )
     if config.training.tensorboard:
         board_writer()

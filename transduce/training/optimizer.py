@@ -1,20 +1,129 @@
 """Optimizers, learning-rate schedules, and the one update that divides, clips and refuses what is not finite.
 
 A schedule is a function of the step (1 for the first update).
+
+Muon (Jordan et al. 2024): momentum whose matrices are made orthogonal before they are added to the weights.
+
+Matrices are multiplied, so what counts is what an update does to every direction; all its singular values become
+about 1. Tables that are looked up, biases and norms are no such maps and get AdamW. A matrix that is several maps of
+one input, such as the gates of an LSTM, is made orthogonal map by map. torch.optim.Muon does the same one matrix at a
+time and cannot hold still on a gradient that is not finite; here maps of one shape are done together.
+Shapes: P parameters of one shape, N maps in each (1 but for stacks), R rows and C columns of a map.
+
+The learning rate of each update: a schedule, built for as many steps as the run will have.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transduce.errors import ConfigError
-from transduce.training.muon import MuonWithAdam
+from transduce.core.errors import ConfigError
 from transduce.training.pieces import whole
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that lifts small singular values fastest
+ROUNDS = 5
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """Matrices (..., R, C) with the same singular vectors and singular values near 1 (0.7 to 1.2)."""
+    a, b, c = COEFFICIENTS
+    tall = matrices.size(-2) > matrices.size(-1)
+    x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(ROUNDS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    made: Tensor = (x.mT if tall else x).to(matrices.dtype)
+    return made
+
+
+class MuonWithAdam(torch.optim.Optimizer):
+    """Muon for `matrices`, AdamW for `others`, at one rate.
+
+    An update of Muon is scaled by 0.2 sqrt(larger side), the size that Adam's updates usually have (Liu et al. 2025),
+    so that a rate means the same for both. `stacks` says how many maps lie one below the other in a matrix.
+    `grad_scale` and `found_inf` are set and read as fused Adam's.
+    """
+
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+    _step_supports_amp_scaling = True  # torch's mark of an optimizer that obeys these two
+
+    def __init__(
+        self,
+        matrices: Iterable[nn.Parameter],
+        others: Iterable[nn.Parameter],
+        stacks: Mapping[Tensor, int],
+        momentum: float,
+        betas: tuple[float, float],
+        epsilon: float,
+        weight_decay: float,
+    ) -> None:
+        others = list(others)
+        super().__init__([{"params": list(matrices)}, {"params": others}], {"lr": 0.0})
+        self.stacks, self.momentum, self.weight_decay = stacks, momentum, weight_decay
+        self.adam = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=epsilon, weight_decay=0.0, fused=True)
+        self.adam.state = self.state  # one place for what a checkpoint keeps
+
+    def misfit(self, parameter: nn.Parameter) -> bool:
+        """Whether a state that a checkpoint held for this parameter is not of the kind that it has here."""
+        state = self.state.get(parameter)
+        if not state:
+            return False
+        matrices = {id(matrix) for matrix in self.param_groups[0]["params"]}
+        expected = self._shape(parameter) if id(parameter) in matrices else None
+        return expected != (state["momentum"].shape if "momentum" in state else None)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update of all; nothing waits for the device."""
+        matrices, others = self.param_groups
+        self.adam.param_groups[0]["lr"] = others["lr"]
+        self.adam.grad_scale, self.adam.found_inf = self.grad_scale, self.found_inf  # type: ignore[attr-defined]
+        self.adam.step()
+        alike: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        for parameter in matrices["params"]:
+            if parameter.grad is not None:
+                alike[self._shape(parameter)].append(parameter)
+        for shape, parameters in alike.items():
+            self._move(parameters, shape, matrices["lr"], 0.2 * max(shape[-2:]) ** 0.5)
+
+    def _shape(self, parameter: nn.Parameter) -> torch.Size:
+        """(R, C) of a matrix, (N, R, C) of one that is a stack."""
+        maps = self.stacks.get(parameter, 1)
+        return parameter.shape if maps == 1 else torch.Size((maps, parameter.size(0) // maps, parameter.size(1)))
+
+    def _move(self, parameters: list[nn.Parameter], shape: torch.Size, rate: float, size: float) -> None:
+        """Nesterov momentum, made orthogonal; where `found_inf` is set neither momentum nor weights change."""
+        gradient = torch.stack([p.grad.view(shape) for p in parameters if p.grad is not None])  # (P, [N,] R, C)
+        if self.grad_scale is not None:
+            gradient = gradient / self.grad_scale
+        stored = [self._momentum(p, shape) for p in parameters]
+        before, weights = torch.stack(stored), torch.stack([p.detach().view(shape) for p in parameters])
+        momentum = before.lerp(gradient, 1 - self.momentum)
+        direction = orthogonal(gradient.lerp(momentum, self.momentum))
+        moved = weights * (1 - rate * self.weight_decay) - rate * size * direction
+        if self.found_inf is not None:
+            still = self.found_inf > 0
+            momentum, moved = before.where(still, momentum), weights.where(still, moved)
+        torch._foreach_copy_(stored, list(momentum.unbind(0)))
+        torch._foreach_copy_([p.data.view(shape) for p in parameters], list(moved.unbind(0)))
+
+    def _momentum(self, parameter: nn.Parameter, shape: torch.Size) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter).view(shape)
+        found: Tensor = state["momentum"]
+        return found
+
 
 Schedule = Callable[[int], float]
 
@@ -214,3 +323,85 @@ def obeys(optimizer: torch.optim.Optimizer) -> bool:
     The mark is torch's own, by which GradScaler decides the same.
     """
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+PACE_IS_KNOWN = 0.05  # of the time: before, the pace is that of the first steps, which are slow
+
+
+def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
+    """How many steps a run will have: `steps`, or fewer where `limit` seconds end it first (0 = no limit).
+
+    By the pace so far, `done` steps in `seconds`. A schedule that is built for this number at every step anneals by the
+    share of the time that is used.
+    """
+    if limit <= 0 or done < 1 or seconds <= 0:
+        return steps
+    return max(1, round(min(steps, done * limit / seconds)))
+
+
+def anneals(schedule: LearningRate) -> bool:
+    """Whether rates depend on how many steps there will be; those of a class of the user's own may."""
+    return not isinstance(schedule, (Paper, InverseRoot, Constant))
+
+
+def within_time(schedule: LearningRate, steps: int) -> LearningRate:
+    """The schedule of a run that the clock ends after `steps`: a cosine's warm-up takes half of them at most.
+
+    Where the warm-up is longer, the rate rises along its line until then, never faster, and anneals from where it is.
+    """
+    if not isinstance(schedule, Cosine):
+        return schedule
+    warmup = min(schedule.warmup, max(1, steps // 2))
+    peak = schedule.peak * (warmup / schedule.warmup)
+    return replace(schedule, peak=peak, warmup=warmup, floor=min(schedule.floor, peak))
+
+
+class LearningRateByBudget:
+    """Schedules anneal by the budget that ends first, steps or minutes; `last` is the rate of the last update.
+
+    What the person watching should know is given to `say`.
+    """
+
+    def __init__(
+        self, schedule: LearningRate, d_model: int, steps: int, minutes: float, say: Callable[[str], None]
+    ) -> None:
+        self.settings, self.d_model, self.steps, self.seconds = schedule, d_model, steps, 60 * minutes
+        self.last = 0.0
+        self._say, self._warned = say, False
+        self._built_for = steps
+        self._schedule: Schedule = schedule.build(d_model, steps)
+
+    def __call__(self, done: int, seconds: float) -> float:
+        """Of the update after `done` ones, which took `seconds`."""
+        steps = steps_within(self.steps, done, seconds, self.seconds)
+        if not self._warned and steps < self.steps and seconds >= PACE_IS_KNOWN * self.seconds:
+            self._warn(done, steps)
+        if steps != self._built_for:
+            settings = within_time(self.settings, steps) if steps < self.steps else self.settings
+            self._built_for, self._schedule = steps, settings.build(self.d_model, steps)
+        self.last = self._schedule(done + 1)
+        return self.last
+
+    def _warn(self, done: int, steps: int) -> None:
+        """Say, once, that a cosine's peak lies beyond the half of the time that its warm-up may take.
+
+        A run that got more minutes may be past that half already: its rate will not rise again.
+        """
+        reached = within_time(self.settings, steps)
+        if not isinstance(self.settings, Cosine) or not isinstance(reached, Cosine):
+            return
+        if done >= self.settings.warmup or reached.warmup >= self.settings.warmup:
+            return
+        self._warned = True
+        if done < reached.warmup:
+            outcome = f"the rate will rise to about {reached.peak:.2e}, not to its peak of {self.settings.peak:.2e}"
+        else:
+            outcome = (
+                f"these are over, and the rate falls along a curve from about {reached.peak:.2e}, not from its peak of"
+                f" {self.settings.peak:.2e}"
+            )
+        self._say(
+            f"training.learning_rate.warmup: {self.settings.warmup:,} steps, but at this pace training.minutes ends the"
+            f" run after some {steps:,}, and a warm-up takes half of these at most: {outcome}. To reach the peak, begin"
+            f" anew with training.learning_rate.warmup={reached.warmup} or less, or raise training.minutes"
+        )

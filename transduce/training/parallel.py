@@ -19,9 +19,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from transduce.data.batch import Batch
-from transduce.model.whole import EncoderDecoder
+from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.objectives.base import Loss, ObjectiveStep
-from transduce.training.passes import EagerRunner
+from transduce.training.step_runner import EagerRunner
 
 _Parts = tuple[Tensor, Tensor, dict[str, Tensor]]
 

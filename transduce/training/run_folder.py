@@ -17,14 +17,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from transduce import config as configs
-from transduce.data.reader import FileReader
-from transduce.data.tokenizer import Tokenizers
-from transduce.durable import RESUME, disk_errors, write_text
-from transduce.errors import RunError
+from transduce.core import config as configs
+from transduce.core.durable import RESUME, disk_errors, write_text
+from transduce.core.errors import RunError
+from transduce.data.readers import FileReader
 from transduce.experiment import Config
-from transduce.model.whole import EncoderDecoder, Seq2Seq
-from transduce.model_folder import (
+from transduce.model.encoder_decoder import EncoderDecoder, Seq2Seq
+from transduce.search.fit import STEPWISE
+from transduce.text.tokenizer import Tokenizers
+from transduce.training.card import Facts, card, with_other_settings, with_other_weights
+from transduce.training.checkpoint import Found, clean_leftovers, newest_good, read_state, read_tensors
+from transduce.training.session import TrainingProgress
+from transduce.training.weights import Shaped, check_shapes, load_weights, save_weights
+from transduce.translate.model_folder import (
     CARD,
     CONFIG,
     MODEL,
@@ -35,11 +40,6 @@ from transduce.model_folder import (
     open_converted,
     read_card,
 )
-from transduce.search.fit import STEPWISE
-from transduce.training.card import Facts, card, with_other_settings, with_other_weights
-from transduce.training.checkpoint import Found, clean_leftovers, newest_good, read_state, read_tensors
-from transduce.training.session import TrainingProgress
-from transduce.training.weights import Shaped, check_shapes, load_weights, save_weights
 
 # Settings a resumed run may change without becoming another run. That the corpus is the same, wherever it lies now, is
 # told by its digest.
@@ -164,7 +164,7 @@ def open_weights(folder: Path, trust: bool, unfinished: bool = False) -> tuple[C
     """As `open_model`; of a folder that holds converted weights alone, those, rounded as they are."""
     if (folder / MODEL).is_file() or not (folder / NATIVE).is_file():
         return open_model(folder, trust, unfinished)
-    from transduce.native.raising import raised
+    from transduce.engines.native.lowering import raised
 
     config, (tokenizers, facts) = read_config(folder, trust), open_converted(folder)
     sizes = tokenizers.source.size, tokenizers.target.size

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce.errors import ConfigError, RunError, UserError
+from transduce.core.errors import ConfigError, RunError, UserError
+from transduce.core.plugins import error_in_words, name_of
 from transduce.experiment import Config
-from transduce.model.whole import EncoderDecoder
-from transduce.own_classes import error_in_words, name_of
+from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.training.checkpoint import Snapshot
-from transduce.training.muon import MuonWithAdam
-from transduce.training.optimizer import Muon, Optimizer
+from transduce.training.optimizer import Muon, MuonWithAdam, Optimizer
 from transduce.training.pieces import alike, whole
 from transduce.training.weights import check_shapes
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from transduce.errors import ConfigError
-from transduce.evaluation.measures import MEASURES
-from transduce.languages import check_language
+from transduce.core.errors import ConfigError
+from transduce.core.sizes import ACCUMULATED, FEW, check_most
+from transduce.metrics.corpus import MEASURES
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
-from transduce.sizes import ACCUMULATED, FEW, check_most
+from transduce.text.languages import check_language
 from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
 
 Metric = Literal["bleu", "chrf", "loss", "wer", "cer", "accuracy"]

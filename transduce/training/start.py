@@ -1,25 +1,255 @@
 """What is settled before the first step: tokens a batch, shapes of batches, and whether the step is compiled.
 
 Tokens and shapes are kept with the run: a place in the data is a place among certain batches.
+
+A step compiled by torch.compile: few kernels instead of many, made once for all shapes of batches, and when it pays.
+
+Random draws inside compiled code follow the seed of the micro-batch as they do outside, but are other draws. What was
+compiled is kept in a folder between runs.
+
+How many tokens a batch may have on a GPU, found by trying (as Marian's mini-batch-fit does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from transduce.core.errors import ConfigError, RunError
+from transduce.data.batch import Batch, collate
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.errors import ConfigError
 from transduce.experiment import Config
-from transduce.objectives.base import ObjectiveStep
-from transduce.training.compiled import SHAPES, compiled_step, failed, hindrance, packs, pays, warm_up
+from transduce.model.sources import Tokens
+from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.training.distributed import Group
-from transduce.training.fitting import fit_tokens
-from transduce.training.passes import EagerRunner, make_runner
+from transduce.training.optimizer import update
 from transduce.training.session import Session
+from transduce.training.step_runner import EagerRunner, GraphedRunner, make_runner, trial
+
+SHAPES = 6  # of batches, where compiled code decides their number
+# What compiling is guessed to save and to cost before it is tried. On an H200 `base` makes 571,000 target tokens/s
+# as it is written, with graphs, and 1,002,000 compiled; to make its code took about a minute.
+SAVED, SECONDS = 0.4, 60.0
+# The kernels of varlen_attention.py, residual.py and losses.py by their names in torch.
+KERNELS = ("attended", "attended_back", "normed_sum", "normed_sum_back", "losses_and_slopes")
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+class CompiledStep(ObjectiveStep):
+    """A step whose forward and backward pass are compiled; rows and widths of a batch may vary, its room may not.
+
+    Nearly all work is on packed tokens, so that code for any width is as fast as code for one. For steady objectives:
+    to compiled code every step is the first.
+    """
+
+    def __init__(self, step: ObjectiveStep, backend: str = "inductor") -> None:
+        super().__init__(step.model, step.objective)
+        self.compiled = torch.compile(self._parts, backend=backend)
+
+    def forward(self, batch: Batch, step: int) -> Loss:
+        tensors = batch.tensors()
+        for tensor in tensors:
+            torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
+        return Loss(*self.compiled(tensors, batch.room))
+
+    def _parts(self, tensors: tuple[Tensor, ...], room: tuple[int, int]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        source, source_mask, target, target_mask, *alignment = tensors
+        batch = Batch(source, source_mask, target, target_mask, alignment[0] if alignment else None, room)
+        loss = self.objective(self.model, batch, 0)
+        return loss.total, loss.count, loss.metrics
+
+
+def packs(config: Config) -> bool:
+    """Whether model and objective can do without padding (kernels/packing.py)."""
+    stacks = isinstance(config.model.encoder, TransformerEncoder), isinstance(config.model.decoder, TransformerDecoder)
+    if isinstance(config.model.decoder, TransformerDecoder) and config.model.decoder.unnormed_past:
+        return False  # first places are not told from others in a packed batch
+    text = isinstance(config.model.source, Tokens)  # packed by its tokens, of which the encoder has as many places
+    return text and all(stacks) and isinstance(config.objective, CrossEntropy) and config.objective.steady
+
+
+def hindrance(config: Config, device: torch.device, processes: int) -> str:
+    """Why a step is not compiled, before anything is measured; empty where it may be."""
+    if config.training.compile is False:
+        return "not asked for"
+    if config.training.activation_checkpointing:
+        return "training.activation_checkpointing is on"
+    if processes > 1:
+        return "several processes train as it is written"
+    if config.training.compile is True:
+        return ""
+    if device.type != "cuda":
+        return "on a CPU it does not pay"
+    if config.data.sampling > 0:
+        return "subword sampling gives each batch a shape of its own"
+    steady = isinstance(config.objective, Smoothed) and config.objective.steady
+    return "" if steady and packs(config) else "for Transformers and plain cross-entropy only; set it to true to try"
+
+
+def pays(config: Config, session: Session, passes: EagerRunner, batch: Batch, say: Callable[[str], None]) -> bool:
+    """Whether the steps left are likely to save more time than compiling takes; says so where not."""
+    if config.training.compile is True:
+        return True
+    place, training = session.place, config.training
+    try:
+        with trial(session, passes.module):
+            seconds = min(_timed(passes, batch, place.step, session.device) for _ in range(3))
+    except torch.OutOfMemoryError:
+        say("training.compile: not compiled: a batch does not fit in the GPU's memory as it is written")
+        return False
+    left = (training.steps - place.step) * training.accumulate * seconds
+    if SAVED * left > SECONDS:
+        return True
+    say(
+        f"training.compile: as it is written, the rest takes about {left:,.0f} s; compiling would take some"
+        f" {SECONDS:,.0f} to save {SAVED * left:,.0f}"
+    )
+    return False
+
+
+def warm_up(session: Session, passes: EagerRunner, batches: Batches, say: Callable[[str], None]) -> None:
+    """Compile every shape there will be, on batches of nothing, before the first step; says what it took."""
+    started = time.monotonic()
+    shapes = batches.few
+    with trial(session, passes.module):
+        for rows, width in zip(shapes.rows.tolist(), shapes.widths.tolist(), strict=True):
+            batch = nothing(batches, rows, width)
+            for _ in range(2 if isinstance(passes, GraphedRunner) else 1):  # the second is recorded
+                _timed(passes, batch, session.place.step, session.device)
+    say(
+        f"training.compile: {len(shapes)} shapes in {time.monotonic() - started:,.0f} s,"
+        f" kept in {os.environ.get(_CACHE, 'a temporary folder')}"
+    )
+
+
+def nothing(batches: Batches, rows: int, width: int) -> Batch:
+    """A batch of a shape without pairs."""
+    symbols, room = batches.tokenizers, batches.few.room if batches.packed else (0, 0)
+    empty = collate([], [], symbols.source.symbols, symbols.target.symbols, width, width, rows)
+    alignment = torch.zeros(rows, width, width) if batches.split.aligned else None
+    return replace(empty, alignment=alignment, room=room)
+
+
+def _timed(passes: EagerRunner, batch: Batch, step: int, device: torch.device) -> float:
+    started = time.perf_counter()
+    passes(batch, step)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
+def compiled_step(step: ObjectiveStep) -> CompiledStep:
+    """The step, compiled, with what is made kept between runs."""
+    keep_compiled()
+    introduce_kernels()
+    return CompiledStep(step)
+
+
+def introduce_kernels() -> None:
+    """Have the compiler take our kernels as they are.
+
+    Before 2.13 torch writes down, for a log that nobody reads, where the arguments of a kernel it was not told of come
+    from, by every way that leads to them: with six layers it does not end.
+    """
+    from torch._inductor.lowering import FALLBACK_ALLOW_LIST  # slow to import
+
+    FALLBACK_ALLOW_LIST.update(f"transduce::{name}" for name in KERNELS)
+
+
+def keep_compiled() -> None:
+    """Have torch keep what it compiles where the user's other caches are, unless it is told where."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault(_CACHE, str(caches / "transduce" / "compiled"))
+
+
+def failed(error: RuntimeError, asked: bool, say: Callable[[str], None]) -> None:
+    """Compiling went wrong: raise, where it was asked for; else say so."""
+    reason = " ".join(line for line in str(error).split("\n")[:2] if line)
+    if asked:
+        raise RunError(f"training.compile: torch.compile failed ({reason}); set training.compile=false") from error
+    say(f"training.compile: torch.compile failed ({reason}); going on as it is written")
+
+
+FIRST = 1024  # tokens tried first
+MARGIN = 0.9  # share of the free memory that tried batches may take
+FEWEST_BATCHES = 100  # an epoch has at least so many, however much memory there is
+
+
+def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
+    """The largest number up to `most` that fits, to a sixteenth; 0 if not even 1 does."""
+    low, high = 0, min(first, most)
+    while fits(high):
+        if high == most:
+            return most
+        low, high = high, min(2 * high, most)
+    while high - low > max(1, low // 16):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def fit_tokens(session: Session, passes: EagerRunner, batches_of: Callable[[int], Batches]) -> int:
+    """The largest budget whose most demanding batches, with their gradients and an update, leave memory to spare.
+
+    `batches_of` gives the batches of a budget. Of the trials nothing stays; no step may have been made before.
+    """
+    split = batches_of(FIRST).split
+    words = max(int(side.sum()) for side in (split.source_lengths, split.target_lengths)) + len(split)
+    optimizer = session.optimizer
+
+    def fits(tokens: int) -> bool:
+        try:
+            for batch in demanding(batches_of(tokens)):
+                loss = passes(batch, 0)
+                update(optimizer, 0.0, loss.count.float(), 0.0)  # for the moments it keeps
+                optimizer.zero_grad()
+        except torch.OutOfMemoryError:
+            optimizer.zero_grad()
+            return False
+        return True
+
+    with trial(session, passes.module), _spared(session.device):
+        found = largest(fits, FIRST, max(FIRST, words // FEWEST_BATCHES))
+    optimizer.zero_grad()
+    optimizer.state.clear()
+    return found
+
+
+def demanding(batches: Batches) -> Iterator[Batch]:
+    """The batch of an epoch with the most places, and the one with the most pairs of places."""
+    plan = batches.plan(0)
+    source, target = plan.shapes.T
+    for places in (plan.rows * (source + target), plan.rows * source * target):
+        yield batches.make(plan, 0, int(places.argmax()))
+
+
+@contextmanager
+def _spared(device: torch.device) -> Iterator[None]:
+    """Memory runs out inside when all but a margin of what is free now has been taken."""
+    if device.type != "cuda":
+        yield
+        return
+    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    share = (torch.cuda.memory_reserved(device) + MARGIN * free) / total
+    torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.empty_cache()
+
 
 Say = Callable[[str], None]
 COMPILED = 0.75  # of the tokens that fit as the step is written: compiled, `base` takes 14.0 GB for 10.6 on an H200

@@ -13,21 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduce.core.errors import DataError
 from transduce.data.batch import collate
 from transduce.data.corpus import Corpus
-from transduce.data.grouping import group_by_length
-from transduce.data.reader import Reading
-from transduce.engines.torch_engine import TorchEngine
-from transduce.errors import DataError
-from transduce.evaluation.by_language import bleu_by_language
-from transduce.evaluation.error_rate import accuracy, error_rates, first_empty, jiwer_or_refusal
-from transduce.evaluation.metrics import chrf
+from transduce.data.readers import Reading
+from transduce.engines.torch.engine import TorchEngine
 from transduce.experiment import Config
+from transduce.metrics.corpus import accuracy, bleu_by_language, chrf, error_rates, first_empty, jiwer_or_refusal
 from transduce.model.contract import evaluating
-from transduce.model.whole import EncoderDecoder
+from transduce.model.encoder_decoder import EncoderDecoder
+from transduce.text.segment import group_by_length
 from transduce.training.distributed import Group
 from transduce.training.pieces import filled
-from transduce.translator import Translator
+from transduce.translate.translator import Translator
 
 WORST = 100.0  # for a target that a model has no way to write: one too long for its frames
 

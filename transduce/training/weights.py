@@ -21,10 +21,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from transduce.durable import write_bytes
-from transduce.errors import RunError, explaining_shortage
-from transduce.model_folder import LARGEST_HEADER, SEAL
-from transduce.untrusted import parse_json
+from transduce.core.durable import write_bytes
+from transduce.core.errors import RunError, explaining_shortage
+from transduce.core.untrusted import parse_json
+from transduce.translate.model_folder import LARGEST_HEADER, SEAL
 
 _UNSEALED = "0" * 64
 _PICKLE_SUFFIXES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")

@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from transduce.inspection.page import FOLDER as EXPLORER
-from transduce.server.pages import asked, shown
-from transduce.server.pages.reference import reference
+from transduce.server.pages import api, html
+from transduce.server.pages.html import reference
 from transduce.server.state import ServerState
 
 STATIC = Path(__file__).parent / "static"
@@ -22,13 +22,13 @@ STATIC = Path(__file__).parent / "static"
 def routes(state: ServerState) -> list[BaseRoute]:
     """Every page, their files, and what they ask for."""
     return [
-        Route("/", shown.translate, methods=["GET"]),
-        Route("/explore", shown.explore, methods=["GET"]),
-        Route("/learn", shown.learn, methods=["GET"]),
+        Route("/", html.translate, methods=["GET"]),
+        Route("/explore", html.explore, methods=["GET"]),
+        Route("/learn", html.learn, methods=["GET"]),
         Route("/docs", reference, methods=["GET"]),
-        Route("/page/alternatives", asked.alternatives, methods=["POST"]),
-        Route("/page/inspect", asked.inspect, methods=["POST"]),
-        Route("/page/learn", asked.learn, methods=["POST"]),
+        Route("/page/alternatives", api.alternatives, methods=["POST"]),
+        Route("/page/inspect", api.inspect, methods=["POST"]),
+        Route("/page/learn", api.learn, methods=["POST"]),
         Mount("/static/explorer", StaticFiles(directory=EXPLORER)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

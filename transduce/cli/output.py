@@ -1,0 +1,232 @@
+"""Lines in and lines out for the command line: read as they come, written as they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import stat
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, TypeVar, cast
+
+from transduce.core import config as configs
+from transduce.core.durable import reason_of, unwritable
+from transduce.core.errors import ConfigError, DataError
+from transduce.core.progress import Progress
+from transduce.data.formats.lines import DAMAGES, damaged, open_unpacked
+from transduce.engines.base import Translation
+from transduce.search.fit import SearchOption
+from transduce.translate.translator import Translator
+
+T = TypeVar("T")
+WINDOW = 1000  # pairs that are scored or aligned at once
+_BARE_WORD = re.compile(r"=\s*([A-Za-z_][\w.:]*)\s*(?=,|$)")
+
+
+def read_lines(path: Path | None) -> Iterator[str]:
+    """Lines of a file, or of standard input; they end at \\n only, and bytes that are no UTF-8 are an error.
+
+    A byte order mark before the first line is no text, nor is the \\r of a line that ends in \\r\\n. Files that end in
+    .gz, .xz or .zst are unpacked.
+    """
+    name, number = str(path) if path is not None else "standard input", 0
+    try:
+        with open_unpacked(name) if path is not None else sys.stdin.buffer as file:
+            for number, line in enumerate(file, start=1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line; convert the text to UTF-8 first"
+        ) from None
+    except DAMAGES as error:
+        raise damaged(name, number + 1, error) from None
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read: {reason_of(error)}") from None
+
+
+def read_files(paths: Sequence[Path]) -> Iterator[str]:
+    """Lines of one file after another; of standard input if there are none."""
+    for path in paths or (None,):
+        yield from read_lines(path)
+
+
+@dataclass(frozen=True)
+class TextPairs:
+    """Texts and their translations, line by line."""
+
+    sources: list[str]
+    targets: list[str]
+
+    def windows(self, size: int) -> Iterator[tuple[list[str], list[str]]]:
+        """`size` pairs at a time."""
+        for begin in range(0, len(self.sources), size):
+            yield self.sources[begin : begin + size], self.targets[begin : begin + size]
+
+
+def read_pairs(source: Path, target: Path) -> TextPairs:
+    """Two files with as many lines."""
+    sources, targets = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(targets):
+        raise DataError(f"{source} has {len(sources):,} lines and {target} {len(targets):,}; expected as many in each")
+    return TextPairs(sources, targets)
+
+
+def read_manifest(path: Path) -> TextPairs:
+    """Files and their texts: a TSV of path (seen from the manifest's folder) and text."""
+    pairs = [(number, *line.partition("\t")) for number, line in enumerate(read_lines(path), start=1)]
+    for number, file, tab, _ in pairs:
+        if not tab or not file:
+            raise DataError(f"{path}:{number}: expected the path of a file, a tab and its text")
+    return TextPairs([str(path.parent / file) for _, file, _, _ in pairs], [text for *_, text in pairs])
+
+
+def read_list(path: Path) -> list[str]:
+    """Paths of files: those of a manifest (.tsv), else a line each, seen from here."""
+    return read_manifest(path).sources if path.suffix == ".tsv" else [line for line in read_lines(path) if line]
+
+
+class _Late(io.TextIOBase):
+    """A file whose old content stays until the first line that takes its place; its errors name it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.begun = path, False
+        with self._told():
+            self.file = path.open("a", encoding="utf-8", newline="\n")
+
+    def write(self, text: str) -> int:
+        with self._told():
+            self._begin()
+            return self.file.write(text)
+
+    def end(self) -> None:
+        """All is written, though it may be nothing."""
+        with self._told():
+            self._begin()
+            self.file.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):  # what was left in the buffer has been told of by then
+            self.file.close()
+
+    def _begin(self) -> None:
+        if not self.begun and stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):  # devices have nothing to lose
+            self.file.truncate(0)
+        self.begun = True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # no fault: whoever read it has gone
+            raise
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written: {unwritable(self.path, error)}") from None
+
+
+@contextmanager
+def written(path: Path | None, sources: Sequence[Path] = ()) -> Iterator[TextIO]:
+    """A file to write text to, standard output if none is named; \\n stays \\n. It may not be one that is read from.
+
+    What it held is lost with the first line that is written, or at the end: not where an error comes before.
+    """
+    for source in sources:
+        if path is not None and path.exists() and source.exists() and path.samefile(source):
+            raise DataError(f"{path}: is read and written at once, which would empty it; choose another --output")
+    if path is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=sys.stdout.isatty())
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    new = not path.exists()
+    late = _Late(path)
+    try:
+        yield cast("TextIO", late)
+        late.end()
+    finally:
+        late.close()
+        if new and not late.begun:
+            path.unlink(missing_ok=True)
+
+
+def write_translations(
+    translations: Iterable[Translation], file: TextIO, links: TextIO | None, json_lines: bool, n_best: int
+) -> None:
+    """Translations as they come, and their alignments to a file of their own."""
+    for number, translation in enumerate(translations, start=1):
+        file.write(as_json(translation) if json_lines else as_lines(translation, number, n_best))
+        if links is not None and translation.alignment is not None:
+            links.write(f"{translation.alignment.pharaoh()}\n")
+
+
+def as_lines(translation: Translation, number: int, n_best: int) -> str:
+    """The text on a line; with several, a line each: the number of the input line, the score, the text."""
+    if n_best == 1:
+        return f"{translation.text}\n"
+    # A blank text has one translation however many are asked for, so that only the number tells which is whose.
+    return "".join(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in (translation, *translation.alternatives))
+
+
+def as_json(translation: Translation) -> str:
+    """All that is known of a translation, as a JSON object on a line."""
+    return json.dumps(dataclasses.asdict(translation), ensure_ascii=False) + "\n"
+
+
+def chosen_search(translator: Translator, text: str) -> Any:
+    """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
+    own = configs.tree_of(SearchOption(translator.search))
+    _named(text)  # which says what is wrong with it in words of its own
+    settings = _as_toml(text) if "=" in text else text.strip()
+    return configs.resolve(SearchOption, configs.layers(SearchOption, None, [f"search={settings}"], base=own)).search
+
+
+def translations_of(text: str) -> int:
+    """How many translations such a search is asked for; 1 where no word says so, whatever the model's own has."""
+    named = _named(text)
+    return int(named.get("n_best", named.get("samples", 1)))
+
+
+def _named(text: str) -> dict[str, Any]:
+    """The settings that a search is described by."""
+    if "=" not in text:
+        return {}
+    try:
+        table: dict[str, Any] = tomllib.loads(f"search = {_as_toml(text)}")["search"]
+        return table
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"--search: {text!r} is no list of settings ({error}); expected such as kind=sample,top_p=0.9"
+        ) from None
+
+
+def _as_toml(text: str) -> str:
+    return f"{{{_BARE_WORD.sub(_quoted, text)}}}"
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """A word as TOML wants it, in quotes."""
+    word = match[1]
+    return f"={word}" if word in ("true", "false", "inf", "nan") else f'="{word}"'
+
+
+def with_progress(
+    stream: Iterator[T], title: str, total: int | None, printed: bool, window: int = WINDOW
+) -> Iterator[T]:
+    """Show progress, unless what comes is `printed` on a terminal and shows by itself how far it is.
+
+    `window` are as many as are made at once, and then come one after another in no time.
+    """
+    if printed and sys.stdout.isatty():
+        yield from stream
+        return
+    with Progress(title, total, "lines", burst=window) as progress:
+        for item in stream:
+            yield item
+            progress.advance()

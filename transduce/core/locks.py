@@ -1,0 +1,101 @@
+"""A lock that is free in a forked child, whoever held it in the parent: threads are not copied by a fork, locks are.
+
+Python renews its own locks in a child and no others. The C++ core does the same for its locks (engines/native/src/pool.h).
+
+One process a run folder: a lock that the kernel releases when its holder ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+
+from transduce.core.durable import RESUME, disk_errors
+from transduce.core.errors import RunError
+
+
+class ForkLock:
+    """As `threading.Lock` in a `with` statement, and free in every forked child.
+
+    A thread of the parent may have been inside at the fork, with its work half done. `process` tells a user of the lock
+    that it is in another process than before, where that half is to be thrown away.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+        _ALL.add(self)
+
+    def renew(self) -> None:
+        """Begin anew, in a process in which no other thread runs yet."""
+        self._lock = threading.Lock()
+        self.process = os.getpid()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+_ALL: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for lock in list(_ALL):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+class RunLock:
+    """`with RunLock(folder): ...` holds the existing run folder for this process; a second holder is refused."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> RunLock:
+        with disk_errors(self.folder, "locking the run folder", needed=4096, advice=RESUME):
+            descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, _introduction().encode("utf-8"))
+            except BlockingIOError:
+                holder = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
+                os.close(descriptor)
+                raise RunError(
+                    f"{self.folder} is being trained by {holder or 'another process'}; "
+                    "wait for it, or choose another folder"
+                ) from None
+            except BaseException:
+                os.close(descriptor)
+                raise
+        self._descriptor = descriptor
+        # A forked child shares the lock: a data worker that outlives a killed trainer would go on holding the folder.
+        os.register_at_fork(after_in_child=self._close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()  # the file stays: deleting it would let two processes lock two files of one name
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _introduction() -> str:
+    return f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()}\n"

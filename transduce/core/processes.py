@@ -1,0 +1,209 @@
+"""Which of how many processes this one is: what torchrun tells its children through the environment.
+
+Imports torch only when something went wrong in a group, to find out who is the one to say so.
+
+SIGTERM and Ctrl-C ask for a stop at the next step; a second one aborts at once.
+
+In a group of processes it does not: a cluster sends its signals to them and to their launcher, which sends them on.
+
+A function over a stream of items in several processes: in order, with only a few items under way.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain, islice
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+from transduce.core.errors import RunError
+
+LIFE = "TRANSDUCE_LIFE"  # what a group calls itself once it has met: it is another one after every restart
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`rank` of `size` processes in all, `local_rank` of `local_size` on this machine; 0 of 1 without torchrun."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Launch:
+        """Alone where any of the four is missing: a cluster may set some of them for purposes of its own."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if not all(environment.get(name) for name in names):
+            return cls()
+        return cls(*(int(environment[name]) for name in names[:4]))
+
+
+def open_closed_streams() -> None:
+    """Put something in the place of standard streams that were closed, which the next file to be opened would take.
+
+    Errors written there are lost. What is read or written otherwise is refused by the system, as if still closed.
+    """
+    modes = {"stdin": ("r", os.O_WRONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
+    for name, (mode, flags) in modes.items():
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def leave(code: int) -> None:
+    """End this process now if it is one of several.
+
+    Threads of the transport may still want Python, and Python, ending, would take them down with an abort.
+    """
+    if Launch.of(os.environ).size > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def first_to_tell() -> bool:
+    """Whether this process is the first of its group to report an error: what follows in others is its echo.
+
+    The place they meet is torchrun's own store, which outlives them; without it each speaks for itself.
+    """
+    if Launch.of(os.environ).size == 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return True
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    try:
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            timeout=timedelta(seconds=10),
+            wait_for_workers=False,
+        )
+        life = os.environ.get(LIFE) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return bool(store.add(f"transduce/told/{life}", 1) == 1)
+    except RuntimeError:
+        return True
+
+
+_ABORTS: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
+
+class StopRequest:
+    """`with StopRequest() as stop: ... if stop.signal: save and leave`. Only the main thread can catch signals."""
+
+    def __init__(self, promise: str = "saving after this step", speaks: bool = True, aborts: bool = True) -> None:
+        self.promise = promise  # what is told to whoever asked
+        self.speaks, self.aborts = speaks, aborts
+        self.signal: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.aborts:  # the next one does what it always did, and one that a shell's background made deaf aborts too
+            for one, before in self._before.items():
+                signal.signal(one, _ABORTS[one] if before is signal.SIG_IGN else before)
+        again, self.signal = self.signal is not None, signal.Signals(number)
+        # Not print: where the signal interrupts a print to the same stream, Python raises instead of printing.
+        if self.speaks and not again:
+            os.write(2, f"\n{self.signal.name}: {self.promise}{'; once more aborts' * self.aborts}\n".encode())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+WORTH_PROCESSES = 8  # with fewer items than this, starting processes takes longer than the work
+SAFE_PATH = "PYTHONSAFEPATH"
+_starting = threading.Lock()
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, worth: int = WORTH_PROCESSES
+) -> Generator[Result, None, None]:
+    """Yield `function(item)` for each item, in order; `workers` processes, 0 for one on each core.
+
+    Fewer than `worth` items are done in this process.
+    """
+    workers = workers or _cores()
+    stream = iter(items)
+    head = list(islice(stream, worth))
+    if workers == 1 or len(head) < worth:
+        yield from map(function, chain(head, stream))
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of whoever calls
+    with _safe_path():
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    pending: deque[Future[Result]] = deque()
+    try:
+        for item in chain(head, stream):
+            with _safe_path():
+                pending.append(pool.submit(function, item))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool:
+        raise RunError(
+            "a worker process died: it was killed, perhaps for lack of memory (set workers lower), or the program that "
+            'called transduce does so outside `if __name__ == "__main__":` (workers = 1 needs no such line)'
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))  # those this process may use
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes that start meanwhile import nothing from the current folder, whose modules may have any name.
+
+    `multiprocessing` starts them by `python -c`, which would; what this process imports from they are told later.
+    """
+    with _starting:
+        before = os.environ.get(SAFE_PATH)
+        os.environ[SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SAFE_PATH]
+            else:
+                os.environ[SAFE_PATH] = before
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the parent, and do not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

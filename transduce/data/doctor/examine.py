@@ -1,0 +1,403 @@
+"""The doctor over all corpora, stretch by stretch: the checks of single pairs, and the pairs that stay kept as parts.
+
+Memory stays flat whatever the size of the corpora: chunks stream through worker processes, and hashes, places and marks
+of pairs live in files.
+
+Are the sides of a corpus swapped, compared with the other corpora?
+
+Each side of a corpus is described by how often its character trigrams occur, which tells languages and scripts apart.
+A corpus looks swapped if its source is more like the others' targets and its target more like the others' sources.
+
+What only all corpora together can tell: pairs that are also in held-out text, repeats, corpora with swapped sides.
+
+Hashes are spread over files on disk and compared file by file, so that memory stays flat; each training pair gets a
+mark of one byte.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from transduce.core.processes import ordered_map
+from transduce.core.progress import Progress
+from transduce.data.doctor.checks import Checked, Doctor, Examiner, HashStore, Positions, repeats, shared
+from transduce.data.doctor.report import PLACES, CorpusReport, DoctorReport, Outcome, Tally
+from transduce.data.formats.inventory import Contents, LineRange, read_stretches
+from transduce.data.formats.parallel import Chunk, ParallelText
+from transduce.data.prepare.work_folder import FinishedPart, PartWriter, WorkFolder, gather
+from transduce.data.readers import FileReader
+
+CLEARLY = 0.1  # by which the crossed likeness must exceed the straight one
+FEWEST_TEXTS = 20
+SAMPLE = 1000  # texts of each corpus that are enough to judge
+_SPREAD, _AT_ONCE = 20_000, 2_000  # from the first lines of each file, a twentieth of so many at a time
+_LONGEST = 500  # characters of a text that are looked at
+
+
+@dataclass
+class Profile:
+    """Trigram counts of both sides of one corpus."""
+
+    source: Counter[str] = field(default_factory=Counter)
+    target: Counter[str] = field(default_factory=Counter)
+    texts: int = 0
+
+    def add(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Count the trigrams of some pairs, as long as they are wanted."""
+        for left, right in islice(pairs, SAMPLE - self.texts):
+            _count(self.source, left)
+            _count(self.target, right)
+            self.texts += 1
+
+
+def sample(source: Sequence[str], target: Sequence[str], lines: Sequence[int]) -> list[tuple[str, str]]:
+    """The pairs that a profile looks at, by the numbers of their lines: from ten places of each file."""
+    return [
+        (left[:_LONGEST], right[:_LONGEST])
+        for left, right, line in zip(source, target, lines, strict=True)
+        if line <= _SPREAD and (line - 1) % _AT_ONCE < SAMPLE // 10
+    ]
+
+
+def crossed_likeness(profile: Profile, others: Sequence[Profile]) -> tuple[float, float] | None:
+    """How alike the same sides and the crossed sides are, from 0 to 1; None if there is too little text to judge."""
+    rest = Profile()
+    for other in others:
+        rest.source.update(other.source)
+        rest.target.update(other.target)
+        rest.texts += other.texts
+    if min(profile.texts, rest.texts) < FEWEST_TEXTS:
+        return None
+    straight = _likeness(profile.source, rest.source) + _likeness(profile.target, rest.target)
+    crossed = _likeness(profile.source, rest.target) + _likeness(profile.target, rest.source)
+    return straight / 2, crossed / 2
+
+
+def look_swapped(profile: Profile, others: Sequence[Profile]) -> bool:
+    """Whether the crossed sides are clearly more alike."""
+    likeness = crossed_likeness(profile, others)
+    return likeness is not None and likeness[1] > likeness[0] + CLEARLY
+
+
+def _count(counts: Counter[str], text: str) -> None:
+    padded = f" {text.lower()} "
+    counts.update(padded[start : start + 3] for start in range(len(padded) - 2))
+
+
+def _likeness(left: Counter[str], right: Counter[str]) -> float:
+    """Bhattacharyya coefficient of two distributions: 1 for the same, 0 for disjoint ones."""
+    scale = math.sqrt(left.total() * right.total())
+    return (
+        sum(math.sqrt(count * right[gram]) for gram, count in left.items() if gram in right) / scale if scale else 0.0
+    )
+
+
+OVERLAPS, REPEATS = 1, 2  # bits of a pair's mark
+LINE, HASH = "<u4", "<u8"
+
+
+@dataclass
+class Section:
+    """One corpus of one split: what was found in it."""
+
+    split: str
+    text: ParallelText
+    read: int = 0
+    stayed: int = 0  # pairs left by the checks of single pairs: they are in the parts
+    tally: Tally = field(default_factory=Tally)
+    profile: Profile = field(default_factory=Profile)
+
+
+# -- examining ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChunkToExamine:
+    """One chunk and the stretch it belongs to."""
+
+    stretch: int
+    held_out: bool
+    chunk: Chunk
+
+
+def check_chunk(task: ChunkToExamine, doctor: Doctor, reader: FileReader | None = None) -> tuple[int, Checked]:
+    """What a worker does."""
+    return task.stretch, Examiner(doctor, task.chunk, task.held_out, reader).check()
+
+
+class _ExaminedPart:
+    """The part of one stretch: text and links (if wanted), the line of each pair, hashes of sources and of pairs."""
+
+    def __init__(self, number: int, work: WorkFolder, keep_text: bool, aligned: bool, progress: Progress) -> None:
+        self.number, self.keep_text, self.aligned, self.progress = number, keep_text, aligned, progress
+        self.writer = PartWriter(work.examined(number))
+        self.read = self.stayed = 0
+        self.tally = Tally()
+        self.sample: list[tuple[str, str]] = []
+
+    def add(self, checked: Checked) -> None:
+        add = self.writer.add
+        add("lines", np.array(checked.lines, LINE).tobytes())
+        add("sources", checked.source_hashes.astype(HASH).tobytes())
+        add("pairs", checked.pair_hashes.astype(HASH).tobytes())
+        if self.keep_text:
+            add("source.txt", "".join(f"{text}\n" for text in checked.source).encode())
+            add("target.txt", "".join(f"{text}\n" for text in checked.target).encode())
+            if self.aligned:
+                add("alignment.txt", b"\n".join([*(checked.links or [b""] * len(checked.lines)), b""]))
+        self.read += checked.read
+        self.stayed += len(checked.lines)
+        self.tally.merge(checked.tally)
+        self.sample += sample(checked.source, checked.target, checked.lines)
+        self.progress.advance(checked.read)
+
+    def finish(self) -> None:
+        facts = {"read": self.read, "stayed": self.stayed, "tally": self.tally.as_list(), "sample": self.sample}
+        self.writer.finish(facts)
+
+
+def examine_stretches(
+    work: WorkFolder,
+    corpora: Sequence[Contents],
+    stretches: Sequence[LineRange],
+    doctor: Doctor,
+    workers: int,
+    keep_text: bool = True,
+    reader: FileReader | None = None,
+) -> None:
+    """Read and check the pairs of some stretches; what stays becomes a part of each. `reader`: of files, if any."""
+    aligned = {contents.split for contents in corpora if contents.text.alignment}
+    splits = {stretch.number: corpora[stretch.section].split for stretch in stretches}
+
+    def tasks() -> Iterator[ChunkToExamine]:
+        for stretch, chunk in read_stretches(corpora, stretches):
+            yield ChunkToExamine(stretch.number, splits[stretch.number] != "train", chunk)
+
+    with Progress("Examining", sum(stretch.count for stretch in stretches), "pairs") as progress:
+
+        def begin(number: int) -> _ExaminedPart:
+            return _ExaminedPart(number, work, keep_text, splits[number] in aligned, progress)
+
+        check = partial(check_chunk, doctor=doctor, reader=reader)
+        gather(ordered_map(check, tasks(), workers), begin)
+
+
+# -- what all stretches gave -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExaminedStretch:
+    """A stretch with the part it became."""
+
+    stretch: LineRange
+    file: str  # that places speak of
+    part: FinishedPart
+    start: int  # pairs of the split that stay before it
+
+    @property
+    def stayed(self) -> int:
+        return int(self.part.facts["stayed"])
+
+
+class ExaminedSplit:
+    """The pairs of one split that stay, over its stretches in order."""
+
+    def __init__(self, name: str, aligned: bool) -> None:
+        self.name = name
+        self.aligned = aligned  # whether some corpus of the split has alignments
+        self.stretches: list[ExaminedStretch] = []
+        self.count = 0
+
+    def add(self, stretch: LineRange, file: str, part: FinishedPart) -> None:
+        self.stretches.append(ExaminedStretch(stretch, file, part, self.count))
+        self.count += self.stretches[-1].stayed
+
+    def place(self, position: int) -> str:
+        """File and line of a pair."""
+        starts = [stretch.start for stretch in self.stretches]
+        found = self.stretches[int(np.searchsorted(starts, position, side="right")) - 1]
+        line = np.fromfile(found.part.path / "lines", LINE, 1, offset=(position - found.start) * 4)[0]
+        return f"{found.file}:{line}"
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What is known of all corpora: findings for each, the pairs that stay, and their marks once they are joined."""
+
+    sections: list[Section]
+    splits: dict[str, ExaminedSplit]
+    doctor: Doctor
+    marks: npt.NDArray[np.uint8]  # one for each training pair that the checks of single pairs left
+
+    def leaves(self, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Which marks mean that a training pair is left out."""
+        bits = (OVERLAPS if self.doctor.overlap != "keep" else 0) | (REPEATS if self.doctor.duplicates == "drop" else 0)
+        return np.asarray(marks & np.uint8(bits), np.bool_)
+
+    def stays(self, split: ExaminedSplit, stretch: ExaminedStretch) -> npt.NDArray[np.bool_]:
+        """Which pairs of a stretch's part are not marked to leave; of held-out text none is."""
+        if split.name != "train":
+            return np.ones(stretch.stayed, np.bool_)
+        return ~self.leaves(self.marks[stretch.start : stretch.start + stretch.stayed])
+
+    def report(self, notes: Sequence[str] = ()) -> DoctorReport:
+        """The findings as they stand."""
+        return DoctorReport(
+            tuple(
+                CorpusReport(
+                    section.split,
+                    section.text.label,
+                    section.read,
+                    section.read - section.tally.dropped(),
+                    section.tally.findings(),
+                )
+                for section in self.sections
+            ),
+            tuple(notes),
+        )
+
+
+def open_examined(
+    work: WorkFolder, corpora: Sequence[Contents], stretches: Sequence[LineRange], doctor: Doctor
+) -> Examination:
+    """The parts of all stretches put together, not yet joined: no pair is marked."""
+    sections = [Section(contents.split, contents.text) for contents in corpora]
+    aligned = {contents.split for contents in corpora if contents.text.alignment}
+    splits = {contents.split: ExaminedSplit(contents.split, contents.split in aligned) for contents in corpora}
+    for stretch in stretches:
+        part, section = FinishedPart(work.examined(stretch.number)), sections[stretch.section]
+        splits[section.split].add(stretch, corpora[stretch.section].files[stretch.file].names[0], part)
+        section.read += part.facts["read"]
+        section.stayed += part.facts["stayed"]
+        section.tally.merge(Tally.from_list(part.facts["tally"]))
+        section.profile.add(part.facts["sample"])
+    return Examination(sections, splits, doctor, np.zeros(0, np.uint8))
+
+
+MARKS = "marks"
+
+
+def join(work: WorkFolder, examination: Examination) -> None:
+    """Compare all pairs with all others; the marks and findings become a part."""
+    writer = PartWriter(work.joined)
+    examination = replace(examination, marks=_new_marks(writer.folder / MARKS, examination.splits["train"].count))
+    with tempfile.TemporaryDirectory(prefix="hashes-", dir=work.folder) as folder:
+        stores = {name: _Hashes(Path(folder), split) for name, split in examination.splits.items()}
+        _find_overlap(examination, stores)
+        _find_repeats(examination, stores["train"])
+    _find_swapped(examination.sections)
+    if isinstance(examination.marks, np.memmap):
+        examination.marks.flush()
+    writer.finish({"tallies": [section.tally.as_list() for section in examination.sections]})
+
+
+def open_joined(work: WorkFolder, examination: Examination) -> Examination:
+    """The same examination with the marks and findings that `join` left."""
+    part = FinishedPart(work.joined)
+    sections = [
+        replace(section, tally=Tally.from_list(tally))
+        for section, tally in zip(examination.sections, part.facts["tallies"], strict=True)
+    ]
+    path = part.path / MARKS
+    marks = np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.zeros(0, np.uint8)
+    return replace(examination, sections=sections, marks=marks)
+
+
+def _new_marks(path: Path, count: int) -> npt.NDArray[np.uint8]:
+    path.touch()
+    return np.memmap(path, np.uint8, "w+", shape=(count,)) if count else np.zeros(0, np.uint8)
+
+
+class _Hashes:
+    """The hashes of one split, gathered from its parts."""
+
+    def __init__(self, folder: Path, split: ExaminedSplit) -> None:
+        self.sources, self.pairs = (
+            HashStore(folder / f"{split.name}.sources"),
+            HashStore(folder / f"{split.name}.pairs"),
+        )
+        for stretch in split.stretches:
+            self.sources.add(stretch.part.array("sources", HASH))
+            self.pairs.add(stretch.part.array("pairs", HASH))
+
+
+class _Matches:
+    """Counts matches of training pairs corpus by corpus, with the first places of each."""
+
+    def __init__(self, examination: Examination, others: ExaminedSplit) -> None:
+        self.sections = [section for section in examination.sections if section.split == "train"]
+        self.bounds = np.cumsum([0, *(section.stayed for section in self.sections)])
+        self.train, self.others = examination.splits["train"], others
+        self.counts = [0] * len(self.sections)
+        self.first: list[list[tuple[int, int]]] = [[] for _ in self.sections]
+
+    def add(self, positions: Positions, partners: Positions) -> None:
+        order = np.argsort(positions)
+        cuts = np.searchsorted(positions[order], self.bounds)
+        for index, (start, stop) in enumerate(pairwise(cuts)):
+            self.counts[index] += int(stop - start)
+            chosen = order[start : min(stop, start + PLACES)]
+            known = self.first[index]
+            known.extend(zip(positions[chosen].tolist(), partners[chosen].tolist(), strict=True))
+            known[:] = sorted(known)[:PLACES]
+
+    def report(self, check: str, outcome: Outcome) -> None:
+        for section, count, first in zip(self.sections, self.counts, self.first, strict=True):
+            if count:
+                places = [f"{self.train.place(here)}: as in {self.others.place(there)}" for here, there in first]
+                section.tally.add(check, outcome, count, places)
+
+
+def _find_overlap(examination: Examination, stores: dict[str, _Hashes]) -> None:
+    """Training pairs that are also in valid or test, and those of which only the source is."""
+    train, marks = stores["train"], examination.marks
+    action: dict[str, Outcome] = {"drop": "dropped", "keep": "kept", "refuse": "refused"}
+    for split, held_out in stores.items():
+        if split == "train":
+            continue
+        pairs, sources = (_Matches(examination, examination.splits[split]) for _ in range(2))
+        for positions, partners in shared(train.pairs, held_out.pairs):
+            fresh = (marks[positions] & OVERLAPS) == 0  # not counted before, for the other held-out split
+            marks[positions] |= OVERLAPS
+            pairs.add(positions[fresh], partners[fresh])
+        for positions, partners in shared(train.sources, held_out.sources):
+            only = (marks[positions] & OVERLAPS) == 0
+            sources.add(positions[only], partners[only])
+        pairs.report(f"overlap_with_{split}", action[examination.doctor.overlap])
+        sources.report(f"source_overlap_with_{split}", "kept")
+
+
+def _find_repeats(examination: Examination, train: _Hashes) -> None:
+    """Training pairs that were there before, under the same tag."""
+    marks = examination.marks
+    matches = _Matches(examination, examination.splits["train"])
+    tags = [section.text.tag for section in matches.sections]
+    tag_numbers = np.array([tags.index(tag) for tag in tags])
+
+    def tag_of(positions: Positions) -> npt.NDArray[np.int64]:
+        return tag_numbers[np.searchsorted(matches.bounds, positions, side="right") - 1]
+
+    for positions, firsts in repeats(train.pairs, tag_of):
+        fresh = ~examination.leaves(marks[positions])  # a pair dropped as overlap counts only there
+        marks[positions] |= REPEATS
+        matches.add(positions[fresh], firsts[fresh])
+    matches.report("duplicates", "dropped" if examination.doctor.duplicates == "drop" else "kept")
+
+
+def _find_swapped(sections: list[Section]) -> None:
+    """Warn of corpora whose sides look swapped; only those with the same tag are comparable."""
+    for section in sections:
+        others = [o.profile for o in sections if o is not section and o.text.tag == section.text.tag]
+        if look_swapped(section.profile, others):
+            note = "its source looks like the targets of the other corpora, its target like their sources"
+            section.tally.add("swapped", "warning", section.read, note=note)

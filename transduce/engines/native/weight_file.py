@@ -1,0 +1,194 @@
+"""The native engine's weight file: tensors packed as its kernels read them, in one file that proves itself.
+
+weight_format.py has the format; weight_reader.py reads the tensors back.
+Letters: N outputs, K inputs of a matrix.
+
+The tensors of the native engine's weight file for Python, with the checks of weights.cpp: files come from anywhere.
+
+The format, and what must be so before a tensor is looked for, are in weight_format.py. The file is mapped and not
+copied: a tensor takes memory when it is asked for. Letters: N outputs, K inputs of a matrix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transduce.core.durable import write_bytes
+from transduce.core.errors import RunError
+from transduce.engines.native.weight_format import (
+    ALIGN,
+    BYTE_PANELS,
+    FLOAT_PANELS,
+    FLOATS,
+    INTEGERS,
+    PANEL,
+    Entry,
+    StoredTensor,
+    bytes_before_tensors,
+    failure,
+    header_and_table,
+    padded,
+    read_table,
+)
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """A tensor as it is stored: its kind, its shape without padding, its bytes."""
+
+    kind: int
+    rows: int
+    columns: int
+    data: bytes
+
+
+def floats(values: NDArray[np.floating]) -> PackedTensor:
+    """A matrix of numbers, or a row."""
+    values = np.atleast_2d(np.asarray(values, dtype="<f4"))
+    return PackedTensor(FLOATS, values.shape[0], values.shape[1], values.tobytes())
+
+
+def integers(values: list[int]) -> PackedTensor:
+    return PackedTensor(INTEGERS, 1, len(values), np.asarray(values, dtype="<i4").tobytes())
+
+
+def matrix(
+    name: str, weight: Floats, bias: Floats | None, quantize: bool, filling: float = 0.0
+) -> dict[str, PackedTensor]:
+    """weight (N, K) and bias (N,) under `name`; `filling` is the bias of outputs that only pad."""
+    outputs, inputs = weight.shape
+    whole = np.zeros((padded(outputs), padded(inputs)), dtype=np.float32)
+    whole[:outputs, :inputs] = weight
+    shift = np.full(len(whole), filling, dtype=np.float32)
+    shift[:outputs] = 0 if bias is None else bias
+    found = {f"{name}.bias": floats(shift)}
+    if quantize:
+        values, scales = quantized(whole)
+        found[name] = PackedTensor(BYTE_PANELS, outputs, inputs, byte_panels(values).tobytes())
+        found[f"{name}.scales"] = floats(scales)
+    else:
+        panels = whole.reshape(-1, PANEL, whole.shape[1]).transpose(0, 2, 1)
+        found[name] = PackedTensor(FLOAT_PANELS, outputs, inputs, panels.astype("<f4").tobytes())
+    return found
+
+
+def quantized(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Whole numbers from -127 to 127 and the scale of each output (N,), by which they are to be multiplied."""
+    scales = np.maximum(np.abs(weight).max(1), np.float32(1e-12)) / np.float32(127)
+    values = np.clip(np.rint(weight / scales[:, None]), -127, 127).astype(np.int8)
+    return values, scales.astype(np.float32)
+
+
+def byte_panels(values: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """(N, K) as [panel][K / 4][64][4], each plus 128: what four products a lane and instruction want."""
+    shifted = (values.astype(np.int16) + 128).astype(np.uint8)
+    return np.ascontiguousarray(shifted.reshape(-1, PANEL, values.shape[1] // 4, 4).transpose(0, 2, 1, 3))
+
+
+def write(path: Path, tensors: Mapping[str, PackedTensor]) -> None:
+    """All tensors in one file; those with the same bytes share them."""
+    start, body = bytes_before_tensors(len(tensors)), bytearray()
+    offsets: dict[bytes, int] = {}
+    table = []
+    for name, tensor in tensors.items():
+        own = hashlib.sha256(tensor.data).digest()
+        if own not in offsets:
+            body += bytes(-(start + len(body)) % ALIGN)
+            offsets[own] = start + len(body)
+            body += tensor.data
+        table.append(StoredTensor(name, tensor.kind, tensor.rows, tensor.columns, offsets[own]))
+    write_bytes(path, *header_and_table(table, body), memoryview(body))
+
+
+class WeightReader:
+    """A weight file whose hash was found right, and whose table keeps within the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._data, self._tensors = read_table(path)
+        self.size = len(self._data)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def integers(self, name: str, columns: int) -> list[int]:
+        """A row of whole numbers."""
+        tensor = self._tensor(name, INTEGERS, 1, columns)
+        found: list[int] = np.frombuffer(self._data, "<i4", columns, tensor.offset).tolist()
+        return found
+
+    def floats(self, name: str, rows: int, columns: int) -> Floats:
+        """Numbers, all of them finite; a view of the file, not to be written to."""
+        return self._finite(name, self._floats(name, rows, columns))
+
+    def matrix(self, name: str, outputs: int, inputs: int, filling: float = 0.0) -> tuple[Floats, Floats]:
+        """weight (N, K) and bias (N,), as far as they were not rounded; `filling` is the bias of what only pads."""
+        tensor = self._matrix(name, outputs, inputs)
+        rows, columns = padded(outputs), padded(inputs)
+        bias = self._floats(f"{name}.bias", 1, rows)[0]
+        self._finite(f"{name}.bias", bias[:outputs])
+        if not (bias[outputs:] == np.float32(filling)).all():
+            raise self._failure(f"has a tensor '{name}.bias' whose padding is not {'-infinity' if filling else '0'}")
+        if tensor.kind == BYTE_PANELS:
+            stored = np.frombuffer(self._data, np.uint8, rows * columns, tensor.offset)
+            panels = stored.reshape(-1, columns // 4, PANEL, 4).transpose(0, 2, 1, 3)
+            whole = panels.reshape(rows, columns)[:outputs, :inputs].astype(np.float32)
+            whole -= np.float32(128)
+            scales = self.floats(f"{name}.scales", 1, rows)
+            with np.errstate(over="ignore"):
+                self._finite(f"{name}.scales", scales * np.float32(128))
+            whole *= scales[0, :outputs, None]
+            return whole, bias[:outputs]
+        numbers = np.frombuffer(self._data, "<f4", rows * columns, tensor.offset)
+        self._finite(name, numbers)
+        turned = numbers.reshape(-1, columns, PANEL).transpose(0, 2, 1)
+        return turned.reshape(rows, columns)[:outputs, :inputs], bias[:outputs]
+
+    def rounded(self, name: str) -> bool:
+        """Whether a matrix is stored as whole numbers."""
+        return name in self._tensors and self._tensors[name].kind == BYTE_PANELS
+
+    def require(self, entries: Iterable[Entry]) -> None:
+        """Refuse a file that lacks a tensor, or has it in another shape; no numbers are read."""
+        for entry in entries:
+            if not entry.is_matrix:
+                self._tensor(entry.name, FLOATS, entry.rows, entry.columns)
+                continue
+            tensor = self._matrix(entry.name, entry.rows, entry.columns)
+            parts = ("bias", "scales") if tensor.kind == BYTE_PANELS else ("bias",)
+            for part in parts:
+                self._tensor(f"{entry.name}.{part}", FLOATS, 1, padded(entry.rows))
+
+    def _tensor(self, name: str, kind: int, rows: int, columns: int) -> StoredTensor:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise self._failure(f"lacks the tensor '{name}'")
+        if (tensor.kind, tensor.rows, tensor.columns) != (kind, rows, columns):
+            raise self._failure(
+                f"has a tensor '{name}' of {tensor.rows} x {tensor.columns} of kind {tensor.kind}, and its model needs"
+                f" {rows} x {columns} of kind {kind}"
+            )
+        return tensor
+
+    def _matrix(self, name: str, outputs: int, inputs: int) -> StoredTensor:
+        return self._tensor(name, BYTE_PANELS if self.rounded(name) else FLOAT_PANELS, outputs, inputs)
+
+    def _floats(self, name: str, rows: int, columns: int) -> Floats:
+        tensor = self._tensor(name, FLOATS, rows, columns)
+        return np.frombuffer(self._data, "<f4", rows * columns, tensor.offset).reshape(rows, columns)
+
+    def _finite(self, name: str, values: Floats) -> Floats:
+        if not np.isfinite(values).all():
+            raise self._failure(f"has a tensor '{name}' with values that are no numbers (NaN or infinite)")
+        return values
+
+    def _failure(self, what: str) -> RunError:
+        return failure(self.path, what)

@@ -1,0 +1,347 @@
+"""`inspect(translator, text)`: one sentence through one model, with all that can be seen of it.
+
+With the torch engine everything is seen, and so it is of a converted model where torch is installed; an engine that
+only searches, scores and attends (the native one) shows the mean cross-attention, and of each token the probability and
+what could have stood there. Imports no torch by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from transduce.core.config import kind_of
+from transduce.core.errors import ConfigError, DataError, EngineRefusal, RunError
+from transduce.engines.base import Fallback, Source
+from transduce.inspection.record import Branch, Candidate, DecodingStep, Glimpse, Inspection, Map, SourcePicture, Tree
+from transduce.inspection.tracing import heads_of
+from transduce.search.constraints import CancelToken, DecodingConstraints
+from transduce.search.fit import STEPWISE
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.settings import Beam, Greedy, Limits
+from transduce.text.alignment import Alignment, Grouped, Unit, group_text, group_tokens, merge
+from transduce.translate.translator import Translator, draw_key
+
+LEAST = 0.01  # probability of a token worth asking "what if" about
+MOST_LINES = 16_000_000  # weights of all heads that are kept: 6 layers of 8 heads and 330 tokens
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """How much to look at: `top` candidates a step; at most `branches` questions "what if" in all; a tree or none."""
+
+    top: int = 8
+    branches: int = 48
+    tree: bool = True
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ConfigError(f"top: expected at least 1 candidate a step, got {self.top}")
+        if self.branches < 0:
+            raise ConfigError(f"branches: expected a number of questions, or 0 for none, got {self.branches}")
+
+
+DEFAULT = InspectOptions()
+
+
+def inspect(
+    translator: Translator,
+    text: str,
+    *,
+    to: str = "",
+    target: str | None = None,
+    prefix: str | Sequence[int] = "",
+    beam: int = 0,
+    search: Any = None,
+    looking: InspectOptions = DEFAULT,
+    model: str = "",
+    stop: CancelToken | None = None,
+) -> Inspection:
+    """Look at one sentence being translated, or at a given `target` being read.
+
+    `to`, `beam` and `search` are those of `Translator.translate`; `prefix` is how the translation must begin, as text
+    or as tokens: "what if it had said this instead". `model` is a name to show. A text is read whole: one longer than
+    the model reads at once is refused. Of a model that reads recordings or pictures `text` is the path of a file.
+    Another thread may end its searches through `stop`.
+    """
+    case = _Case.of(translator, text, to, prefix, translator.choose_search(beam, 1, search))
+    if target is None:
+        hypotheses = translator.find([case.source], case.search, [DecodingConstraints(prefix=case.prefix, stop=stop)])[
+            0
+        ]
+        if stop is not None and stop.cancelled:
+            raise RunError("inspect: somebody asked to stop before the translation was found; ask again")
+    else:
+        hypotheses = [_given(translator, case, target)]
+    best = hypotheses[0]
+    seen = _look(case, best, looking, target is None and looking.tree, stop)
+    written = (*best.tokens, translator.tokenizers.target.symbols.eos)
+    return Inspection(
+        model=model,
+        text=text,
+        to=to,
+        translation=case.text_of(best.tokens),
+        score=best.score,
+        log_prob=best.log_prob,
+        finished=best.finished,
+        search="given" if target is not None else kind_of(type(case.search)),
+        source=case.pieces,
+        read=tuple(step.read for step in seen.steps),
+        written=tuple(translator.tokenizers.target.pieces(written)),
+        tokens=written,
+        source_tokens=case.source_tokens,
+        forced=len(case.prefix),
+        maps=seen.maps,
+        heads=tuple(head for one in seen.maps for head in heads_of(one)) if seen.inside else (),
+        alignment=_alignment(case, best, seen.maps),
+        steps=seen.steps,
+        branches=_branches(case, best, seen.steps, looking.branches) if case.stepwise else (),
+        tree=seen.tree,
+        lens=seen.lens,
+        alternatives=tuple(case.text_of(other.tokens) for other in hypotheses[1:]),
+        notes=seen.notes,
+        sight=case.sight,
+    )
+
+
+def told_to(translators: Sequence[Translator], to: str) -> list[str]:
+    """The language that each of several models is told: one without a tag for it, beside one that has it, none."""
+    known = [one.reading is None and one.tokenizers.source.has_tag(to) for one in translators]
+    return [to if own or not any(known) else "" for own in known]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A text as a translator reads it, or the frames of a file, and how its translation must begin.
+
+    `pieces` name what the encoder reads, the tag first and the end symbol last; of files where each place is in it.
+    """
+
+    translator: Translator
+    text: str
+    tag: tuple[int, ...]
+    source: Source
+    pieces: tuple[str, ...]
+    prefix: tuple[int, ...]
+    search: Any
+
+    @classmethod
+    def of(cls, translator: Translator, text: str, to: str, prefix: str | Sequence[int], search: Any) -> _Case:
+        target = translator.tokenizers.target
+        if not text.strip():
+            raise DataError("inspect: the text is blank; give a sentence to look at")
+        begin = target.encode([prefix])[0] if isinstance(prefix, str) else list(prefix)
+        if any(not 0 <= token < target.size for token in begin):
+            raise DataError(f"prefix: expected tokens from 0 to {target.size - 1}, got {list(begin)}")
+        if translator.reading is not None:
+            return cls._of_file(translator, text, to, tuple(begin), search)
+        source = translator.tokenizers.source
+        tag, rest = source.cut_tag(text)
+        tag = ((source.tag(to),) if to else ()) + tag
+        tokens = (*tag, *source.encode([rest])[0])
+        if len(tokens) >= translator.longest:
+            raise DataError(
+                f"inspect: the text has {len(tokens)} tokens, and the model reads fewer than {translator.longest} at"
+                " once; give it a sentence at a time"
+            )
+        pieces = tuple(source.pieces((*tokens, source.symbols.eos)))
+        return cls(translator, rest, tag, tokens, pieces, tuple(begin), search)
+
+    @classmethod
+    def _of_file(cls, translator: Translator, text: str, to: str, prefix: tuple[int, ...], search: Any) -> _Case:
+        assert translator.reading is not None
+        if to:
+            raise DataError(f"to: {to!r} was given, and a model that reads files takes no language; leave it out")
+        parts = translator.reading.parts(text, translator.longest)
+        if len(parts) != 1:
+            raise DataError(f"inspect: {text} is read in {len(parts)} parts; give a file that is read as one")
+        return cls(translator, text, (), parts[0], translator.reading.units(parts[0]), prefix, search)
+
+    @property
+    def source_tokens(self) -> tuple[int, ...]:
+        """With the end symbol; none of a file."""
+        if self.translator.reading is not None:
+            return ()
+        return (*self.source, self.translator.tokenizers.source.symbols.eos)
+
+    @property
+    def sight(self) -> SourcePicture | None:
+        """What a file looks like."""
+        if self.translator.reading is None:
+            return None
+        reader, places = self.translator.reading.reader, self.translator.reading.places(len(self.source))
+        return SourcePicture(reader.sight(self.source), tuple(reader.box(*place) for place in places))
+
+    def grouped(self) -> Grouped:
+        """What the encoder reads of the text itself, in words or pieces; of a file the places of the memory."""
+        if self.translator.reading is not None:
+            return Grouped((), self.pieces, tuple(range(len(self.pieces))))
+        return group_text(self.translator.tokenizers.source, self.text, _unit(self.text))
+
+    @property
+    def stepwise(self) -> bool:
+        return bool(getattr(self.translator.decoder, "offers", STEPWISE) == STEPWISE)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return self.translator.tokenizers.target.decode(tokens)
+
+
+def _given(translator: Translator, case: _Case, target: str) -> Hypothesis:
+    """A translation that somebody else wrote, as the model scores it."""
+    (tokens,) = translator.tokenizers.target.encode([target])
+    (log_probs,) = translator.engine.score([case.source], [tokens])
+    return Hypothesis(tuple(tokens), sum(log_probs), sum(log_probs), True, tuple(log_probs))
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What was seen of the model at work; `inside` is False where only an engine was asked."""
+
+    maps: tuple[Map, ...]
+    steps: tuple[DecodingStep, ...]
+    lens: tuple[Glimpse, ...] = ()
+    tree: Tree | None = None
+    notes: tuple[str, ...] = ()
+    inside: bool = True
+
+
+def _look(case: _Case, best: Hypothesis, looking: InspectOptions, grow: bool, stop: CancelToken | None) -> _Looked:
+    """One pass with a trace, and the search again with the model watched if its tree is to grow."""
+    engine = opened(case.translator.engine)
+    if engine is None:
+        return _from_outside(case, best, looking.top, stop)
+    from transduce.inspection import tracing
+
+    target = case.translator.tokenizers.target
+    traced = tracing.trace(engine, case.stepwise, case.source, best.tokens, target, looking.top)
+    if sum(one.weights.size for one in traced.maps) > MOST_LINES:
+        raise DataError(
+            f"inspect: {len(case.source)} source and {len(best.tokens)} target tokens make more than {MOST_LINES:,}"
+            " attention weights; give it a shorter sentence"
+        )
+    notes = [*notes_of(case.translator.engine)]
+    if not any(one.part == "cross" for one in traced.maps):
+        notes.append("This decoder does not look at the source by attention: no cross-attention, no alignment.")
+    if not traced.lens:
+        notes.append("No logit lens: an ensemble or a canvas of frames has no layers that write tokens.")
+    tree: Tree | None = None
+    if grow and case.stepwise:
+        from transduce.inspection.tracing import grow as grow_tree
+
+        path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
+        key, constraints = draw_key(case.source), DecodingConstraints(prefix=case.prefix, stop=stop)
+        tree = grow_tree(engine.model, traced.memory, case.search, constraints, key, target, path)
+    return _Looked(traced.maps, traced.steps, traced.lens, tree, tuple(notes))
+
+
+def opened(engine: Any) -> Any:
+    """The engine, or the one behind it, if its model can be looked into."""
+    try:
+        from transduce.inspection.tracing import Opened
+    except ModuleNotFoundError:  # without torch there is none
+        return None
+    if isinstance(engine, Fallback):
+        try:
+            engine = engine.behind(EngineRefusal("native engine: it does not tell where each head looks"))
+        except (EngineRefusal, ConfigError):  # no torch; a config that needs classes of somebody's own
+            return None
+    return engine if isinstance(engine, Opened) else None
+
+
+def notes_of(engine: Any) -> tuple[str, ...]:
+    """What is to be said of the weights that are looked into, where they are not those that were trained."""
+    return (engine.note,) if isinstance(engine, Fallback) and engine.note else ()
+
+
+def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> _Looked:
+    """What any engine tells: the probability of each token and others, and the mean of all heads' cross-attention."""
+    target = case.translator.tokenizers.target
+    eos, bos = target.symbols.eos, target.symbols.bos
+    (said,) = case.translator.engine.score([case.source], [best.tokens])
+    read = target.pieces([bos, *best.tokens])
+    tokens = (*best.tokens, eos)
+    others = _candidates(case, best, top, stop)
+    ranks = [
+        sum(other.log_prob > log_prob for other in own if other.token != token)
+        for token, log_prob, own in zip(tokens, said, others, strict=True)
+    ]
+    unknown = [math.nan] * len(tokens)
+    rows = zip(read, tokens, target.pieces(tokens), said, ranks, unknown, others, strict=True)
+    (weights,) = case.translator.engine.attend([case.source], [best.tokens], None)
+    whole = np.zeros((1, len(tokens), len(case.pieces)), dtype=np.float32)
+    whole[0, : weights.shape[0], : weights.shape[1]] = weights  # the end symbols look and are looked at unseen
+    mean = Map("decoder.mean.cross", "cross", 0, whole)
+    note = (
+        "Seen from outside: the native engine tells the mean cross-attention only. Install torch (transduce[train]), or"
+        " give the run folder, to see all."
+    )
+    return _Looked((mean,), tuple(DecodingStep(*row) for row in rows), notes=(note,), inside=False)
+
+
+def _candidates(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> list[tuple[Candidate, ...]]:
+    """The likeliest tokens of each step, which any engine finds: a beam that may write one token only."""
+    eos = case.translator.tokenizers.target.symbols.eos
+    if not case.stepwise:
+        return [()] * (len(best.tokens) + 1)
+    one_more = Beam(size=top, n_best=top, length_penalty=0.0, limits=Limits(longest=1))
+    beginnings = [best.tokens[:place] for place in range(len(best.tokens) + 1)]
+    constraints = [DecodingConstraints(prefix=tokens, stop=stop) for tokens in beginnings]
+    made = []
+    for place, hypotheses in enumerate(case.translator.find([case.source] * len(constraints), one_more, constraints)):
+        found = {(*one.tokens, eos)[place]: one.token_log_probs[place] for one in hypotheses}
+        ordered = sorted(found, key=lambda token: -found[token])
+        pieces = case.translator.tokenizers.target.pieces(ordered)
+        rows = zip(ordered, pieces, (found[token] for token in ordered), strict=True)
+        made.append(tuple(Candidate(*row) for row in rows))
+    return made
+
+
+def _branches(case: _Case, best: Hypothesis, steps: Sequence[DecodingStep], most: int) -> tuple[Branch, ...]:
+    """For the likeliest tokens that were not written: the translation that would have followed, by greedy search."""
+    target = case.translator.tokenizers.target
+    never = {*target.symbols.never}
+    asked = [
+        (other.log_prob, place, other)
+        for place, step in enumerate(steps)
+        for other in step.candidates
+        if other.token != step.token and other.token not in never and other.log_prob >= np.log(LEAST)
+    ]
+    asked = sorted(sorted(asked, key=lambda one: -one[0])[:most], key=lambda one: (one[1], -one[0]))
+    going = [(place, other) for _, place, other in asked if other.token != target.symbols.eos]
+    constraints = [DecodingConstraints(prefix=(*best.tokens[:place], other.token)) for place, other in going]
+    search = Greedy(getattr(case.search, "limits", Limits()))
+    found = dict(zip(going, case.translator.find([case.source] * len(going), search, constraints), strict=True))
+    made = []
+    for _, place, other in asked:
+        before = sum(step.log_prob for step in steps[:place])
+        tokens, total = best.tokens[:place], before + other.log_prob  # of an end symbol, that is all
+        if (place, other) in found:
+            (first, *_) = found[place, other]
+            tokens, total = first.tokens, first.log_prob
+        made.append(Branch(place, other.token, other.piece, other.log_prob, case.text_of(tokens), total))
+    return tuple(made)
+
+
+def _alignment(case: _Case, best: Hypothesis, maps: Sequence[Map]) -> Alignment | None:
+    """Words of the source and of the translation, linked by the mean of all cross-attention.
+
+    A side that is one word between spaces (a German number, any Chinese sentence) is taken in pieces.
+    """
+    crossing = [one.weights.mean(0) for one in maps if one.part == "cross"]  # (T, S)
+    if not crossing:
+        return None
+    tokenizers = case.translator.tokenizers
+    written = case.text_of(best.tokens)
+    source = case.grouped()
+    target = group_tokens(tokenizers.target, best.tokens, written, _unit(written))
+    tags = len(case.tag)
+    mean = np.mean(crossing, axis=0)[: len(best.tokens), tags : tags + len(source.unit)]
+    return Alignment.read(source.units, target.units, merge(mean, source, target))
+
+
+def _unit(text: str) -> Unit:
+    return "words" if len(text.split()) > 1 else "pieces"

@@ -1,0 +1,114 @@
+"""What surrounds attention in a block: the feed-forward network (section 3.3), residual and norm (section 3.1).
+
+Shapes: B batch, T length, D d_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.kernels.dispatch import Kernels
+from transduce.model.layers import Dropout, Linear, dropout, narrowed
+from transduce.model.norms import Norm
+
+Activation = Literal["relu", "gelu", "silu", "swiglu", "geglu"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+}
+GATED = ("swiglu", "geglu")
+Sublayer = Callable[[Tensor], Tensor]
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2, the same at every position (equation 2).
+
+    A gated one (Shazeer 2020) multiplies the activation by a second inner map: half as many matrices more, so that
+    d_ff must be two thirds as wide for as many parameters.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", inner_dropout: float = 0.0) -> None:
+        super().__init__()
+        self.inner = Linear(d_model, d_ff)
+        self.gate = Linear(d_model, d_ff) if activation in GATED else None
+        self.outer = Linear(d_ff, d_model)
+        self.activation = ACTIVATIONS[activation]
+        self.inner_dropout = inner_dropout  # not in the paper, 0 by default
+
+    def forward(self, x: Tensor, kernels: Kernels = None) -> Tensor:
+        if self.activation is F.relu:
+            inner: Tensor = self.inner(x, relu=True, kernels=kernels)  # (B, T, d_ff)
+        else:
+            inner = self.activation(self.inner(x, kernels=kernels))
+        if self.gate is not None:
+            inner = inner * self.gate(x, kernels=kernels)
+        dropped = dropout(inner, self.inner_dropout, self.training)
+        outer: Tensor = self.outer(dropped, kernels=kernels)  # (B, T, D)
+        return outer
+
+
+class PostNormResidual(nn.Module):
+    """LayerNorm(x + Sublayer(x)), as in the paper; dropout on the sublayer's output (section 5.4)."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Sublayer, mask: Tensor | None = None, kernels: Kernels = None) -> Tensor:
+        normed: Tensor = self.norm.of_sum(x, sublayer(narrowed(x)), mask, self.dropout, kernels)  # type: ignore[operator]
+        return normed
+
+
+class PreNormResidual(nn.Module):
+    """x + Sublayer(LayerNorm(x)): not the paper's, but steadier for deep stacks and large learning rates."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Sublayer, mask: Tensor | None = None, kernels: Kernels = None) -> Tensor:
+        summed: Tensor = x + self.dropout(sublayer(narrowed(self.norm(x, mask))))
+        return summed
+
+
+class NoNorm(nn.Module):
+    """What is normed already stays as it is."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True)
+class PostNorm:
+    """Norm after the sum (the paper)."""
+
+    def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
+        return PostNormResidual(norm.build(d_model), dropout)
+
+    def final(self, d_model: int, norm: Norm) -> nn.Module:
+        """What the stack ends with: nothing, since each block's output is normed already."""
+        return NoNorm()
+
+
+@dataclass(frozen=True)
+class PreNorm:
+    """Norm before the sublayer, and once more at the top of the stack."""
+
+    def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
+        return PreNormResidual(norm.build(d_model), dropout)
+
+    def final(self, d_model: int, norm: Norm) -> nn.Module:
+        return norm.build(d_model)
+
+
+Residual = PostNorm | PreNorm

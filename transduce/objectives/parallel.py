@@ -1,0 +1,180 @@
+"""Which places of a canvas a parallel decoder has to write in training; the others hold the right answer.
+
+Shapes: B batch, C places of the canvas.
+
+Masked prediction (CMLM, Ghazvininejad et al. 2019): a parallel decoder fills in the places that are hidden from it.
+
+Shapes: B batch, C places of the canvas, V vocabulary.
+
+CTC for a parallel decoder on upsampled frames: -log of the sum over all ways to space the target out.
+
+Graves et al. 2006; Libovicky and Helcl 2018; with glancing Gu and Kong 2021.
+Shapes: B batch, C frames, T target length, V vocabulary, whose size is the blank's number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduce.core.errors import ConfigError
+from transduce.data.batch import Batch
+from transduce.model.contract import UNDECIDED, NonAutoregressive, TokenCanvasModel
+from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
+from transduce.objectives.cross_entropy import smoothed_loss
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number drawn evenly from 1 to all, anywhere (Ghazvininejad et al. 2019): for a search that refines."""
+
+    def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
+        """Of `places` (B, C) those to be written; `wrong` (B, C) tells where a first pass errs, if it is asked."""
+        count = places.sum(1)
+        drawn = (torch.rand(len(count), device=count.device) * count).long() + 1  # 1 .. count
+        return draw(places, drawn)
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All of them (Gu et al. 2018): for a search of one pass."""
+
+    def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
+        return places
+
+
+@dataclass(frozen=True)
+class Glancing:
+    """All but a share of those that a first pass gets wrong, as many anywhere (GLAT, Qian et al. 2021).
+
+    For a search of one pass: what is told helps with what is not, and less is told the more the model knows. The share
+    falls in a line from `first` to `last` within `steps` steps.
+    """
+
+    first: float = 0.5
+    last: float = 0.3
+    steps: int = 50_000
+
+    def __post_init__(self) -> None:
+        for name in ("first", "last"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
+        if self.steps < 1:
+            raise ConfigError(f"steps: expected at least 1, got {self.steps}")
+
+    def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
+        return places & ~self.revealed(wrong() & places, places, step)
+
+    def revealed(self, wrong: Tensor, among: Tensor, step: int) -> Tensor:
+        """The places (B, C) to give away: as many as the share of `wrong` (B, C), any of `among` (B, C)."""
+        share = self.first + (self.last - self.first) * min(1.0, step / self.steps)
+        return draw(among, (wrong.sum(1) * share).long())
+
+
+def draw(among: Tensor, count: Tensor) -> Tensor:
+    """`count` (B,) places a row, chosen evenly among those that are True (B, C)."""
+    chance = torch.rand(among.shape, device=among.device).masked_fill(~among, 2.0)
+    return (chance.argsort(dim=1).argsort(dim=1) < count.unsqueeze(1)) & among
+
+
+@dataclass(frozen=True)
+class MaskedPrediction:
+    """Smoothed cross-entropy of the hidden places, and `length_weight` times that of the length, once a sentence.
+
+    The count is that of the hidden places, so that reports are means over what had to be said.
+    """
+
+    needs: ClassVar[str] = "parallel"  # of a decoder (search/fit.py)
+
+    label_smoothing: float = 0.1
+    length_weight: float = 0.1
+    masking: Uniform | Everything | Glancing = Uniform()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing: expected at least 0 and below 1, got {self.label_smoothing}")
+        if not 0 <= self.length_weight < math.inf:
+            raise ConfigError(f"length_weight: expected 0 or more, got {self.length_weight}")
+
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
+        return self._loss
+
+    def _loss(self, model: TokenCanvasModel, batch: Batch, step: int) -> Loss:
+        memory = model.encode(batch.source, batch.source_mask)
+        canvas = model.lay(memory, batch.gold, batch.target_mask)
+
+        def wrong() -> Tensor:
+            with torch.no_grad():
+                guess = model.refine(canvas.gold.masked_fill(canvas.open, UNDECIDED), canvas.mask, memory)
+            return guess.argmax(-1) != canvas.gold
+
+        hidden = self.masking.masked(canvas.open, wrong, step)  # (B, C)
+        logits = model.refine(canvas.gold.masked_fill(hidden, UNDECIDED), canvas.mask, memory)
+        words = smoothed_loss(logits.float().log_softmax(-1), canvas.gold, hidden, self.label_smoothing)
+        length = -canvas.log_prob.sum()
+        metrics = {**words.metrics, "length": length.detach()}
+        return Loss(words.total + self.length_weight * length, words.count, metrics)
+
+
+@dataclass(frozen=True)
+class ParallelCTC:
+    """The count is that of the target's tokens with their end symbol, as in other objectives, though CTC says none.
+
+    A target with more tokens than frames adds nothing; the metric `too_long` counts such sentences.
+    """
+
+    kind: ClassVar[str] = "parallel_ctc"
+    needs: ClassVar[str] = "ctc"  # of a decoder (search/fit.py)
+
+    masking: Everything | Glancing = Everything()
+
+    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
+        return self._loss
+
+    def _loss(self, model: NonAutoregressive, batch: Batch, step: int) -> Loss:
+        memory = model.encode(batch.source, batch.source_mask)
+        lengths = model.lengths(memory)
+        frames = lengths.argmax(1)  # (B,)
+        mask = torch.arange(lengths.size(1) - 1, device=frames.device) < frames.unsqueeze(1)  # (B, C)
+        canvas = torch.full_like(mask, UNDECIDED, dtype=torch.int64)
+        if isinstance(self.masking, Glancing):
+            with torch.no_grad():
+                guess = model.refine(canvas, mask, memory).float().log_softmax(-1)
+            right = align(guess, batch, frames)
+            told = self.masking.revealed((guess.argmax(-1) != right) & mask, mask, step)
+            canvas = right.where(told, canvas)
+        log_probs = model.refine(canvas, mask, memory).float().log_softmax(-1)
+        total = ctc(log_probs, batch, frames)
+        metrics = {"nll": total.detach(), "too_long": (needed(batch) > frames).sum()}
+        return Loss(total, batch.target_mask.sum(), metrics)
+
+
+def ctc(log_probs: Tensor, batch: Batch, frames: Tensor) -> Tensor:
+    """The sum of -log p of the targets that have frames enough: log_probs (B, C, V + 1), frames (B,)."""
+    tokens = (batch.target_mask.sum(1) - 1).clamp(min=0)  # without the end symbol, if the row holds a pair
+    blank = log_probs.size(-1) - 1
+    return F.ctc_loss(log_probs.transpose(0, 1), batch.gold, frames, tokens, blank, reduction="sum", zero_infinity=True)
+
+
+def needed(batch: Batch) -> Tensor:
+    """The fewest frames (B,) that can say each target: one a token, and one between two that are the same."""
+    gold, mask = batch.gold, batch.target_mask
+    return mask.sum(1) - 1 + ((gold[:, 1:] == gold[:, :-1]) & mask[:, 1:]).sum(1)
+
+
+def align(log_probs: Tensor, batch: Batch, frames: Tensor) -> Tensor:
+    """What each frame (B, C) most probably says if all together say the target.
+
+    Gu and Kong take the most probable path; this takes each frame's most probable token over all paths, which CTC's
+    gradient holds: with respect to the logits it is what the model says less what the target wants.
+    """
+    with torch.enable_grad():
+        given = log_probs.detach().requires_grad_()
+        (difference,) = torch.autograd.grad(ctc(given, batch, frames), given)
+    return (log_probs.exp() - difference).argmax(-1)

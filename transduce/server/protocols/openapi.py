@@ -1,0 +1,257 @@
+"""The OpenAPI document of every JSON endpoint, from the pydantic models; pages/reference.py shows it to people.
+
+What a reader may begin with: a sentence that a model can read, and a request for each endpoint made of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from transduce import __version__
+from transduce.server.models import Models, Served
+from transduce.server.protocols import schemas as shapes
+from transduce.server.state import ServerState
+from transduce.text.languages import base_of
+
+SENTENCES = {"en": "Cats like to sleep.", "de": "Katzen schlafen gern.", "zh": "猫喜欢睡觉。"}
+NUMBERS = ("four thousand two hundred and seventeen", "seven")
+
+
+def sentence(served: Served) -> str:
+    """A sentence in a language the model reads, that it can spell and is not too long for it; else number words."""
+    return _known(served)[1]
+
+
+def requests(models: Models) -> dict[str, dict[str, Any]]:
+    """The JSON to send to each path that takes some; a translation is said to be what it is in `SENTENCES`."""
+    served = models.served[0]
+    language, text = _known(served)
+    source, target = next((pair for pair in served.pairs if base_of(pair[0]) == language), served.pairs[0])
+    ways = {"source": source, "target": target}
+    pairs = {**ways, "texts": [text], "translations": [SENTENCES.get(base_of(target), text)]}
+    return {
+        "/v1/translate": {"text": text, **ways, "n_best": 2, "alignment": "words"},
+        "/v1/score": pairs,
+        "/v1/align": {**pairs, "unit": "words"},
+        "/v1/attention": pairs,
+        "/v1/detect": {"text": text},
+        "/translate": {"q": text, "source": "auto", "target": target, "format": "text", "alternatives": 1},
+        "/detect": {"q": text},
+        "/v2/translate": {"text": [text], "target_lang": target},
+        "/v2/languages": {"type": "target"},
+        "/v2/usage": {},
+    }
+
+
+def _known(served: Served) -> tuple[str, str]:
+    tokenizer = served.translator.tokenizers.source
+    read = {base_of(source) for source, _ in served.pairs}
+    candidates = [(code, text) for code, text in SENTENCES.items() if code in read]
+    for code, text in (*candidates, *(("en", text) for text in NUMBERS)):
+        tokens = tokenizer.encode([text])[0]
+        if tokenizer.symbols.unk not in tokens and len(tokens) + 1 < served.translator.longest:
+            return code, text
+    return "", ""
+
+
+_OPEN: dict[str, Any] = {"security": []}  # what takes nothing is told to everybody, with a key or without
+_ERRORS = {
+    "400": "The request cannot be carried out.",
+    "403": "The API key is wrong.",
+    "408": "The body did not arrive in time.",
+    "413": "The body is too long.",
+    "415": "The body is not JSON.",
+    "422": "A field is missing, superfluous, or has a wrong value.",
+    "429": "Too many requests; Retry-After says when to come again.",
+    "503": "The server is full or shutting down; Retry-After says when to come again.",
+    "504": "The answer took too long.",
+}
+_OURS: dict[str, tuple[str, type[BaseModel] | None, type[BaseModel] | list[type[BaseModel]]]] = {
+    "/v1/translate": ("Translate texts.", shapes.TranslateRequest, shapes.TranslateAnswer),
+    "/v1/score": ("How probable given translations are.", shapes.PairsRequest, shapes.ScoreAnswer),
+    "/v1/align": ("Which source word each target word came from.", shapes.AlignRequest, shapes.AlignAnswer),
+    "/v1/attention": ("What every decoder layer looks at.", shapes.PairsRequest, shapes.AttentionAnswer),
+    "/v1/detect": ("The language of a text, the likeliest first.", shapes.DetectRequest, [shapes.Detection]),
+    "/v1/models": ("The models served.", None, [shapes.ModelShape]),
+    "/v1/languages": ("Languages, and what each can be translated to.", None, [shapes.LanguageShape]),
+    "/livez": ("Whether the process is alive.", None, shapes.StatusShape),
+    "/readyz": ("Whether requests are taken.", None, shapes.StatusShape),
+}
+
+
+def document(state: ServerState) -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    schemas = _schemas()
+    _limit(schemas, state)
+    paths: dict[str, Any] = {}
+    for path, (summary, given, told) in _OURS.items():
+        paths[path] = {"post" if given else "get": _operation(path, summary, given, told)}
+    paths |= _others(state)
+    for path, example in requests(state.models).items():
+        paths[path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "transduce",
+            "version": __version__,
+            "description": "Translation by models of one's own. /translate and its neighbours speak LibreTranslate's"
+            " protocol, /v2 a part of DeepL's; what only we have is under /v1.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas, "Message": _object(message="string"), "Error": _object(error="string")},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        **({"security": [{"key": []}]} if state.keys.required else {}),
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    models = [one for one in vars(shapes).values() if isinstance(one, type) and issubclass(one, BaseModel)]
+    models = [one for one in models if one not in (BaseModel, shapes.Strict)]
+    _, found = models_json_schema([(one, "validation") for one in models], ref_template="#/components/schemas/{model}")
+    schemas: dict[str, Any] = found["$defs"]
+    return schemas
+
+
+def _limit(schemas: dict[str, Any], state: ServerState) -> None:
+    """Put this server's own limits into the schemas."""
+    limits, codes = state.settings, sorted(state.models.languages)
+    own = schemas["TranslateRequest"]["properties"]
+    text = {"type": "string", "maxLength": limits.characters}
+    own["text"]["anyOf"] = [text, {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}]
+    own["prefix"] |= {"maxLength": limits.characters}
+    own["n_best"] |= {"maximum": limits.alternatives + 1}
+    own["source"] |= {"enum": ["auto", *codes]}
+    own["target"] |= {"enum": codes}
+    for name in ("PairsRequest", "AlignRequest"):
+        for side in ("source", "target"):
+            schemas[name]["properties"][side] |= {"enum": codes}
+        for field in ("texts", "translations"):
+            schemas[name]["properties"][field] |= {"items": text, "maxItems": limits.texts}
+    schemas["DetectRequest"]["properties"]["text"] |= {"maxLength": limits.characters}
+
+
+def _reference(told: Any) -> dict[str, Any]:
+    if isinstance(told, list):
+        return {"type": "array", "items": _reference(told[0])}
+    return {"$ref": f"#/components/schemas/{told.__name__}"}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _operation(path: str, summary: str, given: type[BaseModel] | None, told: Any) -> dict[str, Any]:
+    errors = _ERRORS if given else {"503": _ERRORS["503"]} if path == "/readyz" else {}
+    failure = _reference(shapes.StatusShape if path == "/readyz" else shapes.Failure)
+    answers: dict[str, Any] = {"200": {"description": summary, "content": _json(_reference(told))}}
+    if path == "/v1/translate":
+        lines = {"description": "With stream: a line of JSON a sentence.", "type": "string"}
+        answers["200"]["content"] |= {"application/x-ndjson": {"schema": lines}}
+        errors = {**errors, "404": "There is no such model."}
+    elif given and issubclass(given, shapes.PairsRequest):
+        errors = {**errors, "404": "There is no such model."}
+    for status, text in errors.items():
+        answers[status] = {"description": text, "content": _json(failure)}
+    found: dict[str, Any] = {"summary": summary, "responses": answers}
+    return found | ({"requestBody": {"required": True, "content": _json(_reference(given))}} if given else _OPEN)
+
+
+def _object(**types: str) -> dict[str, Any]:
+    properties = {name: {"type": kind} for name, kind in types.items()}
+    return {"type": "object", "properties": properties, "required": [*types]}
+
+
+def _others(state: ServerState) -> dict[str, Any]:
+    """The endpoints that speak others' protocols, as far as a schema can tell."""
+    item: dict[str, Any] = {"type": "string", "maxLength": state.settings.characters}
+    text, many = {**item, "minLength": 1}, {"type": "array", "items": item, "minItems": 1}
+    code = {"type": "string", "enum": sorted(state.models.languages)}
+    source = {"type": "string", "enum": ["auto", *code["enum"]]}
+    any_answer = {"type": "object"}
+    told = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    others = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}}
+    found: dict[str, Any] = {"type": "array", "items": _object(confidence="number", language="string")}
+    translated = {
+        "type": "object",
+        "properties": {
+            "translatedText": told,
+            "detectedLanguage": {"anyOf": [found["items"], found]},
+            "alternatives": others,
+        },
+        "required": ["translatedText"],
+    }
+    known = {"type": "array", "items": _object(code="string", name="string", targets="array")}
+    translate = {
+        "type": "object",
+        "properties": {
+            "q": {"anyOf": [text, many]},
+            "source": source,
+            "target": code,
+            "format": {"enum": ["text", "html", "", None]},
+            # As text too, for that is how forms say it; a negative number is none.
+            "alternatives": {
+                "anyOf": [{"type": "integer", "maximum": state.settings.alternatives}, {"type": ["string", "null"]}]
+            },
+        },
+        "required": ["q", "source", "target"],
+    }
+    detect = {"type": "object", "properties": {"q": text}, "required": ["q"]}
+    deepl = {
+        "type": "object",
+        "properties": {"text": {"anyOf": [item, many]}, "target_lang": code},
+        "required": ["text", "target_lang"],
+    }
+    answer = _object(translations="array")
+    answer["properties"]["translations"]["items"] = _object(
+        detected_source_language="string", text="string", billed_characters="integer"
+    )
+    return {
+        "/translate": {"post": _foreign("Translate, as LibreTranslate does.", translate, translated, "Error")},
+        "/detect": {"post": _foreign("Detect, as LibreTranslate does.", detect, found, "Error")},
+        "/languages": {"get": _foreign("Languages, as LibreTranslate has them.", None, known, "Error")},
+        "/frontend/settings": {"get": _foreign("Settings for a page.", None, any_answer, "Error")},
+        "/health": {"get": _operation("/readyz", "Whether requests are taken.", None, shapes.StatusShape)},
+        "/spec": {"get": _foreign("This document, as LibreTranslate has it.", None, any_answer, "Error")},
+        "/v2/translate": {"post": _foreign("Translate, as DeepL does.", deepl, answer, "Message")},
+        **_deepl_tables(),
+    }
+
+
+def _deepl_tables() -> dict[str, Any]:
+    """What DeepL's clients ask by GET or POST, with fields in the query or a body."""
+    kind = {"enum": ["source", "target"]}
+    body = {"type": "object", "properties": {"type": kind}}
+    languages = {"type": "array", "items": _object(language="string", name="string")}
+    usage = _object(character_count="integer", character_limit="integer")
+    found: dict[str, Any] = {}
+    for path, summary, told, asked in (
+        ("/v2/languages", "Languages, as DeepL has them.", languages, body),
+        ("/v2/usage", "Characters translated since the start, of this key.", usage, {"type": "object"}),
+    ):
+        post = _foreign(summary, asked, told, "Message")
+        get = {name: value for name, value in post.items() if name != "requestBody"}
+        post["requestBody"]["required"] = False
+        found[path] = {"get": get, "post": post}
+    found["/v2/languages"]["get"]["parameters"] = [{"name": "type", "in": "query", "schema": kind}]
+    return found
+
+
+def _foreign(summary: str, given: dict[str, Any] | None, told: dict[str, Any], failure: str) -> dict[str, Any]:
+    errors = {**_ERRORS, "404": "Not offered."} if given else {}
+    answers = {"200": {"description": summary, "content": _json(told)}}
+    for status, text in errors.items():
+        if status != "415":
+            text = "The request asks for more work than is allowed." if status == "422" else text
+            answers[status] = {"description": text, "content": _json({"$ref": f"#/components/schemas/{failure}"})}
+    if given:
+        answers["415"] = {
+            "description": "The body is compressed.",
+            "content": _json({"$ref": f"#/components/schemas/{failure}"}),
+        }
+    found: dict[str, Any] = {"summary": summary, "responses": answers}
+    return found | ({"requestBody": {"required": True, "content": _json(given)}} if given else _OPEN)

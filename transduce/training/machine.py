@@ -1,0 +1,176 @@
+"""Memory: whether a model fits at all, the most a run has held, and what to do when there is not enough.
+
+What a CPU wants before the first step: freed memory kept at hand, and the number of threads that is fastest here.
+
+Neither changes a number beyond what torch does with other threads; a run goes on with the threads it began with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import torch
+
+from transduce.core.errors import ConfigError, explaining_shortage
+from transduce.data.batching import Batches
+from transduce.experiment import Config
+from transduce.model.encoder_decoder import EncoderDecoder
+from transduce.model.seq2seq import Model
+from transduce.text.tokenizer import Tokenizers
+from transduce.training.session import Session, TrainingProgress
+from transduce.training.settings import Training
+from transduce.training.step_runner import EagerRunner
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes since the process began: on a GPU what tensors took there, on a CPU all that was resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, Linux KiB
+
+
+def available_memory() -> int:
+    """Bytes that the system can still give, of a container those that it is allowed; 0 where nobody says."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path, pattern, unit in (
+        ("/proc/meminfo", r"MemAvailable:\s+(\d+) kB", 1024),
+        ("/sys/fs/cgroup/memory.max", r"(\d+)", 1),
+    ):
+        try:
+            match = re.search(pattern, Path(path).read_text())
+        except OSError:
+            continue
+        if match:
+            found.append(unit * int(match[1]))
+    return min(found)
+
+
+def build_model(config: Model, tokenizers: Tokenizers, seed: int) -> EncoderDecoder:
+    """A new model with the random weights of a seed, if this machine has the memory for it.
+
+    The system would end a process that takes more than there is, without a word. So the model is built without
+    numbers first. Its weights are made in the machine's own memory, wherever they go then.
+    """
+    sizes = tokenizers.source.size, tokenizers.target.size, tokenizers.shared
+    advice = "model: lower model.d_model, or d_ff and layers of model.encoder and model.decoder"
+    with explaining_shortage(lambda: f"while making the {advice}"):
+        with torch.device("meta"):
+            shapes = config.build(*sizes)
+        tensors = {id(tensor): tensor.nbytes for tensor in chain(shapes.parameters(), shapes.buffers())}
+        needed, there = sum(tensors.values()), available_memory()
+        if needed > there:
+            raise ConfigError(
+                f"{advice}: its weights would have {needed / 2**30:,.1f} GiB, and {there / 2**30:,.1f} GiB of memory"
+                " are free"
+            )
+        torch.manual_seed(seed)
+        return config.build(*sizes)
+
+
+@contextmanager
+def explained_shortage(config: Config, place: TrainingProgress) -> Iterator[None]:
+    """Say which setting to lower when memory runs out."""
+
+    def advice() -> str:
+        tokens = config.data.tokens
+        return (
+            f"at step {place.step + 1}: lower data.tokens (now {tokens}), for example data.tokens={tokens // 2}"
+            f" training.accumulate={2 * config.training.accumulate}, which keeps the size of an update"
+        )
+
+    with explaining_shortage(advice):
+        yield
+
+
+WORTH = 200  # passes left to make below which trying does not pay
+_TRIES = 2  # timed passes for each number of threads, after one to warm up
+_CLEARLY = 0.95  # fewer threads are kept unless more take less than this share of the time
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, from glibc's malloc.h
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Whatever is done to torch's threads inside is undone at the end."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def tune_threads(
+    training: Training, session: Session, passes: EagerRunner, batches: Batches, alone: bool, say: Callable[[str], None]
+) -> None:
+    """Make ready for the steps to come, and remember in the run how many threads they have.
+
+    A process that is not `alone` has as many as it was started with: torchrun gives it one.
+    """
+    place = session.place
+    threads = training.threads or (place.threads if alone else 0)
+    if session.device.type == "cpu":
+        keep_freed_memory()
+    if session.device.type == "cpu" and alone:
+        passes_left = (training.steps - place.step) * training.accumulate
+        if not threads and torch.get_num_threads() > 1 and passes_left >= WORTH:
+            threads = _fastest(session, passes, batches, say)
+        place.threads = threads = threads or torch.get_num_threads()
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def keep_freed_memory() -> None:
+    """Let the allocator keep what is freed, as the next step asks for the same again; glibc only.
+
+    By itself it gives large blocks back to the system at once, and the system fills each page with zeros when it is
+    next touched: measured at a fifth of a training step.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def _fastest(session: Session, passes: EagerRunner, batches: Batches, say: Callable[[str], None]) -> int:
+    """Try torch's own number of threads, then half as many and so on, for as long as that gets faster.
+
+    Only forward and backward passes are made, on the first batch; gradients are dropped, and what a pass moves besides
+    (running statistics) is put back.
+    """
+    place = session.place
+    _, _, batch = next(batches.stream(place.epoch, place.position))
+    kept = {name: tensor.clone() for name, tensor in session.model.weights().items()}
+    passes.module.train()
+    cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1 << 16)
+
+    def seconds(threads: int) -> float:
+        torch.set_num_threads(threads)
+        times = []
+        for _ in range(1 + _TRIES):
+            started = time.perf_counter()
+            passes(batch, place.step)
+            session.optimizer.zero_grad()
+            times.append(time.perf_counter() - started)
+        return min(times[1:])
+
+    tried = {cores: seconds(cores)}
+    best = cores
+    while best == min(tried) and best > 1:
+        fewer = best // 2
+        tried[fewer] = seconds(fewer)
+        if tried[best] < _CLEARLY * tried[fewer]:
+            break
+        best = fewer
+    session.model.load_weights(kept)
+    timed = ", ".join(f"{number}: {1000 * tried[number]:.0f} ms" for number in sorted(tried))
+    say(f"training.threads: {best} of {cores} (a pass on the first batch took with {timed})")
+    return best

@@ -1,0 +1,282 @@
+"""One forward and backward pass of a micro-batch: as it is written, or replayed as a CUDA graph.
+
+A small model spends most of a step launching kernels one by one. A graph holds all launches of the pass for one shape
+of batch, and costs one. The first batch of a shape is run as it is written, the second is recorded, the rest replayed;
+random draws follow the seed as they do without, so the numbers are the same.
+
+Passes made to see what they cost, of which nothing stays.
+
+The micro-batches of a step, those that proved too large for the device's memory in two halves.
+
+Losses are sums with counts, so that halves add up to the whole; only random draws (dropout) are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from transduce.data.batch import Batch
+from transduce.data.stream import Portion
+from transduce.experiment import Config
+from transduce.model.encoder_decoder import EncoderDecoder
+from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.objectives.cross_entropy import Smoothed
+from transduce.training.distributed import Group
+from transduce.training.session import Session
+
+MOST_GRAPHS = 128  # shapes; a corpus has a few dozen that come again and again
+Shape = tuple[tuple[int, ...], ...]
+
+
+def shape_of(batch: Batch) -> Shape:
+    """All that the work on a batch depends on, but for what it says."""
+    return (*(tuple(tensor.shape) for tensor in batch.tensors()), batch.room)
+
+
+class EagerRunner:
+    """Adds the gradients of a micro-batch's loss to those there are; gives the loss, detached."""
+
+    drops_gradients: ClassVar[bool] = True  # between updates; else they are set to zero where they are
+
+    def __init__(self, module: ObjectiveStep, device: torch.device, bf16: bool) -> None:
+        self.module, self.device, self.bf16 = module, device, bf16
+
+    def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
+        """`last` before the update; not `counted`, it adds nothing (data/share.py). Both are for several processes."""
+        return self.run(batch.to(self.device), step, counted)
+
+    def run(self, batch: Batch, step: int, counted: bool = True) -> Loss:
+        """The same for a batch that is on the device."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            loss = self.loss(batch, step)
+        loss = loss if counted else loss.uncounted()
+        self.add_gradients(loss.total)
+        return replace(loss, total=loss.total.detach())
+
+    def add_gradients(self, total: Tensor) -> None:
+        """The backward pass."""
+        total.backward()  # type: ignore[no-untyped-call]
+
+    def loss(self, batch: Batch, step: int) -> Loss:
+        """The forward pass."""
+        found: Loss = self.module(batch, step)
+        return found
+
+
+def add_gradients(total: Tensor, parameters: Sequence[Tensor]) -> None:
+    """What `total.backward()` does, with a few kernels for all parameters instead of one for each."""
+    found: Sequence[Tensor | None] = torch.autograd.grad(total, parameters, allow_unused=True)
+    alike: tuple[list[Tensor], list[Tensor]] = [], []
+    for parameter, gradient in zip(parameters, found, strict=True):
+        if gradient is None:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if gradient.stride() == parameter.grad.stride() and gradient.dtype == parameter.grad.dtype:
+            alike[0].append(parameter.grad)
+            alike[1].append(gradient)
+        else:
+            parameter.grad += gradient
+    torch._foreach_add_(*alike)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A graph, the batch it reads and the loss it leaves. `kept` are tensors it reads that others might drop."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    loss: Loss
+    kept: tuple[Tensor, ...]
+
+
+class GraphedRunner(EagerRunner):
+    """Replays the pass for shapes that come again.
+
+    For objectives that do the same at every step: numbers that Python works out are recorded as they were. Gradients
+    are added in place, so they are zeroed, never dropped, between updates.
+    """
+
+    drops_gradients: ClassVar[bool] = False
+
+    def __init__(self, module: ObjectiveStep, device: torch.device, bf16: bool, say: Callable[[str], None]) -> None:
+        super().__init__(module, device, bf16)
+        self.say = say
+        self.seen: set[Shape] = set()
+        self.recorded: dict[Shape, Recorded] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+        self.failed = False
+
+    def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
+        shape = shape_of(batch)
+        if shape in self.recorded:
+            return self._replay(self.recorded[shape], batch)
+        if shape in self.seen and not self.failed and len(self.recorded) < MOST_GRAPHS:
+            self._record(shape, batch, step)
+            if shape in self.recorded:
+                return self._replay(self.recorded[shape], batch)
+        self.seen.add(shape)
+        return super().__call__(batch, step)
+
+    def add_gradients(self, total: Tensor) -> None:
+        add_gradients(total, [parameter for parameter in self.module.parameters() if parameter.requires_grad])
+
+    def _replay(self, recorded: Recorded, batch: Batch) -> Loss:
+        for place, tensor in zip(recorded.batch.tensors(), batch.tensors(), strict=True):
+            place.copy_(tensor, non_blocking=True)
+        recorded.graph.replay()
+        return recorded.loss
+
+    def _record(self, shape: Shape, batch: Batch, step: int) -> None:
+        """Record the pass for this shape; where that cannot be done, say so once and go on without."""
+        held = batch.to(self.device)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # thread_local: the thread that makes batches may meanwhile use the device
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                loss = self.run(held, step)
+        except torch.OutOfMemoryError:
+            raise  # a matter of this batch's size
+        except RuntimeError as error:
+            self.failed = True
+            reason = str(error).split("\n")[0]
+            self.say(f"training.graphs: this model's step cannot be recorded ({reason}); going on without")
+            return
+        self.recorded[shape] = Recorded(graph, held, loss, tuple(self.module.buffers()))
+
+
+def make_runner(
+    module: ObjectiveStep, model: EncoderDecoder, config: Config, group: Group, say: Callable[[str], None]
+) -> EagerRunner:
+    """How micro-batches are run: by several processes; replayed as graphs where every step is like the last; plainly.
+
+    What several processes exchange within a pass is not recorded.
+    """
+    device, bf16 = group.device, config.training.narrow(group.device.type)
+    if group.size > 1:
+        from transduce.training.parallel import Copies, Pieces  # slow to import, and of no use to one process
+
+        if config.training.parallel == "fsdp":
+            return Pieces(module, model, device, bf16)
+        # Our own objectives use all of a model but the heads whose terms they lack or are done with.
+        foreign = not type(config.objective).__module__.startswith("transduce.")
+        return Copies(module, device, bf16, sparing=bool(config.model.heads) or foreign)
+    steady = isinstance(config.objective, Smoothed) and config.objective.steady
+    fresh = config.training.activation_checkpointing  # states of random generators are saved and put back
+    if device.type == "cuda" and config.training.graphs and steady and not fresh:
+        return GraphedRunner(module, device, bf16, say)
+    return EagerRunner(module, device, bf16)
+
+
+@contextmanager
+def trial(session: Session, module: nn.Module) -> Iterator[None]:
+    """Gradients made inside are dropped, and what a pass moves besides (running statistics) is put back."""
+    kept = {name: tensor.clone() for name, tensor in session.model.weights().items()}
+    module.train()
+    try:
+        yield
+    finally:
+        session.model.load_weights(kept)
+        # Zeros, not none: recorded launches add to the gradients that were there.
+        session.optimizer.zero_grad(set_to_none=False)
+
+
+Held = tuple[Portion, Batch]
+_SECOND = 1 << 20  # added to the number of a piece for the draws of a second half
+_ROUND = 256  # packed halves have room in multiples of it, so that few shapes occur
+
+
+class OomSplitter:
+    """Back-propagates the sums of a step's micro-batches.
+
+    When memory runs out the step is begun again with the micro-batch in question cut in two by rows, once for each
+    shape; all of that shape are cut from then on. Not where `whole`: a model that keeps statistics of its batches
+    needs them as they are, and several processes must do the same.
+    """
+
+    def __init__(
+        self, passes: EagerRunner, session: Session, seed: int, whole: bool, say: Callable[[str], None]
+    ) -> None:
+        self.passes, self.session, self.seed, self.whole, self.say = passes, session, seed, whole, say
+        self.halved: set[Shape] = set()
+
+    def __call__(self, held: Sequence[Held]) -> list[Loss]:
+        """The losses, detached, of all micro-batches; their gradients are those of the optimizer's parameters."""
+        while True:
+            self.session.optimizer.zero_grad(set_to_none=self.passes.drops_gradients)
+            done: list[Loss] = []
+            shortage = self._run(held, done)
+            if shortage is None:
+                return done
+            batch = held[self._reached][1]
+            shape = _places(batch)
+            if self.whole or shape in self.halved or len(batch.source) < 2:
+                raise shortage
+            # Only the words: the error itself holds on to what was in memory when it was raised.
+            reason = str(shortage).split(". ")[0]
+            shortage = None
+            self.halved.add(shape)
+            if self.session.device.type == "cuda":
+                torch.cuda.empty_cache()
+            rows, source, target = len(batch.source), batch.source.size(1), batch.gold.size(1)
+            self.say(
+                f"step {self.session.place.step + 1:,}: out of memory on {rows} pairs of {source} and {target} places"
+                f" ({reason}); such batches are halved from here on"
+            )
+
+    def _run(self, held: Sequence[Held], done: list[Loss]) -> torch.OutOfMemoryError | None:
+        """Make all passes; gives what was raised when memory ran out."""
+        step = self.session.place.step
+        for self._reached, (portion, batch) in enumerate(held):
+            last = self._reached == len(held) - 1
+            try:
+                if _places(batch) not in self.halved:
+                    seed_pass(self.seed, step, portion.number, portion.piece)
+                    done.append(_kept(self.passes(batch, step, last, portion.counted)))
+                    continue
+                for half, part in enumerate(halves(batch)):
+                    seed_pass(self.seed, step, portion.number, portion.piece + half * _SECOND)
+                    done.append(_kept(self.passes(part, step, last and half == 1, portion.counted)))
+            except torch.OutOfMemoryError as error:
+                return error.with_traceback(None)
+        return None
+
+
+def seed_pass(seed: int, step: int, micro: int, piece: int) -> None:
+    """Dropout and the like of one piece of a micro-batch follow from these four numbers alone."""
+    torch.manual_seed((((seed * 1_000_003 + step) * 1_009 + micro) + piece * 0x9E3779B97F4A7C15) % (1 << 63))
+
+
+def _places(batch: Batch) -> Shape:
+    """The shape without the room for its tokens, which on a CPU is another for each batch."""
+    return shape_of(batch)[:-1]
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """The upper rows and the lower ones; packed, each with room for its own tokens."""
+    middle = -(-len(batch.source) // 2)
+    upper, lower = (
+        batch.with_tensors(*(tensor[rows] for tensor in batch.tensors()))
+        for rows in (slice(middle), slice(middle, None))
+    )
+    return _fitted(upper), _fitted(lower)
+
+
+def _fitted(batch: Batch) -> Batch:
+    if batch.room == (0, 0):
+        return batch
+    # On a batch that is still on the host: nothing waits for the device.
+    most = max(int(batch.source_mask.sum()), int(batch.target_mask.sum()), 1)
+    room = -(-most // _ROUND) * _ROUND
+    return replace(batch, room=(min(room, batch.room[0]), min(room, batch.room[1])))
+
+
+def _kept(loss: Loss) -> Loss:
+    """A copy: recorded launches leave every loss of a shape in the same place."""
+    return Loss(loss.total.clone(), loss.count.clone(), {name: value.clone() for name, value in loss.metrics.items()})

@@ -1,0 +1,437 @@
+"""The only path from text to text: cut what is too long, tokenize, batch, search, detokenize, join.
+
+The command line, validation during training and the tests all translate through this class. It imports no torch;
+what runs the model is an `Engine`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from os import PathLike
+from typing import TYPE_CHECKING, Any, get_args, overload
+
+from transduce.core.errors import ConfigError, DataError
+from transduce.engines.base import Engine, Scored, Source, Translation
+from transduce.search.constraints import (
+    UNCONSTRAINED,
+    CancelToken,
+    DecodingConstraints,
+    cancelled_rows,
+    constraints_of_words,
+)
+from transduce.search.fit import check_search
+from transduce.search.hypothesis import Hypothesis, Reranker
+from transduce.search.settings import Beam, Limits, checked_prefix, require, require_few
+from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
+from transduce.text.segment import TextPiece, group_by_length, split_long
+from transduce.text.tokenizer import Tokenizers
+from transduce.translate.options import (
+    Words,
+    check_all_used,
+    for_all,
+    groups,
+    lowercase_shouting,
+    one_a_text,
+    part_of,
+    restore_case,
+    texts_of,
+    words_of,
+)
+
+if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
+    from transduce.data.readers import Reading
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One part of one text on its way through the engine."""
+
+    text: int
+    part: TextPiece
+    tokens: Source
+    constraints: DecodingConstraints
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What came of a job: hypotheses, best first, and their alignments if they were asked for."""
+
+    part: TextPiece
+    hypotheses: Sequence[Hypothesis]
+    blocks: Sequence[AlignedPart] = ()
+
+
+class Translator:
+    """`translator("Guten Morgen")` gives text; `translator.translate([...], beam=4)` gives `Translation`s.
+
+    `search` is a search config used when a call names none. Sources of more than `longest` tokens are cut at sentence
+    ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch;
+    `search_tokens`, if given, what an engine searches at once that makes batches of its own. `decoder` is the config of
+    the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
+    pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizers: Tokenizers,
+        search: Any,
+        longest: int = 256,
+        batch_tokens: int = 4096,
+        decoder: Any = None,
+        search_tokens: int = 0,
+        reading: Reading | None = None,
+    ) -> None:
+        self.engine = engine
+        self.tokenizers = tokenizers
+        self.search = search
+        self.longest = longest
+        self.batch_tokens = batch_tokens
+        self.decoder = decoder
+        self.search_tokens = search_tokens
+        self.window = 8000 if search_tokens else 1000  # texts that `stream` runs at once
+        self.reading = reading
+
+    @overload
+    def __call__(self, text: str, **options: Any) -> str: ...
+    @overload
+    def __call__(self, text: Sequence[str], **options: Any) -> list[str]: ...
+    def __call__(self, text: str | Sequence[str], **options: Any) -> str | list[str]:
+        """The best translation of a text, or of each of several; takes the options of `translate`."""
+        if isinstance(text, (str, PathLike)):
+            return self.translate([text], **options)[0].text
+        return [translation.text for translation in self.translate(text, **options)]
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int = 0,
+        n_best: int = 1,
+        search: Any = None,
+        to: str | Sequence[str] = "",
+        prefixes: str | Sequence[str] = "",
+        include: Words = (),
+        exclude: Words = (),
+        align: Unit | None = None,
+        dense: bool = True,
+        stops: Sequence[CancelToken] = (),
+    ) -> list[Translation]:
+        """One Translation a text, in order, each a single line. A blank text gives an empty one.
+
+        `n_best` asks the model's own search for so many, `beam` for a beam search of that size, which finds as many at
+        most; `search` replaces it.
+        `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags
+        (one language, or one a text).
+        `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
+        that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
+        `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model;
+        without `dense` it has links and their strengths alone, and no matrix of weights.
+        `stops`, one a text, let another thread end the work on a text between two steps: what comes is not `finished`.
+        """
+        stream = self.stream(
+            texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes, include=include, exclude=exclude,
+            align=align, dense=dense, stops=stops,
+        )  # fmt: skip
+        return list(stream)
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        beam: int = 0,
+        n_best: int = 1,
+        search: Any = None,
+        to: str | Sequence[str] = "",
+        prefixes: str | Sequence[str] = "",
+        include: Words = (),
+        exclude: Words = (),
+        align: Unit | None = None,
+        dense: bool = True,
+        stops: Sequence[CancelToken] = (),
+        window: int = 0,
+    ) -> Iterator[Translation]:
+        """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
+        read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
+        chosen = self.choose_search(beam, n_best, search)
+        if align is not None:
+            _check_unit("align", align, "words, pieces or None")
+        begun = 0
+        for group in groups(read, window or self.window):
+            starts = part_of("prefixes", prefixes, begun, len(group))
+            languages = part_of("to", to, begun, len(group))
+            wanted = words_of("include", include, begun, len(group))
+            struck = words_of("exclude", exclude, begun, len(group))
+            constraints = self._wishes(starts, wanted, struck)
+            if stops:
+                own = one_a_text("stops", stops, begun, len(group))
+                constraints = [
+                    replace(constraint, stop=stop) for constraint, stop in zip(constraints, own, strict=True)
+                ]
+            yield from self._translate(group, chosen, [*map(self._tag, languages)], constraints, align, dense)
+            begun += len(group)
+        for name, given in (("prefixes", prefixes), ("to", to), ("stops", stops)):
+            check_all_used(name, given, begun)
+        for name, words in (("include", include), ("exclude", exclude)):
+            if not for_all(name, words):
+                check_all_used(name, words, begun)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
+        """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
+        tags = self._pair_tags("score", sources, targets, to)
+        source_tokens = [self._source(source, tag) for source, tag in zip(sources, tags, strict=True)]
+        target_tokens = self.tokenizers.target.encode(targets)
+        lengths = [max(len(s), len(t)) + 1 for s, t in zip(source_tokens, target_tokens, strict=True)]
+        found: list[Scored | None] = [None] * len(sources)
+        for batch in group_by_length(lengths, self.batch_tokens):
+            logs = self.engine.score([source_tokens[i] for i in batch], [target_tokens[i] for i in batch])
+            for i, log_probs in zip(batch, logs, strict=True):
+                found[i] = Scored(sum(log_probs), len(log_probs))
+        return [scored for scored in found if scored is not None]
+
+    def align(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        to: str | Sequence[str] = "",
+        unit: Unit = "words",
+        layer: int | None = None,
+        dense: bool = True,
+    ) -> list[Alignment]:
+        """Which source words the model looks at for each word of a given translation. Pairs are read whole.
+
+        `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
+        backwards; None for the mean of all. Without `dense` there are links alone, and no matrix of weights.
+        """
+        _check_unit("unit", unit, "words or pieces")
+        tags = self._pair_tags("align", sources, targets, to)
+        pairs = [
+            (self._grouped(source, unit), group_text(self.tokenizers.target, target, unit))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        found = attend_all(self.engine, pairs, tags, layer, self.batch_tokens)
+        return [join([one], dense=dense) for one in found]
+
+    def _pair_tags(
+        self, what: str, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str]
+    ) -> list[tuple[int, ...]]:
+        """The tag of each source, where there are as many targets."""
+        read = [*texts_of(f"{what}: sources", sources, "give [source] and [target]", files=self.reading is not None)]
+        if len(read) != len([*texts_of(f"{what}: targets", targets, "give [source] and [target]")]):
+            raise DataError(
+                f"{what}: {len(sources)} sources and {len(targets)} targets were given; give as many of each"
+            )
+        tags = [self._tag(language) for language in part_of("to", to, 0, len(sources))]
+        check_all_used("to", to, len(sources))
+        return tags
+
+    def _source(self, text: str, tag: tuple[int, ...] = ()) -> Source:
+        """A whole text as the model reads it."""
+        if self.reading is not None:
+            return self.reading.reader.read(text)
+        return tag + tuple(self.tokenizers.source.encode([text])[0])
+
+    def _grouped(self, text: str, unit: Unit, source: Source = ()) -> Grouped:
+        """The same in units; of files these are the places of the memory, named by where they are in it."""
+        if self.reading is None:
+            return group_text(self.tokenizers.source, text, unit)
+        frames = source if len(source) else self._source(text)
+        units = self.reading.units(frames)
+        return Grouped(frames, units, tuple(range(len(units))))
+
+    def _tag(self, language: str) -> tuple[int, ...]:
+        """The token `<2de>` (or `>>de<<`) for "de", none for ""."""
+        if language and self.reading is not None:
+            raise DataError(f"to: {language!r}: this model reads {self.reading.reader.kind}, which take no tag")
+        return (self.tokenizers.source.tag(language),) if language else ()
+
+    def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
+        """The search given, else the model's own for `n_best`, or a beam search of that size; it must fit the model."""
+        chosen = self._asked_for(beam, n_best, search)
+        if self.decoder is not None:
+            check_search(chosen, self.decoder)
+        return chosen
+
+    def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:
+        """One that finds a single translation has to be a beam search for several, with its own limits."""
+        if isinstance(search, str):
+            raise ConfigError(f"search: expected one such as transduce.search.settings.Beam(size=5), got {search!r}")
+        if not beam and n_best == 1:
+            return self.search if search is None else search
+        require_few(beam=beam, n_best=n_best)
+        require(beam >= 0, "beam", beam, "a size of at least 1, or 0 for the model's own search")
+        expected = f"at most the beam's size ({beam}), for no others are searched"
+        require(n_best <= (beam or n_best), "n_best", n_best, f"{expected} (a larger beam, or none, finds more)")
+        if search is not None:
+            raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
+        if not beam and hasattr(self.search, "with_n_best"):
+            return self.search.with_n_best(n_best)
+        own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
+        single = replace(own, size=beam or own.size, n_best=1)
+        return single if n_best == 1 else single.with_n_best(n_best)
+
+    def find(
+        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints] = ()
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
+        choice: Reranker | None = search if hasattr(search, "choose") else None
+        # Candidates are rows of the batch: no more of them than a usual beam makes of it.
+        budget = (
+            self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.search_tokens or self.batch_tokens
+        )
+        done: list[list[Hypothesis]] = [[] for _ in sources]
+        for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
+            members, asked = (
+                [sources[i] for i in batch],
+                [constraints[i] if constraints else UNCONSTRAINED for i in batch],
+            )
+            found = self.engine.search(members, search, asked, [draw_key(tokens) for tokens in members])
+            for i, hypotheses in zip(batch, found, strict=True):
+                done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
+        return done
+
+    def _chosen(self, hypotheses: Sequence[Hypothesis], search: Reranker) -> list[Hypothesis]:
+        """Those that a search picks by their texts, with the score that it picks them by."""
+        picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses]) if hypotheses else []
+        return [replace(hypotheses[place], score=score) for place, score in picked]
+
+    def _wishes(
+        self, starts: Sequence[str], include: Sequence[Sequence[str]], exclude: Sequence[Sequence[str]]
+    ) -> list[DecodingConstraints]:
+        """What is asked of each text, in tokens; words that many texts share are spelt once."""
+        target = self.tokenizers.target
+        spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], DecodingConstraints] = {((), ()): UNCONSTRAINED}
+        found = []
+        for start, *words in zip(starts, include, exclude, strict=True):
+            wanted, struck = (tuple(own) for own in words)
+            if (wanted, struck) not in spelt:
+                spelt[wanted, struck] = constraints_of_words(target, wanted, struck)
+            prefix = checked_prefix(target.encode([start])[0], self.longest) if start else ()
+            found.append(replace(spelt[wanted, struck], prefix=prefix))
+        return found
+
+    def _translate(
+        self,
+        texts: Sequence[str],
+        search: Any,
+        tags: Sequence[tuple[int, ...]],
+        constraints: Sequence[DecodingConstraints],
+        align: Unit | None,
+        dense: bool,
+    ) -> list[Translation]:
+        loud = [False] * len(texts)
+        if self.reading is None:
+            cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
+            tags = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)]
+            texts, loud = lowercase_shouting([text for _, text in cut], constraints, self.tokenizers.source)
+        jobs = [
+            job
+            for number, text in enumerate(texts)
+            for job in self._jobs(number, text, tags[number], constraints[number])
+        ]
+        done = self.find([job.tokens for job in jobs], search, [job.constraints for job in jobs])
+        blocks = self._blocks(jobs, done, tags, align) if align else [[] for _ in jobs]
+        results: list[list[_Found]] = [[] for _ in texts]
+        for job, hypotheses, aligned in zip(jobs, done, blocks, strict=True):
+            results[job.text].append(_Found(job.part, hypotheses, aligned))
+        left = cancelled_rows(constraints)
+        made = [
+            self._joined(parts, align == "words", dense)
+            if parts
+            else Translation("", finished=number not in left, alignment=Alignment() if align else None)
+            for number, parts in enumerate(results)
+        ]
+        return [restore_case(one) if own else one for one, own in zip(made, loud, strict=True)]
+
+    def _blocks(
+        self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
+    ) -> list[list[AlignedPart]]:
+        """The alignment of every hypothesis of every job; of the best alone where a text has several jobs."""
+        target = self.tokenizers.target
+        parts, pairs, own_tags = Counter(job.text for job in jobs), [], []
+        wanted = [own[:1] if parts[job.text] > 1 else own for job, own in zip(jobs, done, strict=True)]
+        for job, hypotheses in zip(jobs, wanted, strict=True):
+            read = self._grouped(job.part.text, align, job.tokens)
+            pairs += [(read, group_tokens(target, one.tokens, self._text(one), align)) for one in hypotheses]
+            own_tags += [tags[job.text]] * len(hypotheses)
+        blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
+        return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
+
+    def _jobs(self, number: int, text: str, tag: tuple[int, ...], constraints: DecodingConstraints) -> list[_Job]:
+        if constraints.stop is not None and constraints.stop.cancelled:
+            return []
+        cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
+        if constraints.include and len(cut) > 1:
+            raise DataError(
+                f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
+                f" its {len(cut)} parts the words belong to; give the parts as texts of their own"
+            )
+        later = replace(constraints, prefix=()) if constraints.prefix else constraints
+        return [_Job(number, part, source, later if i else constraints) for i, (part, source) in enumerate(cut)]
+
+    def _cut_text(self, text: str, tag: tuple[int, ...]) -> list[tuple[TextPiece, Source]]:
+        """The parts of a text that the model reads one by one, with their tokens."""
+        if not text.strip():
+            return []
+        tokens = lru_cache(1)(lambda part: self._source(part, tag))  # once for a text that fits as it is
+        parts = split_long(text, lambda part: len(tokens(part)) < self.longest)
+        return [(part, tokens(part.text)) for part in parts if part.text.strip()]
+
+    def _cut_file(self, source: str) -> list[tuple[TextPiece, Source]]:
+        """The same of a file, or of its content, with their frames."""
+        if self.reading is None or (isinstance(source, str) and not source.strip()):
+            return []
+        return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
+
+    def _joined(self, parts: list[_Found], words: bool, dense: bool) -> Translation:
+        every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
+        if not all(every):
+            return Translation("", finished=False)  # somebody asked to stop
+        if len(parts) == 1:
+            if parts[0].blocks:
+                aligned = zip(every[0], parts[0].blocks, strict=True)
+                every[0] = [replace(one, alignment=join([block], dense=dense)) for one, block in aligned]
+            return replace(every[0][0], alternatives=tuple(every[0][1:]))
+        bests = [translations[0] for translations in every]
+        text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))
+        blocks = [found.blocks[0] for found in parts if found.blocks]
+        cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word goes on in the next
+        return Translation(
+            text=_one_line(text).rstrip(),
+            score=sum(best.score for best in bests),
+            log_prob=sum(best.log_prob for best in bests),
+            tokens=tuple(piece for best in bests for piece in best.tokens),
+            finished=all(best.finished for best in bests),
+            parts=len(parts),
+            alignment=join(blocks, cut) if blocks else None,
+        )
+
+    def _translation(self, hypothesis: Hypothesis) -> Translation:
+        pieces = tuple(self.tokenizers.target.pieces(hypothesis.tokens))
+        return Translation(self._text(hypothesis), hypothesis.score, hypothesis.log_prob, pieces, hypothesis.finished)
+
+    def _text(self, hypothesis: Hypothesis) -> str:
+        return _one_line(self.tokenizers.target.decode(hypothesis.tokens))
+
+
+def _check_unit(name: str, unit: object, expected: str) -> None:
+    """Refuse what alignments do not link."""
+    if unit not in get_args(Unit):
+        raise ConfigError(f"{name}: expected {expected}, got {unit!r}")
+
+
+def _one_line(text: str) -> str:
+    """One line in, one line out: a newline, from between parts or spelt by byte pieces, becomes a space."""
+    return text.replace("\n", " ")
+
+
+def draw_key(source: Source) -> int:
+    """What random draws for this sentence follow from: its tokens or frames alone, so that no neighbour matters."""
+    held = array("q", source) if isinstance(source, (tuple, list)) else source
+    digest = hashlib.blake2b(held.tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
