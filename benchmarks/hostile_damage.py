@@ -21,7 +21,7 @@ import torch
 
 from transduce.core import config as configs
 from transduce.core.errors import UserError
-from transduce.exchange.export import convert
+from transduce.exchange.convert import convert
 from transduce.experiment import Config
 from transduce.text.tokenizer import Tokenizers
 from transduce.text.train_tokenizer import SentencePiece

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import transduce
 from transduce.data.formats.lines import read_lines
-from transduce.exchange.export import convert
+from transduce.exchange.convert import convert
 from transduce.metrics.corpus import bleu
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.hypothesis import Hypothesis

@@ -19,7 +19,7 @@ from transduce.core import durable
 from transduce.core.errors import ConfigError, RunError
 from transduce.engines.native.library import built
 from transduce.engines.native.lowering import lower
-from transduce.exchange.export import convert
+from transduce.exchange.convert import convert
 from transduce.model.attention import Attention
 from transduce.model.recurrent import RecurrentEncoder
 from transduce.model.scores import Additive

@@ -9,87 +9,51 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import complexipy
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transduce"
 FILES = sorted(PACKAGE.rglob("*.py"))
-LONGEST_FILE, LONGEST_FUNCTION = 600, 60
+LONGEST_FILE = 600  # lines
+MOST_COMPLEX = 34  # cognitive complexity of a function
 
-# Each part and what it may import of the others: `search` may import all of `data`, but of `model` only its contract.
+# Each part, and what it may import of the others. What stands lower may import what stands above it, never the other
+# way round: core <- text <- metrics <- data <- model <- search <- engines <- translate <- objectives <- training <- ...
 MAY_IMPORT = {
-    "errors": "",
-    "wording": "",
-    "sizes": "errors",
-    "forking": "",
-    "untrusted": "",
-    "frequent_words": "",
-    "languages": "errors",
-    "detection": "forking frequent_words languages",
-    "numbers": "",
-    "progress": "",
-    "launch": "",
-    "overrides": "errors untrusted",
-    "own_classes": "errors",
-    "config": "errors overrides own_classes untrusted wording",
-    "durable": "errors",
-    "data": "errors extras untrusted progress durable wording",
+    "core": "",
+    "text": "core",
+    "metrics": "core text",
+    "data": "core text",
     "kernels": "",
-    "model": "errors kernels sizes",
-    "search": "errors config data kernels model.contract evaluation.sentence",
-    "objectives": "errors data kernels model search evaluation.sentence",
-    "evaluation": "errors progress languages",
-    "native": "errors durable config model",
-    "conversion": "errors untrusted durable data model_folder native training.run_folder",
-    "engines": "errors forking data kernels model native search translation",
-    "alignment": "errors data",
-    "per_text": "errors",
-    "extras": "errors",
-    "model_folder": "errors untrusted durable config data.tokenizer languages search.choice",
-    "directions": "errors untrusted extras languages detection data.tokenizer model_folder",
-    "translation": "alignment search.hypothesis search.constraints",
-    "capitals": "data.tokenizer search.constraints translation",
-    "translator": "errors data alignment capitals per_text translation search.fit search.hypothesis search.constraints"
-    " search.limits search.settings",
-    "plot": "errors untrusted progress durable evaluation.measures",
-    "experiment": "errors sizes data model search objectives training.settings",
-    "training": "errors untrusted progress durable config own_classes data model search objectives evaluation engines"
-    " translator experiment languages launch model_folder native.raising sizes wording",
-    "loading": "errors untrusted extras data model_folder translation translator search.ensemble search.fit engines"
-    " training.run_folder experiment model.whole",
-    "teaching": "errors durable config data evaluation search loading model_folder training.run_folder translator",
-    "distillation": "errors progress durable data engines teaching training.run_folder training.signals translator",
-    "output": "errors durable config data.lines progress translation translator search.choice",
-    "comparison": "errors progress durable config overrides own_classes data evaluation engines experiment languages"
-    " loading model_folder plot search.constraints training translator wording",
-    "exchange": "errors untrusted extras config data model model_folder search experiment training.run_folder"
-    " training.weights",
-    "gathering": "errors progress durable data",
-    "inspection": "errors durable config data model alignment engines.fallback search translation translator",
-    "pipelines": "errors untrusted wording progress durable config overrides conversion data distillation evaluation"
-    " experiment engines gathering loading model_folder search training translation translator",
-    "server": "errors own_classes data alignment detection directions inspection languages search.fit"
-    " search.constraints translation translator wording",
-    "lab": "errors durable config data model search objectives evaluation engines experiment loading comparison numbers"
-    " plot training.cpu training.distributed training.loop training.passes translator",
-    "tour": "alignment directions inspection languages translator",
-    "demo": "errors config data numbers experiment loading tour training.loop translator",
-    "cli": "errors untrusted durable wording extras config conversion data directions evaluation exchange experiment"
-    " languages loading model_folder output plot comparison demo distillation inspection tour training translator"
-    " pipelines progress search.choice server lab",
-    "__main__": "errors durable extras launch wording cli",
+    "model": "core kernels",
+    "search": "core text metrics data model.contract kernels",
+    "engines": "core text data model search",
+    "translate": "core text data search engines training.run_folder",
+    "objectives": "core text metrics data model search kernels",
+    "experiment": "core data model search objectives training.settings",
+    "training": "core text metrics data model search engines translate objectives experiment",
+    "evaluation": "core metrics",
+    "inspection": "core text data model search engines translate",
+    "exchange": "core text model search engines translate experiment training",
+    "server": "core text search engines translate inspection",
+    "workflows": "core text metrics data search engines translate training experiment evaluation inspection exchange",
+    "lab": "core text metrics data model search engines translate objectives training experiment evaluation workflows",
+    "cli": "core text metrics data search engines translate training experiment evaluation inspection exchange server"
+    " workflows lab",
+    "__main__": "core cli",
 }
 NO_TORCH = (
-    "__init__ config data.tokenizer data.segment data.grouping search.hypothesis search.constraints"
-    " search.fit search.choice search.automaton alignment translation translator model_folder extras engines.fallback"
-    " engines.native_engine native.library native.weight_file output loading"
-    " distillation teaching cli data.sentences inspection.inspecting inspection.alternatives inspection.page"
-    " languages detection directions tour"
+    "__init__ core.config core.processes text.tokenizer text.segment text.alignment text.languages search.hypothesis"
+    " search.constraints search.settings search.fit engines.base engines.native.engine engines.native.library"
+    " engines.native.weight_format translate.translator translate.model_folder translate.loading translate.options"
+    " translate.directions inspection.inspect inspection.heads inspection.alternatives inspection.page exchange"
+    " workflows.distill cli cli.output cli.translating"
 ).split()
 
 
 def name_of(path: Path) -> str:
-    """`data.text` for transduce/data/formats/parallel.py, `data` for its __init__."""
+    """`text.segment` for transduce/text/segment.py, `text` for its __init__."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
@@ -158,18 +122,38 @@ def test_the_annotated_example_stands_alone() -> None:
     assert not [name for name in imports(path) if name.split(".")[0] == "transduce"]
 
 
-def test_no_file_and_no_function_is_too_long() -> None:
-    long = []
+def test_modules_are_worth_opening_and_hold_one_idea() -> None:
+    """Neither long nor scattered: few small files, few that serve one other alone.
+
+    Files that are found by a suffix, a protocol or a name (`formats`, `protocols`, `lab`) have one importer by design.
+    """
+    modules = {f"transduce.{name_of(path)}": path for path in FILES if not path.name.startswith("__")}
+    lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in modules.items()}
+    assert not {name: count for name, count in lines.items() if count > LONGEST_FILE}
+    small = [name for name, count in lines.items() if count < 50]
+    assert len(small) <= 12, small
+    importers: dict[str, set[Path]] = {name: set() for name in modules}
     for path in FILES:
-        lines = path.read_text(encoding="utf-8").count("\n")
-        if lines >= LONGEST_FILE:
-            long.append(f"{path}: {lines} lines")
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                body = (node.end_lineno or 0) - node.lineno + 1
-                if body >= LONGEST_FUNCTION:
-                    long.append(f"{path}:{node.lineno}: {node.name} has {body} lines")
-    assert not long, "\n".join(long)
+        for name in imports(path):
+            for known in {name, name.rpartition(".")[0]} & importers.keys():
+                importers[known].add(path)
+    single = [
+        name
+        for name, found in importers.items()
+        if len(found) == 1 and not {"formats", "protocols", "lab"} & set(name.split("."))
+    ]
+    assert len(single) <= len(modules) / 5, single
+
+
+def test_functions_can_be_followed() -> None:
+    """Cognitive complexity (Campbell, 2018): breaks in the flow count, and nested ones count more."""
+    hard = [
+        f"{path}: {function.name} has {function.complexity}"
+        for path in FILES
+        for function in complexipy.file_complexity(str(path)).functions
+        if function.complexity > MOST_COMPLEX
+    ]
+    assert not hard, "\n".join(hard)
 
 
 def test_nothing_unpickles_but_the_one_door_for_weights_alone() -> None:

@@ -88,7 +88,10 @@ def test_sources_of_the_core_are_in_the_sdist_and_not_in_the_wheel(built: Path) 
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as sdist:
         inside = {name.partition("/")[2] for name in sdist.getnames()}
-    headers = {f"transduce/engines/native/src/{path.name}" for path in (ROOT / "transduce" / "engines" / "native" / "src").glob("*.h")}
+    headers = {
+        f"transduce/engines/native/src/{path.name}"
+        for path in (ROOT / "transduce" / "engines" / "native" / "src").glob("*.h")
+    }
     assert {"setup.py", "LICENSE", "LICENSE-WEIGHTS", "transduce/engines/native/src/core.cpp", *headers} <= inside
     assert not [name for name in inside if name.startswith("tests")]
 

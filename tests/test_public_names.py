@@ -51,7 +51,7 @@ NAMES = [
 
 def test_the_module_of_configs_is_there_without_asking_for_it() -> None:
     """In a process that has imported nothing else, as who reads docs/training.md begins."""
-    program = "import transduce; print(transduce.core.config.load(transduce.Config, 'tiny', ['seed=7']).seed)"
+    program = "import transduce; print(transduce.config.load(transduce.Config, 'tiny', ['seed=7']).seed)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 

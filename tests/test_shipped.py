@@ -241,7 +241,8 @@ def test_demo_is_a_tour_of_ours(translator: transduce.Translator, run: Run, monk
 
 @pytest.mark.skipif(built() is None, reason="the core is not built: make native")
 def test_neither_demo_nor_translate_needs_torch(translator: transduce.Translator, folder: Path, tmp_path: Path) -> None:
-    put = f"import pathlib, transduce.translate.model_folder\ntransduce.model_folder.SHIPPED = pathlib.Path({str(folder)!r})\n"
+    shipped = f"transduce.translate.model_folder.SHIPPED = pathlib.Path({str(folder)!r})"
+    put = f"import pathlib, transduce.translate.model_folder\n{shipped}\n"
     ran = call(put + command("demo"), tmp_path, stand_in=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Now you:" in ran.stdout

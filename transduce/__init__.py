@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from transduce.core.errors import UserError as UserError
     from transduce.data.batch import Batch as Batch
     from transduce.engines.base import Translation as Translation
-    from transduce.exchange.export import convert as convert
-    from transduce.exchange.export import export as export
+    from transduce.exchange import export as export
+    from transduce.exchange.convert import convert as convert
     from transduce.exchange.marian_import import import_model as import_model
     from transduce.experiment import Config as Config
     from transduce.inspection.inspect import inspect as inspect
@@ -49,9 +49,9 @@ _HOMES = {
     "Translator": "transduce.translate.translator",
     "UserError": "transduce.core.errors",
     "compare": "transduce.workflows.compare.run",
-    "convert": "transduce.exchange.export",
+    "convert": "transduce.exchange.convert",
     "distill": "transduce.workflows.distill",
-    "export": "transduce.exchange.export",
+    "export": "transduce.exchange",
     "import_model": "transduce.exchange.marian_import",
     "inspect": "transduce.inspection.inspect",
     "load": "transduce.translate.loading",

@@ -23,7 +23,7 @@ from transduce.core.errors import RunError, UserError
 from transduce.data.formats.parallel import ParallelText
 from transduce.data.prepare.run import Prepare, prepare
 from transduce.engines.native import library
-from transduce.exchange.export import convert
+from transduce.exchange.convert import convert
 from transduce.model.seq2seq import Seq2Seq
 from transduce.search.settings import Beam, Greedy, Limits
 from transduce.text.train_tokenizer import GivenTokenizer

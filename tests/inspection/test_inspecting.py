@@ -22,9 +22,9 @@ from transduce.data.readers import FileReader, Reading
 from transduce.engines.native import library
 from transduce.engines.torch.engine import TorchEngine
 from transduce.exchange import export
+from transduce.inspection.heads import heads_of
 from transduce.inspection.inspect import InspectOptions, inspect
 from transduce.inspection.record import Inspection, Map
-from transduce.inspection.tracing import heads_of
 from transduce.model.attention import Attention
 from transduce.model.blocks import PreNorm
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder

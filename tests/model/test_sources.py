@@ -18,7 +18,7 @@ from transduce.data.batch import collate, pad_any, pad_frames
 from transduce.data.images import Images
 from transduce.data.speech import Speech
 from transduce.engines.native.lowering import reasons_against
-from transduce.exchange.export import Able
+from transduce.exchange.exported_run import Able
 from transduce.experiment import Config, Data, check_source
 from transduce.model.attention import Attention
 from transduce.model.contract import evaluating

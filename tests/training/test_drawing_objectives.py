@@ -15,7 +15,7 @@ import transduce
 from transduce.core.errors import RunError
 from transduce.data.prepare.run import Prepare, prepare
 from transduce.engines.native.library import built
-from transduce.exchange.export import convert
+from transduce.exchange.convert import convert
 from transduce.text.train_tokenizer import GivenTokenizer
 from transduce.training import run_folder
 

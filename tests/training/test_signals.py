@@ -21,7 +21,7 @@ import transduce
 from transduce.core.errors import RunError
 from transduce.core.processes import StopRequest
 from transduce.engines.torch.engine import TorchEngine
-from transduce.exchange.export import convert
+from transduce.exchange.convert import convert
 from transduce.training import loop
 from transduce.training.checkpoint import Snapshot, read_tensors, save_checkpoint, step_folders
 from transduce.training.weights import load_weights

@@ -1,7 +1,4 @@
-"""Commands that bring models in from other systems and hand ours over to them.
-
-Commands that turn a model into another form of itself.
-"""
+"""Commands that convert a model for the native engine, import those of other systems and export ours to them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Annotated
 import typer
 
 from transduce.core.errors import needed_by
-from transduce.exchange.export import System
+from transduce.exchange import System
 
 
 def convert(
@@ -28,7 +25,7 @@ def convert(
         transduce translate models/demo "Guten Morgen"
     """
     with needed_by("transduce convert"):
-        from transduce.exchange.export import convert as write
+        from transduce.exchange.convert import convert as write
 
     folder = write(run, output, quantize)
     size = sum(path.stat().st_size for path in folder.glob("model.native"))
@@ -79,6 +76,6 @@ def export(
 
         transduce export runs/demo demo-onnx --to onnx
     """
-    from transduce.exchange.export import export as write
+    from transduce.exchange import export as write
 
     print(write(run, output, to))

@@ -1,8 +1,7 @@
-"""A lock that is free in a forked child, whoever held it in the parent: threads are not copied by a fork, locks are.
+"""Locks: one that is free in a forked child, and one on a run folder that ends with its holder, however that ends.
 
-Python renews its own locks in a child and no others. The C++ core does the same for its locks (engines/native/src/pool.h).
-
-One process a run folder: a lock that the kernel releases when its holder ends, however it ends.
+A fork copies locks and no threads, and Python renews only its own locks in the child. The C++ core renews its own
+likewise (engines/native/src/pool.h).
 """
 
 from __future__ import annotations

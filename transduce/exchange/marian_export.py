@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from transduce.core.durable import whole_folder
-from transduce.exchange.export import Able, ExportedRun
+from transduce.exchange.exported_run import Able, ExportedRun
 from transduce.exchange.marian_config import (
     ACTIVATIONS,
     BIAS,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from transduce.core.durable import whole_folder
 from transduce.core.errors import needed_by
-from transduce.exchange.export import Able, ExportedRun
+from transduce.exchange.exported_run import Able, ExportedRun
 from transduce.exchange.marian_config import GENERATION
 from transduce.exchange.marian_export import generation_settings, write_json, write_tokenizers
 from transduce.model.blocks import Activation, Residual

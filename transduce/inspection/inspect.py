@@ -17,8 +17,8 @@ import numpy as np
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError, EngineRefusal, RunError
 from transduce.engines.base import Fallback, Source
+from transduce.inspection.heads import heads_of
 from transduce.inspection.record import Branch, Candidate, DecodingStep, Glimpse, Inspection, Map, SourcePicture, Tree
-from transduce.inspection.tracing import heads_of
 from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.search.fit import STEPWISE
 from transduce.search.hypothesis import Hypothesis

@@ -3,11 +3,6 @@
 Everything comes from the model contract and the names of the trace (docs/architecture.md), so that any family is seen:
 what a model does not trace is not there. Shapes: T places of the decoder, S source tokens, V vocabulary.
 
-What each head does, in a few numbers one can sort by (after Voita et al. 2019 and Clark et al. 2019).
-
-All are means over the rows of a map. Where rows and columns differ in number, as in cross-attention, place i of T rows
-lies opposite place i * (S - 1) / (T - 1) of S columns. Shapes: H heads, T rows, S columns. Imports no torch.
-
 The tree that a search walked, with what it left behind.
 
 The search runs as it is. What is watched is the model: its state carries the tokens of every path, so that whatever the
@@ -24,14 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transduce.data.batch import collate
 from transduce.engines.base import Source
-from transduce.inspection.record import PARTS, Candidate, DecodingStep, Fate, Glimpse, Head, Map, Node, Part, Tree
+from transduce.inspection.record import PARTS, Candidate, DecodingStep, Fate, Glimpse, Map, Node, Part, Tree
 from transduce.model.contract import Autoregressive, DecoderState, Memory, evaluating
 from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty
@@ -39,74 +32,6 @@ from transduce.search.rules import Rule, next_log_probs, rules_of
 from transduce.search.settings import Limits
 from transduce.text.tokenizer import Tokenizer
 from transduce.text.vocabulary import Symbols
-
-CLEAR = 0.5  # a head that gives at least half of its weight to one kind of place is named after it
-ROLES = {
-    "diagonal": ("itself", "the place opposite"),
-    "previous": ("the token before", "the place before"),
-    "following": ("the token after", "the place after"),
-    "ends": ("start or end", "start or end"),
-}
-
-
-def heads_of(one: Map) -> list[Head]:
-    """The facts of each head of a map."""
-    count, rows, columns = one.weights.shape
-    weights = one.weights.astype(np.float64)
-    opposite = np.zeros(rows) if rows == 1 else np.arange(rows) * (columns - 1) / (rows - 1)
-    away = np.arange(columns)[None, :] - opposite[:, None]  # (T, S)
-    facts = {
-        "entropy": entropy(weights).mean(-1),
-        "confidence": weights.max(-1).mean(-1),
-        "distance": (weights * np.abs(away)).sum(-1).mean(-1),
-        "diagonal": _mass(weights, np.abs(away) <= 0.5),
-        "previous": _mass(weights, (away >= -1.5) & (away < -0.5)),
-        "following": _mass(weights, (away > 0.5) & (away <= 1.5)),
-        "ends": _mass(weights, _ends(one, columns)),
-    }
-    return [
-        Head(
-            part=one.part,
-            layer=one.layer,
-            head=head,
-            role=_role(one, facts, head),
-            member=one.member,
-            **{name: float(values[head]) for name, values in facts.items()},
-        )
-        for head in range(count)
-    ]
-
-
-def entropy(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row, in bits: 0 where a head looks at one place, log2 S where at all alike."""
-    safe = np.where(weights > 0, weights, 1.0)
-    found: NDArray[np.float64] = -(weights * np.log2(safe)).sum(-1)
-    return np.abs(found)  # not -0.0
-
-
-def _mass(weights: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The share of the weight that lies in some places: (H,)."""
-    found: NDArray[np.float64] = (weights * where).sum(-1).mean(-1)
-    return found
-
-
-def _ends(one: Map, columns: int) -> NDArray[np.bool_]:
-    """The end symbol of a source, the start symbol of a target: where heads rest that have nothing to look for."""
-    place = 0 if one.part == "decoder" else columns - 1
-    found: NDArray[np.bool_] = np.arange(columns) == place
-    return found
-
-
-def _role(one: Map, facts: dict[str, NDArray[np.float64]], head: int) -> str:
-    kind = max(ROLES, key=lambda name: float(facts[name][head]))
-    if facts[kind][head] >= CLEAR:
-        return ROLES[kind][one.part == "cross"]
-    rows = one.weights.shape[1]
-    most = np.log2(np.arange(1, rows + 1)).mean() if one.part == "decoder" else np.log2(one.weights.shape[2])
-    if facts["entropy"][head] >= 0.8 * most:
-        return "everything alike"
-    return "one place, which varies" if facts["confidence"][head] >= CLEAR else "several places"
-
 
 _ATTENTION = re.compile(r"(?:member\.(\d+)\.)?(encoder|decoder)\.(\d+)\.(self|cross)")
 LENS_CANDIDATES = 3

@@ -2,12 +2,9 @@
 
 Scales of scores and bilinear matrices go into the queries' projection, running statistics into an affine map, positions
 into tables. Heads are padded to multiples of 16 with zeros, which change nothing. What cannot be run is refused, all
-reasons at once. Letters: D d_model, H heads, G heads of keys and values, K a head's width, W the padded one.
-
-A torch model out of the native engine's weight file: the inverse of lowering.py, so that it can be looked into.
-
-Weights that were stored as whole numbers come back rounded. What was folded away comes back in another form that does
-the same: a bilinear matrix is in the queries and is itself the identity, running statistics are in a norm's gain.
+reasons at once. `raised` is the inverse: a torch model out of a weight file. Weights that were stored as integers come
+back rounded, and what was folded away in another form that does the same: a bilinear matrix is in the queries and is
+itself the identity, running statistics are in a norm's gain.
 Letters: D d_model, H heads, G heads of keys and values, K a head's width, W the padded one.
 """
 
@@ -24,8 +21,9 @@ import torch
 
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, RunError, explaining_shortage
+from transduce.engines.native.layout import TABLES, Sizes, entries, is_wired, whole_facts
 from transduce.engines.native.weight_file import Floats, PackedTensor, WeightReader, floats, integers, matrix
-from transduce.engines.native.weight_format import TABLES, Sizes, entries, is_wired, padded, whole_facts
+from transduce.engines.native.weight_format import padded
 from transduce.model.blocks import GATED, PreNorm
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.model.norms import BatchNorm, RMSNorm

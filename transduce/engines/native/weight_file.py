@@ -1,12 +1,8 @@
-"""The native engine's weight file: tensors packed as its kernels read them, in one file that proves itself.
+"""Tensors packed as the native engine's kernels read them, written to its weight file and read back.
 
-weight_format.py has the format; weight_reader.py reads the tensors back.
+weight_format.py has the format and the checks of header, table and hash. Reading makes the checks of weights.cpp, for
+files come from anywhere; the file is mapped, so a tensor takes memory when it is read.
 Letters: N outputs, K inputs of a matrix.
-
-The tensors of the native engine's weight file for Python, with the checks of weights.cpp: files come from anywhere.
-
-The format, and what must be so before a tensor is looked for, are in weight_format.py. The file is mapped and not
-copied: a tensor takes memory when it is asked for. Letters: N outputs, K inputs of a matrix.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from numpy.typing import NDArray
 
 from transduce.core.durable import write_bytes
 from transduce.core.errors import RunError
+from transduce.engines.native.layout import Entry
 from transduce.engines.native.weight_format import (
     ALIGN,
     BYTE_PANELS,
@@ -28,7 +25,6 @@ from transduce.engines.native.weight_format import (
     FLOATS,
     INTEGERS,
     PANEL,
-    Entry,
     StoredTensor,
     bytes_before_tensors,
     failure,

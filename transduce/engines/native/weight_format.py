@@ -1,14 +1,8 @@
 """The format of the native engine's weight file (weights.h): its header, its table, and the hash that proves it whole.
 
 A SHA-256 in the header covers every byte of the file, its own place zero. No other file knows where anything stands:
-weight_file.py packs the tensors that are written here, weight_reader.py unpacks those that are found. Needs no numpy,
-for who only translates checks the hash, and the core reads the rest.
-
-What lies in a weight file of a model: the numbers that describe it, and the name and shape of every tensor.
-
-lowering.py writes these, raising.py and model.cpp read them. Names and shapes follow from the config alone, so that a
-file can be compared with it before a model is built: both may come from anywhere.
-Letters: D d_model, H heads, G heads of keys and values, K a head's width, W the padded one.
+weight_file.py packs tensors into it and reads them back. Needs no numpy: translating checks the hash here, and the core
+reads the rest.
 """
 
 from __future__ import annotations
@@ -16,21 +10,12 @@ from __future__ import annotations
 import hashlib
 import mmap
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
-
-import numpy as np
+from typing import NamedTuple
 
 from transduce.core.errors import RunError
-from transduce.model.attention import Attention
-from transduce.model.blocks import ACTIVATIONS, GATED, PreNorm
-from transduce.model.norms import BatchNorm, LayerNorm, RMSNorm
-from transduce.model.positions import Learned
-from transduce.model.scores import Cosine, Dot, Relu
-from transduce.model.seq2seq import Model
-from transduce.model.transformer import StackConfig, Top, TransformerDecoder
 
 PANEL = 64  # outputs in a panel; both sides of a matrix are padded to whole ones
 ALIGN = 64  # tensors begin at multiples of it
@@ -182,154 +167,3 @@ def _end(header: Header, data: mmap.mmap) -> int:
         return 0
     end = max([end, *(tensor.end for tensor in _entries(header, data))])
     return header.size if end == header.size else 0
-
-
-LONGEST = 2048  # places that tables of positions hold, where the model itself has no limit
-TABLES = ("positions", "rotary", "bias")  # of a stack, each with a number that says whether it is there
-_NORMS = (LayerNorm, RMSNorm, BatchNorm)  # in the order of the core's enum
-_VECTOR = 16  # floats that a head's width must be a multiple of
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A tensor of the file: a matrix with its bias, or plain numbers."""
-
-    name: str
-    rows: int
-    columns: int
-    is_matrix: bool = False
-
-
-def is_wired(config: Model) -> bool:
-    """Whether decoder layers look at other encoder layers than the last."""
-    return not isinstance(cast("TransformerDecoder", config.decoder).wiring, Top)
-
-
-def whole_facts(config: Model, source: int, target: int) -> dict[str, int]:
-    """The numbers of the tensor 'sizes', for vocabularies of so many pieces."""
-    return {
-        "d_model": config.d_model,
-        "source vocabulary": source,
-        "target vocabulary": target,
-        "wiring": int(is_wired(config)),
-    }
-
-
-def entries(config: Model, source: int, target: int, tables: Mapping[str, Sequence[int]]) -> Iterator[Entry]:
-    """Every tensor but those of whole numbers; `tables` says of each stack which of TABLES are there."""
-    d_model = config.d_model
-    yield Entry("embedding_scale", 1, 1)
-    for name, rows in (("source", source), ("target", target), ("output", target)):
-        yield Entry(name, rows, d_model, is_matrix=True)
-    encoder, decoder = cast("StackConfig", config.encoder), cast("TransformerDecoder", config.decoder)
-    for name, stack in (("encoder", encoder), ("decoder", decoder)):
-        yield from Sizes(name, stack, d_model).entries(tables[name])
-    if is_wired(config):
-        yield Entry("shares", decoder.layers, encoder.layers)
-        for layer in range(encoder.layers):
-            yield from _norm(f"wiring.{layer}", d_model)
-
-
-def _norm(name: str, d_model: int) -> Iterator[Entry]:
-    for part in ("gain", "shift"):
-        yield Entry(f"{name}.{part}", 1, padded(d_model))
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """One stack of a model, with the sizes that its tensors have in the file."""
-
-    name: str
-    stack: StackConfig
-    d_model: int
-
-    @property
-    def attention(self) -> Attention:
-        return self.stack.attention
-
-    @property
-    def heads(self) -> int:
-        return self.attention.heads
-
-    @property
-    def groups(self) -> int:
-        return self.attention.key_heads or self.attention.heads
-
-    @property
-    def width(self) -> int:
-        """Of queries and keys."""
-        return self.attention.widths(self.d_model)[0]
-
-    @property
-    def value_width(self) -> int:
-        return self.attention.widths(self.d_model)[1]
-
-    @property
-    def wide(self) -> int:
-        """Of all of them in the core, where heads have one width."""
-        return -(-max(self.width, self.value_width) // _VECTOR) * _VECTOR
-
-    @property
-    def longest(self) -> int:
-        return self.stack.positions.longest if isinstance(self.stack.positions, Learned) else LONGEST
-
-    @property
-    def scale(self) -> np.float32:
-        """What queries are multiplied by before the dot product."""
-        unscaled = isinstance(self.attention.score, (Dot, Cosine))
-        return np.float32(1.0 if unscaled else self.width**-0.5)
-
-    def facts(self) -> dict[str, int]:
-        """The numbers of the tensor named as the stack, but for those of TABLES."""
-        stack, attention = self.stack, self.attention
-        unnormed_past = isinstance(stack, TransformerDecoder) and stack.unnormed_past
-        return {
-            "layers": stack.layers,
-            "heads": attention.heads,
-            "key_heads": self.groups,
-            "width": self.wide,
-            "real_width": self.width,
-            "d_ff": stack.d_ff,
-            "longest": self.longest,
-            "activation": list(ACTIVATIONS).index(stack.activation),
-            "norm": _NORMS.index(type(stack.norm)),
-            "pre_norm": int(isinstance(stack.residual, PreNorm)) + int(unnormed_past),  # 2: keys of unnormed states
-            "query_key_norm": int(attention.query_key_norm),
-            "cosine": int(isinstance(attention.score, Cosine)),
-            "rectified": int(isinstance(attention.weights, Relu)),
-        }
-
-    def entries(self, tables: Sequence[int]) -> Iterator[Entry]:
-        """The tensors of this stack."""
-        shapes = ((self.longest, padded(self.d_model)), (self.longest, self.width), (self.heads, 2 * self.longest - 1))
-        for table, shape, present in zip(TABLES, shapes, tables, strict=True):
-            if present:
-                yield Entry(f"{self.name}.{table}", *shape)
-        for layer in range(self.stack.layers):
-            yield from self._layer_entries(f"{self.name}.{layer}")
-        if isinstance(self.stack.residual, PreNorm):
-            yield from _norm(f"{self.name}.final", self.d_model)
-
-    def _layer_entries(self, name: str) -> Iterator[Entry]:
-        keys, d_ff = 2 * self.groups * self.wide, self.stack.d_ff
-        yield from self._attention_entries(f"{name}.self", keys)
-        yield from _norm(f"{name}.around_self", self.d_model)
-        if self.name == "decoder":
-            yield from self._attention_entries(f"{name}.cross", 0)
-            yield from _norm(f"{name}.around_cross", self.d_model)
-            yield Entry(f"{name}.source", keys, self.d_model, is_matrix=True)
-        inner = 2 * padded(d_ff) if self.stack.activation in GATED else d_ff
-        yield Entry(f"{name}.inner", inner, self.d_model, is_matrix=True)
-        yield Entry(f"{name}.outer", self.d_model, d_ff, is_matrix=True)
-        yield from _norm(f"{name}.around_feed_forward", self.d_model)
-
-    def _attention_entries(self, name: str, keys: int) -> Iterator[Entry]:
-        """`keys` rows beside the queries' make keys and values."""
-        queries = self.heads * self.wide
-        yield Entry(f"{name}.project", queries + keys, self.d_model, is_matrix=True)
-        yield Entry(f"{name}.output", self.d_model, queries, is_matrix=True)
-        if self.attention.query_key_norm:
-            for side in ("query", "key"):
-                yield Entry(f"{name}.{side}_norm", 1, self.wide)
-        if isinstance(self.attention.score, Cosine):
-            yield Entry(f"{name}.sharpness", 1, self.heads)

@@ -253,7 +253,7 @@ class ConvertStage(Stage):
     quantize: Literal["int8", "none"] = "int8"
 
     def run(self, output: Path) -> str:
-        from transduce.exchange.export import convert
+        from transduce.exchange.convert import convert
 
         if output.exists():
             remove(output)  # of a conversion that was killed
