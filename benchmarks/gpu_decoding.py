@@ -293,7 +293,7 @@ def main() -> None:
 
     kernels: Any = dispatch.decoding  # None without triton
     no_products = [(kernels, "FEW", 0)] if kernels else []
-    no_kernels = (dispatch, "decoding", None), (dispatch, "search_step", None)
+    no_kernels = [(dispatch, "decoding", None)]
     parts: list[tuple[str, Callable[[], None]]] = [
         ("check", lambda: check(book, device, size.checked)),
         ("graphs", ours("graphs", "on")),

@@ -288,9 +288,11 @@ def test_asked_to_stop_it_keeps_what_is_done_and_goes_on_with_other_workers(
 def test_a_signal_lets_the_chunk_under_way_end(
     toy: Toy, distilled: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    translate_chunk = distill.translate_chunk
+
     def interrupted(work: distill.Work, task: tuple[int, object]) -> int:
         os.kill(os.getpid(), signal.SIGINT)
-        return distill.translate_chunk(work, task)  # type: ignore[arg-type]
+        return translate_chunk(work, task)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
         patched.setattr("transduce.workflows.distill.translate_chunk", interrupted)
@@ -451,12 +453,13 @@ def test_going_on_with_other_settings_or_damaged_work(
     toy: Toy, distilled: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, ready = tmp_path / "out", []
+    translate_chunk = distill.translate_chunk
 
     def third(work: distill.Work, task: tuple[int, object]) -> int:
         if len(ready) == 3:
             raise RunError("enough")
         ready.append(work.path(task[0]))
-        return distill.translate_chunk(work, task)  # type: ignore[arg-type]
+        return translate_chunk(work, task)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
         patched.setattr("transduce.workflows.distill.translate_chunk", third)

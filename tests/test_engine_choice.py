@@ -17,7 +17,7 @@ from transduce.core.errors import ConfigError, DataError, EngineRefusal, RunErro
 from transduce.engines.base import Fallback
 from transduce.engines.native import library
 from transduce.engines.torch.engine import TorchEngine
-from transduce.exchange import export
+from transduce.exchange import convert
 from transduce.search.settings import MaskPredict
 from transduce.training.weights import load_weights, save_weights
 from transduce.translate.model_folder import Converted
@@ -123,8 +123,8 @@ def test_converted_weights_are_enough_for_torch(
     """Where the core was not built, for what it refuses, and where torch is asked for."""
     monkeypatch.setattr(library, "built", lambda: None)
     monkeypatch.setattr(library, "library", library.library.__wrapped__)  # it may be opened already
-    whole = export.convert(toy.model, tmp_path / "whole", quantize="none")
-    rounded = export.convert(toy.model, tmp_path / "rounded")
+    whole = convert.convert(toy.model, tmp_path / "whole", quantize="none")
+    rounded = convert.convert(toy.model, tmp_path / "rounded")
     texts = ["five", "four hundred and twenty-one", "seventy-two"]
     expected = toy.translator.translate(texts, to="de")
     found = transduce.load(whole, "cpu").translate(texts, to="de")

@@ -11,7 +11,7 @@ from no_torch import MISSING, call, command, convert
 
 import transduce
 from transduce.engines.native.library import built
-from transduce.exchange import export
+from transduce.exchange import convert as conversion
 
 if TYPE_CHECKING:
     from toy_model import Toy
@@ -120,7 +120,7 @@ def test_what_the_native_engine_refuses(converted: Path, tmp_path: Path) -> None
 @pytest.mark.skipif(built() is None, reason="the core is not built: make native")
 def test_the_native_engine_needs_no_torch(toy: Toy, tmp_path: Path) -> None:
     """And for a sentence not even numpy."""
-    folder = export.convert(toy.model, tmp_path / "native")
+    folder = conversion.convert(toy.model, tmp_path / "native")
     here = transduce.load(folder, engine="native")
     words = ("translate", folder, "five", "sixty-two", "--to", "de", "--beam", "4", "--exclude", "elf")
     slow = (*MISSING, "numpy", "rich", "tomlkit")

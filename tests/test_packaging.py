@@ -22,6 +22,7 @@ import transduce
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = "transduce/engines/native/libtransduce.so"
+SOURCES = "transduce/engines/native/src"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unwanted = shutil.ignore_patterns("*.so", "__pycache__", "*.cpp", "model.native")
     shutil.copytree(ROOT / "transduce", folder / "transduce", ignore=unwanted)
     code = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
-    (folder / "transduce" / "native" / "core.cpp").write_text(code)
+    (folder / "transduce" / "engines" / "native" / "src" / "core.cpp").write_text(code)
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "LICENSE-WEIGHTS"):
         shutil.copy(ROOT / name, folder)
     for command in ("sdist", "bdist_wheel"):
@@ -117,7 +118,11 @@ def test_make_wheel_refuses_what_is_no_release(built: Path, build_wheel: ModuleT
     (tmp_path / "bad").mkdir()
     for called, change, told in (
         (plain.name, {}, f"the wheel is called {plain.name}, expected {name}"),
-        (name, {"add": "transduce/engines/native/src/core.cpp"}, "has C++ sources: transduce/native/core.cpp"),
+        (
+            name,
+            {"add": "transduce/engines/native/src/core.cpp"},
+            "has C++ sources: transduce/engines/native/src/core.cpp",
+        ),
         (name, {"drop": weights}, f"has no {weights}"),
     ):
         wheel = changed(good, tmp_path / "bad", called, **change)

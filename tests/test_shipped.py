@@ -24,11 +24,11 @@ from starlette.testclient import TestClient
 import transduce
 from transduce.core.errors import ConfigError, UserError
 from transduce.engines.native.library import built
-from transduce.exchange import export
+from transduce.exchange import convert
 from transduce.text import languages
 from transduce.translate import model_folder
 from transduce.translate.directions import DirectionQuery, directions_of
-from transduce.workflows.demo import EVERYDAY, tour
+from transduce.workflows.tour import EVERYDAY, tour
 
 ROOT = Path(__file__).parent.parent
 DIRECTIONS = ("en-de", "de-en", "en-zh", "zh-en")
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if built() is None:
         found = shutil.copytree(toy.model, place / "everyday", ignore=shutil.ignore_patterns("checkpoints"))
     else:
-        found = export.convert(toy.model, place / "everyday")
+        found = convert.convert(toy.model, place / "everyday")
     measured = [dict(zip(("source", "target"), name.split("-"), strict=True), bleu=12.5) for name in DIRECTIONS]
     (found / "scores.json").write_text(json.dumps({"teacher": {"directions": []}, "int8": {"directions": measured}}))
     return found

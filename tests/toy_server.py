@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import transduce
-from transduce.exchange import export
+from transduce.exchange import convert
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -21,7 +21,7 @@ PAIRS = (("en", "de"), ("en", "zh"))
 @pytest.fixture(scope="session")
 def native_toy(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy as `transduce convert` leaves it."""
-    return export.convert(toy.model, tmp_path_factory.mktemp("served") / "toy", "none")
+    return convert.convert(toy.model, tmp_path_factory.mktemp("served") / "toy", "none")
 
 
 @pytest.fixture(scope="session")

@@ -269,15 +269,13 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, target: str, count: int) -> Callabl
     return lambda: monkeypatch.setattr(target, original)
 
 
+PARTS = "transduce.data.prepare.work_folder.sync_tree"
 STEPS = [
-    (
-        "transduce.data.prepare.work_folder.sync_tree",
-        1,
-    ),  # a part is written and not yet in its place: of the first stretch,
-    ("transduce.data.prepare.work_folder.sync_tree", 3),  # a later one,
-    ("transduce.data.prepare.work_folder.sync_tree", 8),  # the marks,
-    ("transduce.data.prepare.work_folder.sync_tree", 9),  # the tokenizer,
-    ("transduce.data.prepare.work_folder.sync_tree", 12),  # tokens
+    (PARTS, 1),  # a part is written and not yet in its place: of the first line range,
+    (PARTS, 3),  # a later one,
+    (PARTS, 8),  # the marks,
+    (PARTS, 9),  # the tokenizer,
+    (PARTS, 12),  # tokens
     ("transduce.data.prepare.run._write_text", 1),
     ("transduce.data.prepare.run.mark_done", 1),
     ("transduce.core.durable.sync_tree", 1),
@@ -297,7 +295,7 @@ def test_a_stopped_prepare_goes_on_to_the_same_bytes(
     assert Path(config.output).exists() is finished
     assert hidden(tmp_path) == [".corpus.parts"]
     made = sum(1 for part in (tmp_path / ".corpus.parts").rglob("facts.json") if ".tmp-" not in str(part))
-    assert made >= count - 1 if "parts" in target else made > 10
+    assert made >= count - 1 if target == PARTS else made > 10
     corpus = prepare(config)
     assert content(corpus.folder) == alone
     corpus.verify()
@@ -311,8 +309,12 @@ def test_finished_parts_are_not_done_again(
     with pytest.raises(Killed):
         prepare(config)
     undo()
-    for function in ("doctor.Examiner.check", "tokenizing.place_links", "vocabulary.SentencePiece.train"):
-        monkeypatch.setattr(f"transduce.data.{function}", None)
+    for function in (
+        "data.doctor.checks.Examiner.check",
+        "data.prepare.tokenize.place_links",
+        "text.train_tokenizer.SentencePiece.train",
+    ):
+        monkeypatch.setattr(f"transduce.{function}", None)
     prepare(config)
     told = capsys.readouterr().err
     assert "going on: 7 of 7 parts are examined" in told

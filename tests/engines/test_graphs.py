@@ -6,7 +6,7 @@ import pytest
 import torch
 from roomy import CPU
 
-from transduce.engines.cuda_graphs import CudaGraphCache
+from transduce.engines.torch.cuda_graphs import CudaGraphCache
 
 
 def test_work_on_a_cpu_is_never_recorded() -> None:

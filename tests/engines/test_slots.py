@@ -145,7 +145,7 @@ def test_kernels_for_a_gpu_find_what_is_found_without(search: Any, monkeypatch: 
     engine, sources = engine_of(attention=Attention(1)), sentences(5)
     expected = plainly(engine, sources, search)
     monkeypatch.setattr(dispatch, "decoding_kernels", lambda x: dispatch.decoding)
-    monkeypatch.setattr(dispatch, "search_kernels", lambda logits, paths, vocabulary: dispatch.search_step)
+    monkeypatch.setattr(dispatch, "search_kernels", lambda logits, paths, vocabulary: dispatch.decoding)
     assert_alike(in_room(engine, sources, search), expected)
 
 

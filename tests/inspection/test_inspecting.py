@@ -21,7 +21,7 @@ from transduce.core.errors import ConfigError, DataError
 from transduce.data.readers import FileReader, Reading
 from transduce.engines.native import library
 from transduce.engines.torch.engine import TorchEngine
-from transduce.exchange import export
+from transduce.exchange import convert
 from transduce.inspection.heads import heads_of
 from transduce.inspection.inspect import InspectOptions, inspect
 from transduce.inspection.record import Inspection, Map
@@ -174,7 +174,7 @@ def test_a_converted_model_is_looked_into_by_torch(toy: Toy, native_toy: Path, t
 
 @pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
 def test_rounded_weights_are_looked_into_and_said_to_be_rounded(toy: Toy, tmp_path: Path) -> None:
-    translator = transduce.load(export.convert(toy.model, tmp_path / "rounded"))
+    translator = transduce.load(convert.convert(toy.model, tmp_path / "rounded"))
     tree = inspect(translator, TEXT, to="de", beam=3).tree
     assert tree is not None
     assert tree.best

@@ -74,9 +74,9 @@ def test_half_precision_goes_through_and_comes_back() -> None:
 
 def test_the_kernel_of_a_gpu_is_for_what_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, size=lambda axis: 512)
-    monkeypatch.setattr(dispatch, "residual", SimpleNamespace(WIDEST=512))
-    assert dispatch.residual_kernels(on_gpu) is dispatch.residual  # type: ignore[arg-type]
+    monkeypatch.setattr(dispatch, "training", SimpleNamespace(WIDEST=512))
+    assert dispatch.residual_kernels(on_gpu) is dispatch.training  # type: ignore[arg-type]
     for other in ({"is_cuda": False}, {"dtype": torch.float64}, {"size": lambda axis: 513}):
         assert dispatch.residual_kernels(SimpleNamespace(**{**vars(on_gpu), **other})) is None  # type: ignore[arg-type]
-    monkeypatch.setattr(dispatch, "residual", None)
+    monkeypatch.setattr(dispatch, "training", None)
     assert dispatch.residual_kernels(on_gpu) is None  # type: ignore[arg-type]

@@ -14,9 +14,10 @@ from both_engines import SMALL
 from made import PARTS, SYMBOLS, V, covering, randomised, transformer
 
 from transduce.core.errors import RunError
+from transduce.engines.native.layout import entries
 from transduce.engines.native.lowering import lower, raised, reasons_against
 from transduce.engines.native.weight_file import WeightReader, floats, matrix, write
-from transduce.engines.native.weight_format import entries, padded
+from transduce.engines.native.weight_format import padded
 from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.positions import RelativeBias, RelativeBiasPositions

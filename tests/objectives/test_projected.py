@@ -99,11 +99,11 @@ def test_padding_is_never_projected_on_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_kernel_finds_the_same_losses_and_slopes(words: int) -> None:
     """TRITON_INTERPRET=1 python -m pytest tests/objectives/test_projected.py"""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if dispatch.losses is None or not (interpreted or torch.cuda.is_available()):
+    if dispatch.training is None or not (interpreted or torch.cuda.is_available()):
         pytest.skip("needs triton, and a GPU or TRITON_INTERPRET=1")
     device = "cpu" if interpreted else "cuda"
     torch.manual_seed(1)
     logits, gold = 3 * torch.randn(7, words, device=device), torch.randint(words, (7,), device=device)
     given = logits, gold, torch.tensor([1, 1, 0, 1, 1, 1, 0], dtype=torch.bool, device=device), 0.1
-    found, expected = dispatch.losses.losses_and_slopes(*given), cross_entropy._losses_compiled(*given)
+    found, expected = dispatch.training.losses_and_slopes(*given), cross_entropy._losses_compiled(*given)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -30,7 +30,7 @@ from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-KERNELS: Any = dispatch.search_step if INTERPRETED or torch.cuda.is_available() else None
+KERNELS: Any = dispatch.decoding if INTERPRETED or torch.cuda.is_available() else None
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 ROOM = CacheShape(sentences=4, paths=0, source=4, length=8)
 

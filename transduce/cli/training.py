@@ -98,7 +98,7 @@ def demo(
 
     from transduce.cli.output import written
     from transduce.translate.loading import load
-    from transduce.workflows.demo import EVERYDAY, tour
+    from transduce.workflows.tour import EVERYDAY, tour
 
     with written(None) as file:  # which is UTF-8 anywhere
         tour(load(shipped()), shipped(), EVERYDAY, Console(file=file), named=False)

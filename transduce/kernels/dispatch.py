@@ -17,9 +17,8 @@ from transduce.kernels.cpu_attention import attend_on_cpu
 
 try:
     from transduce.kernels import decoding, training, varlen_attention
-    from transduce.kernels import decoding as search_step
 except ImportError:  # torch for CPUs comes without triton
-    decoding = training = training = search_step = varlen_attention = None  # type: ignore[assignment]
+    decoding = training = varlen_attention = None  # type: ignore[assignment]
 
 Kernels = ModuleType | None  # a module of kernels that do a piece of work; None: do it as the formula says
 # Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
@@ -109,11 +108,11 @@ def loss_kernels(logits: Tensor) -> Kernels:
 
 def search_kernels(logits: Tensor, paths: int, vocabulary: int) -> Kernels:
     """The choice of one token a path, on the GPU in use; torch, where it compiles a step, makes its own."""
-    if search_step is None or not logits.is_cuda or torch.compiler.is_compiling():
+    if decoding is None or not logits.is_cuda or torch.compiler.is_compiling():
         return None
     if logits.get_device() != torch.cuda.current_device():
         return None
-    return search_step if search_step.serves(paths, vocabulary) else None
+    return decoding if decoding.serves(paths, vocabulary) else None
 
 
 def decoding_kernels(x: Tensor) -> Kernels:

@@ -1,7 +1,7 @@
 """One step of beam search as a pure function on tensors: who lives on, who is finished, when nobody can win any more.
 
 The eager driver (beam.py) lets sentences leave and its tensors grow; the static one (static_search.py) masks those that
-are done and writes in place; a kernel (kernels/search_step.py) and the C++ core do the same arithmetic in one piece.
+are done and writes in place; a kernel (kernels/decoding.py) and the C++ core do the same arithmetic in one piece.
 All of them rank, penalise, finish and stop as is written here.
 Shapes: R rows (a sentence, or one of its groups), K live paths of a row, n finished ones kept, L the longest path, V
 vocabulary.

@@ -60,7 +60,7 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     if not isinstance(config, Config):
         raise ConfigError(
             f"train: expected a Config, got {config!r}; make one of a preset or a file with"
-            ' transduce.core.config.load(transduce.Config, "tiny", ["data.folder=data/mine"])'
+            ' transduce.config.load(transduce.Config, "tiny", ["data.folder=data/mine"])'
         )
     if config.training.tensorboard:
         board_writer()

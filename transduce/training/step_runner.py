@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from transduce.data.batch import Batch
 from transduce.data.stream import Portion
+from transduce.engines.torch.cuda_graphs import CudaGraphCache
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.objectives.base import Loss, ObjectiveStep
@@ -88,12 +89,10 @@ def add_gradients(total: Tensor, parameters: Sequence[Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A graph, the batch it reads and the loss it leaves. `kept` are tensors it reads that others might drop."""
+    """The batch that a graph reads, and the loss that it leaves."""
 
-    graph: torch.cuda.CUDAGraph
     batch: Batch
     loss: Loss
-    kept: tuple[Tensor, ...]
 
 
 class GraphedRunner(EagerRunner):
@@ -107,48 +106,33 @@ class GraphedRunner(EagerRunner):
 
     def __init__(self, module: ObjectiveStep, device: torch.device, bf16: bool, say: Callable[[str], None]) -> None:
         super().__init__(module, device, bf16)
-        self.say = say
         self.seen: set[Shape] = set()
         self.recorded: dict[Shape, Recorded] = {}
-        self.pool = torch.cuda.graph_pool_handle()
-        self.failed = False
+        self.graphs = CudaGraphCache(device, tuple(module.buffers()), lambda text: say(f"training.graphs: {text}"))
 
     def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
         shape = shape_of(batch)
-        if shape in self.recorded:
-            return self._replay(self.recorded[shape], batch)
-        if shape in self.seen and not self.failed and len(self.recorded) < MOST_GRAPHS:
+        if shape not in self.recorded and shape in self.seen and len(self.recorded) < MOST_GRAPHS:
             self._record(shape, batch, step)
-            if shape in self.recorded:
-                return self._replay(self.recorded[shape], batch)
+        if shape in self.recorded:
+            return self._replay(shape, batch)
         self.seen.add(shape)
         return super().__call__(batch, step)
 
     def add_gradients(self, total: Tensor) -> None:
         add_gradients(total, [parameter for parameter in self.module.parameters() if parameter.requires_grad])
 
-    def _replay(self, recorded: Recorded, batch: Batch) -> Loss:
+    def _replay(self, shape: Shape, batch: Batch) -> Loss:
+        recorded = self.recorded[shape]
         for place, tensor in zip(recorded.batch.tensors(), batch.tensors(), strict=True):
             place.copy_(tensor, non_blocking=True)
-        recorded.graph.replay()
+        self.graphs.graphs[shape].replay()
         return recorded.loss
 
     def _record(self, shape: Shape, batch: Batch, step: int) -> None:
-        """Record the pass for this shape; where that cannot be done, say so once and go on without."""
-        held = batch.to(self.device)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # thread_local: the thread that makes batches may meanwhile use the device
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                loss = self.run(held, step)
-        except torch.OutOfMemoryError:
-            raise  # a matter of this batch's size
-        except RuntimeError as error:
-            self.failed = True
-            reason = str(error).split("\n")[0]
-            self.say(f"training.graphs: this model's step cannot be recorded ({reason}); going on without")
-            return
-        self.recorded[shape] = Recorded(graph, held, loss, tuple(self.module.buffers()))
+        fixed, losses = batch.to(self.device), []
+        if self.graphs.record(shape, lambda: losses.append(self.run(fixed, step))):
+            self.recorded[shape] = Recorded(fixed, losses[0])
 
 
 def make_runner(

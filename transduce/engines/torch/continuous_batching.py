@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.data.batch import pad_sources
-from transduce.engines.cuda_graphs import CudaGraphCache
+from transduce.engines.torch.cuda_graphs import CudaGraphCache
 from transduce.model.contract import CacheShape, SupportsStaticCache
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
