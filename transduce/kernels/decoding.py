@@ -146,7 +146,7 @@ def _attend_source(
 
 @triton.jit
 def _products(q, k, ALONE: tl.constexpr):
-    """q k^T; for a single row not by the units for matrices, which want 16."""
+    """Q k^T; for a single row not by the units for matrices, which want 16."""
     if ALONE:
         return tl.sum(q.to(tl.float32) * k.to(tl.float32), 1)[None, :]
     else:
@@ -155,7 +155,7 @@ def _products(q, k, ALONE: tl.constexpr):
 
 @triton.jit
 def _mixed(weights, v, ALONE: tl.constexpr):
-    """weights v, likewise."""
+    """Weights v, likewise."""
     if ALONE:
         return tl.sum(tl.trans(weights) * v.to(tl.float32), 0)[None, :]
     else:
@@ -163,7 +163,7 @@ def _mixed(weights, v, ALONE: tl.constexpr):
 
 
 def normed_sum(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
-    """x + y (..., D) with mean 0 and variance 1 over D, then times weight (D,) plus bias (D,).
+    """X + y (..., D) with mean 0 and variance 1 over D, then times weight (D,) plus bias (D,).
 
     Without a bias it is the mean square that becomes 1, and the mean stays where it is.
     """
@@ -223,7 +223,7 @@ def _looked_up(
 
 
 def few_times(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    """x (..., I), no more than FEW rows of at most WIDEST, times weight (O, I), turned, plus bias (O,): (..., O)."""
+    """X (..., I), no more than FEW rows of at most WIDEST, times weight (O, I), turned, plus bias (O,): (..., O)."""
     outputs, inputs = weight.shape
     rows = x.reshape(-1, inputs)
     out = rows.new_empty(len(rows), outputs)

@@ -27,7 +27,7 @@ TILE, PROGRAMS = 512, 1056
 
 
 def normed_sum(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, dropped: float, epsilon: float) -> Tensor:
-    """x and y (..., D), weight and bias (D,); numbers of y are `dropped` with that probability, the rest scaled up."""
+    """X and y (..., D), weight and bias (D,); numbers of y are `dropped` with that probability, the rest scaled up."""
     seeds = (torch.rand(2, device=x.device) * 2.0**31).to(torch.int32)
     given = x.reshape(-1, x.size(-1)), y.reshape(-1, y.size(-1))
     found: Tensor = _normed(*given, weight, bias, seeds, dropped, epsilon)[0]

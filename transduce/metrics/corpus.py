@@ -93,7 +93,7 @@ def tokenizer_for(language: str) -> str:
 
 
 def bleu_metric(lowercase: bool = False, tokenize: str = "13a") -> BLEU:
-    """sacreBLEU's BLEU, with a readable error where its tokenizer is unknown or not installed."""
+    """SacreBLEU's BLEU, with a readable error where its tokenizer is unknown or not installed."""
     if tokenize not in BLEU.TOKENIZERS:
         raise DataError(
             f"tokenize: {tokenize!r} is not a tokenizer of sacreBLEU. "
@@ -110,12 +110,12 @@ def bleu_metric(lowercase: bool = False, tokenize: str = "13a") -> BLEU:
 
 
 def chrf_metric(lowercase: bool = False) -> CHRF:
-    """sacreBLEU's chrF2: character 6-grams, no word n-grams."""
+    """SacreBLEU's chrF2: character 6-grams, no word n-grams."""
     return CHRF(lowercase=lowercase)
 
 
 def ter_metric(language: str = "") -> TER:
-    """sacreBLEU's TER, lower-cased as Tercom's default is; unspaced East Asian text is cut into characters first."""
+    """SacreBLEU's TER, lower-cased as Tercom's default is; unspaced East Asian text is cut into characters first."""
     asian = base_language(language) in (*CHINESE, "ja")
     return TER(normalized=asian, asian_support=asian)
 
@@ -284,7 +284,7 @@ class Target:
 
     @property
     def tokenizer(self) -> str:
-        """sacreBLEU's for the language."""
+        """SacreBLEU's for the language."""
         return tokenizer_for(self.language)
 
     @property

@@ -344,7 +344,7 @@ class MultiHeadAttention(nn.Module):
         return look(query, key, value, seen, bias=bias, trace=trace, name=sight.name)
 
     def _project(self, x: Tensor, kernels: Kernels, *maps: Linear) -> Sequence[Tensor]:
-        """x through several maps; in compiled training as one product, for which joining the weights costs little."""
+        """X through several maps; in compiled training as one product, for which joining the weights costs little."""
         # The joined copy is no parameter: where a gradient is wanted, each map goes by itself.
         if self.joined is not None and len(maps) == 3 and not self.training and not torch.is_grad_enabled():
             return torch.split(mapped(x, *self.joined, kernels=kernels), [one.out_features for one in maps], dim=-1)
@@ -355,7 +355,7 @@ class MultiHeadAttention(nn.Module):
         return torch.split(F.linear(x, weight, bias), [one.out_features for one in maps], dim=-1)
 
     def _beside(self, x: Tensor, *maps: nn.Linear) -> Tensor:
-        """x (1, N, D) through several maps by one product, whose result stays as it is: (1, N, maps, H, K)."""
+        """X (1, N, D) through several maps by one product, whose result stays as it is: (1, N, maps, H, K)."""
         weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
         return F.linear(x, weight, bias).view(*x.shape[:2], len(maps), -1, self.width)
 

@@ -122,7 +122,8 @@ class StaticDecoderState(DecoderState):
 
     def visible(self, window: int) -> Tensor:
         """The ancestor mask: which of the places of a sentence, K beside each other, each path goes on from, its newest
-        included: (B, 1, K, length * K). With a window none further back than that."""
+        included: (B, 1, K, length * K). With a window none further back than that.
+        """
         places = torch.arange(self.length, device=self.position.device)
         before = places <= self.position[:, None]  # (B, length)
         if window:
@@ -196,7 +197,7 @@ class TrainableSeq2Seq(Autoregressive, Protocol):
 def teacher_forced_log_probs(
     model: Autoregressive, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
 ) -> Tensor:
-    """log p (B, T) of each token of target (B, T + 1) after those before it; mask (B, T)."""
+    """Log p (B, T) of each token of target (B, T + 1) after those before it; mask (B, T)."""
     logits, _ = model.advance(target[:, :-1], model.start(memory), trace, mask)
     return logits.float().log_softmax(-1).gather(-1, target[:, 1:, None]).squeeze(-1)
 
@@ -214,7 +215,7 @@ class NonAutoregressive(Protocol):
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory: ...
 
     def lengths(self, memory: Memory) -> Tensor:
-        """log p (B, L) that there are n places to write, for n from 0; -inf where a sentence cannot have so many."""
+        """Log p (B, L) that there are n places to write, for n from 0; -inf where a sentence cannot have so many."""
         ...
 
     def refine(self, canvas: Tensor, mask: Tensor, memory: Memory, trace: dict[str, Tensor] | None = None) -> Tensor:
@@ -227,7 +228,7 @@ class NonAutoregressive(Protocol):
     def token_log_probs(
         self, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
     ) -> Tensor:
-        """log p (B, T) of the tokens of a given translation, see whole.py."""
+        """Log p (B, T) of the tokens of a given translation, see whole.py."""
         ...
 
 

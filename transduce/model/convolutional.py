@@ -107,7 +107,7 @@ class GatedConvolution(nn.Module):
             nn.init.normal_(weight, std=math.sqrt(1 / kernel))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, T + k - 1, D) in, (B, T, D) out."""
+        """X (B, T + k - 1, D) in, (B, T, D) out."""
         return F.glu(self.convolution(self.depthwise(x.transpose(1, 2))), dim=1).transpose(1, 2)
 
 
@@ -124,7 +124,7 @@ class ConvolutionalEncoderStack(nn.Module):
         )
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
-        """x (B, S, D), mask (B, S) True at real tokens; padding is as what lies beyond the ends, 0."""
+        """X (B, S, D), mask (B, S) True at real tokens; padding is as what lies beyond the ends, 0."""
         x = self.dropout(SMALL * self.positions.add(x, 0))
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.layers):
@@ -160,7 +160,7 @@ class ConvolutionalBlock(nn.Module):
     def forward(
         self, read: Tensor, word: Tensor, source: ConvSource, number: int, trace: Trace | None, name: str
     ) -> Tensor:
-        """read (B, t + k - 1, D), of which the last t are new, and the words' own vectors (B, t, D); (B, t, D)."""
+        """Read (B, t + k - 1, D), of which the last t are new, and the words' own vectors (B, t, D); (B, t, D)."""
         x: Tensor = self.convolution(read)
         key, value = source.layers[number]
         query = (x + word) * HALF  # theirs projects x before the sum; ours projects the sum

@@ -114,7 +114,7 @@ class EncoderDecoder(nn.Module):
         self.heads = nn.ModuleDict()
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
-        """source (B, S) tokens, or (B, L, F) frames, of which there may be more than places of the memory.
+        """Source (B, S) tokens, or (B, L, F) frames, of which there may be more than places of the memory.
 
         mask (B, S) or (B, L) is True at real ones; a trace dict is filled with named tensors.
         """
@@ -139,7 +139,7 @@ class EncoderDecoder(nn.Module):
         return None
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
-        """log p of each token of a given translation; their sum is that of the whole.
+        """Log p of each token of a given translation; their sum is that of the whole.
 
         target (B, T + 1) begins with the start symbol and ends with the end symbol, mask (B, T) is True at the real
         ones of those after the first; (B, T), anything where the mask is False. In a trace `decoder.N.cross` has a row

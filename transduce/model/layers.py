@@ -44,7 +44,7 @@ class Linear(nn.Linear):
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False, kernels: Kernels = None) -> Tensor:
-    """x (..., I) times weight (O, I), turned, plus bias (O,), then, if asked, max(0, ...): (..., O)."""
+    """X (..., I) times weight (O, I), turned, plus bias (O,), then, if asked, max(0, ...): (..., O)."""
     if kernels is not None and x.numel() <= kernels.FEW * x.size(-1) and x.size(-1) <= kernels.WIDEST:
         found: Tensor = kernels.few_times(x, weight, bias, relu)
         return found
@@ -95,19 +95,19 @@ class _LearningOnCpu(torch.autograd.Function):
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """x in the type that autocast wants of it, so that several maps of it share one copy."""
+    """X in the type that autocast wants of it, so that several maps of it share one copy."""
     device = x.device.type
     # Of the meta device, on which shapes are tried, autocast has never heard.
     return x.to(torch.get_autocast_dtype(device)) if device != "meta" and torch.is_autocast_enabled(device) else x
 
 
 def multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """rows (N, I) times matrix (O, I), turned, plus bias (O,): (N, O)."""
+    """Rows (N, I) times matrix (O, I), turned, plus bias (O,): (N, O)."""
     return _multiplied(rows, matrix, bias) if _for_one_dnn(rows) else F.linear(rows, matrix, bias)
 
 
 def summed_products(left: Tensor, right: Tensor) -> Tensor:
-    """left (N, O), turned, times right (N, I): (O, I).
+    """Left (N, O), turned, times right (N, I): (O, I).
 
     oneDNN copies its first matrix if that is turned: the narrower one, and where neither is it does not pay.
     """
@@ -129,7 +129,7 @@ def _multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None, relu: 
 
 
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
-    """x with each number set to 0 with `probability` and the rest scaled up, as F.dropout does.
+    """X with each number set to 0 with `probability` and the rest scaled up, as F.dropout does.
 
     On a CPU F.dropout draws one number at a time, an eighth of a training step; here one 64-bit draw decides four
     places, each by 16 bits, so that probabilities are exact to 1/65536.

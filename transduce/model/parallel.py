@@ -42,7 +42,7 @@ class ParallelSeq2Seq(EncoderDecoder):
         self.length = length
 
     def lengths(self, memory: Memory) -> Tensor:
-        """log p (B, L) that there are n places to write before the last end symbol."""
+        """Log p (B, L) that there are n places to write before the last end symbol."""
         log_probs: Tensor = self.length(memory)
         return log_probs
 
@@ -90,7 +90,7 @@ class LengthModule(nn.Module):
         raise NotImplementedError
 
     def log_prob(self, memory: Memory, room: Tensor) -> Tensor:
-        """log p (B,) of so many places."""
+        """Log p (B,) of so many places."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class ClassifiedLength(LengthModule):
         return ((memory.mask.sum(1) - 1).clamp(min=0).double() * self.ratio).round().long()
 
     def _classes(self, memory: Memory) -> Tensor:
-        """log p (B, 2 * reach + 1) of each difference; a length below 0 is none."""
+        """Log p (B, 2 * reach + 1) of each difference; a length below 0 is none."""
         states, real = memory.layers[-1], memory.mask.unsqueeze(-1)
         mean = states.masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)  # (B, D)
         logits: Tensor = self.output(mean).float()
@@ -230,7 +230,7 @@ class UpsampledSeq2Seq(EncoderDecoder):
         return {self.split.weight: self.factor}
 
     def lengths(self, memory: Memory) -> Tensor:
-        """log p (B, L) that there are n frames: 0 for the one number that there are."""
+        """Log p (B, L) that there are n frames: 0 for the one number that there are."""
         frames = torch.arange(memory.mask.size(1) * self.factor + 1, device=memory.mask.device)
         certain = torch.zeros(len(memory.mask), len(frames), device=memory.mask.device)
         return certain.masked_fill(frames != memory.mask.sum(1, keepdim=True) * self.factor, -torch.inf)
@@ -250,7 +250,7 @@ class UpsampledSeq2Seq(EncoderDecoder):
         return torch.cat((self.logits(x), self.blank.logits(x)), dim=-1)
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
-        """log P(begins with y_1 .. y_i) - log P(begins with y_1 .. y_i-1); the end symbol's is what the whole lacks."""
+        """Log P(begins with y_1 .. y_i) - log P(begins with y_1 .. y_i-1); the end symbol's is what the whole lacks."""
         real = memory.mask.repeat_interleave(self.factor, dim=1)  # (B, C)
         undecided = torch.full_like(real, UNDECIDED, dtype=torch.int64)
         log_probs = self.refine(undecided, real, memory, trace).float().log_softmax(-1)
@@ -272,7 +272,7 @@ class UpsampledSeq2Seq(EncoderDecoder):
 
 
 def entry_log_probs(log_probs: Tensor, real: Tensor, gold: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """log P that frame c begins token i after those before it (B, T, C), and that all tokens are said (B,), in float64.
+    """Log P that frame c begins token i after those before it (B, T, C), and that all tokens are said (B,), in float64.
 
     log_probs (B, C, V + 1), real (B, C) True at frames that are there, gold and mask (B, T) with the end symbol, which
     is no part of what is said. Frames are independent, so that what is said begins with the first i tokens with the

@@ -63,14 +63,14 @@ def _shapes_alone() -> bool:
 
 
 def angles(length: int, width: int, base: float) -> Tensor:
-    """pos / base^(2i / width): (length, width / 2, rounded up), in float64."""
+    """Pos / base^(2i / width): (length, width / 2, rounded up), in float64."""
     position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
     even = torch.arange(0, width, 2, dtype=torch.float64)
     return position / base ** (even / width)
 
 
 def placed(x: Tensor, table: Tensor, start: Tensor) -> Tensor:
-    """x (B, T, D) plus the line of a table for each row's place start (B,)."""
+    """X (B, T, D) plus the line of a table for each row's place start (B,)."""
     kernels = dispatch.decoding_kernels(x)
     if kernels is None:
         return x + table[start][:, None].to(x.dtype)

@@ -45,7 +45,7 @@ class Recurrence(nn.Module):
         }
 
     def forward(self, x: Tensor, carried: Carried | None = None) -> tuple[Tensor, Carried]:
-        """x (B, T, inputs) after `carried`, each (B, width), zeros if None; every state (B, T, width) and the last.
+        """X (B, T, inputs) after `carried`, each (B, width), zeros if None; every state (B, T, width) and the last.
 
         In the weights' precision even where the rest is bf16: errors add up along a sentence, and torch's autocast
         would run cuDNN's cells in fp16.
@@ -106,7 +106,7 @@ class RecurrentEncoderStack(nn.Module):
         self.dropout = Dropout(dropout)  # where a layer reads and never along time (Zaremba et al. 2014)
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
-        """x (B, S, D), mask (B, S) True at real tokens, padding last: no real place comes after it either way."""
+        """X (B, S, D), mask (B, S) True at real tokens, padding last: no real place comes after it either way."""
         places = reversal(mask).unsqueeze(-1)  # (B, S, 1)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.forwards):
@@ -240,7 +240,7 @@ class RecurrentStack(nn.Module):
         return made.view(made.size(0), self.parts, len(self.layers), -1).unbind(1)
 
     def run(self, x: Tensor, carried: Carried) -> tuple[list[Tensor], Carried]:
-        """x (B, T, D + fed) after `carried`: each layer's states (B, T, D), and what is carried on."""
+        """X (B, T, D + fed) after `carried`: each layer's states (B, T, D), and what is carried on."""
         outputs: list[Tensor] = []
         after: list[Carried] = []
         for number, layer in enumerate(self._recurrences()):

@@ -228,7 +228,7 @@ class EncoderBlock(StackLayer):
     def forward(
         self, x: Tensor, mask: Tensor | None, looking: Tensor, places: PositionContext, trace: Trace | None, name: str
     ) -> Tensor:
-        """x (B, S, D), mask (B, S); looking as the layout's `sight` gives it."""
+        """X (B, S, D), mask (B, S); looking as the layout's `sight` gives it."""
 
         def attention(y: Tensor) -> Tensor:
             asked = self.attention.project_qkv(y, places.rotate, places.layout)
@@ -273,7 +273,7 @@ class EncoderStack(Stack):
         return (cast("EncoderBlock", layer) for layer in self.layers)
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
-        """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
+        """X (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
         where, bias, looking = layout.within(0), self.positions.bias(x.size(1), x.size(1)), layout.sight(mask)
         places = PositionContext(lambda heads: self.positions.rotate(heads, where), bias, layout, self.window)
         x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
@@ -320,7 +320,7 @@ class DecoderBlock(StackLayer):
         trace: Trace | None,
         name: str,
     ) -> tuple[Tensor, KVCache]:
-        """x (B, t, D) after `past`; gives the block's output and all it now remembers of the target."""
+        """X (B, t, D) after `past`; gives the block's output and all it now remembers of the target."""
         cache: list[KVCache] = []
         causal = self.causal and places.seen is None
         # A causal place sees no padding, which comes last; any other must be kept from it.

@@ -58,7 +58,7 @@ LEAST = 1e-6
 
 
 def coverage_penalty(covered: Tensor, real: Tensor, weight: float) -> Tensor:
-    """weight * sum over real source tokens of log(min(attention received, 1)), never above 0.
+    """Weight * sum over real source tokens of log(min(attention received, 1)), never above 0.
 
     covered (R, n, S) is the attention each source token received from all target tokens, the end symbol's included;
     real (R, S) -> (R, n).
@@ -247,7 +247,8 @@ INCOMPLETE = 1e9  # taken from the score of a path that had to end before all wa
 @dataclass(frozen=True)
 class BeamTask:
     """What stays the same from step to step: the rules for tokens and for paths, what to include, and which source
-    tokens (B, S) are real."""
+    tokens (B, S) are real.
+    """
 
     token_rules: Sequence[Rule]
     rules: BeamRules

@@ -24,7 +24,8 @@ from torch.nn import functional as F
 @dataclass(frozen=True)
 class BeamState:
     """live_log_probs (R, K), the best path first, -inf where there is none; finished_scores (R, n), the best first,
-    -inf where there is none; slots (R,), how many of the K paths are a row's own."""
+    -inf where there is none; slots (R,), how many of the K paths are a row's own.
+    """
 
     live_log_probs: Tensor
     finished_scores: Tensor
@@ -34,7 +35,8 @@ class BeamState:
 @dataclass(frozen=True)
 class Candidates:
     """The 2 K best continuations of each row, the best first, all (R, 2 K): the path it goes on from, its token, the
-    token's log-probability and that of the whole path. Each path has one end, so that K of them always go on."""
+    token's log-probability and that of the whole path. Each path has one end, so that K of them always go on.
+    """
 
     parent: Tensor
     token: Tensor
@@ -45,7 +47,8 @@ class Candidates:
 @dataclass(frozen=True)
 class BeamRules:
     """What is the same at every step. penalties (L + 2,) is what the log-probability of a path is divided by, by its
-    length; they `grow` with it or not. A `shrinking` beam gives up a slot for each path that is finished."""
+    length; they `grow` with it or not. A `shrinking` beam gives up a slot for each path that is finished.
+    """
 
     penalties: Tensor
     grow: bool

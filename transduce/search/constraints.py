@@ -23,7 +23,8 @@ Phrase = tuple[int, ...]
 
 class CancelToken:
     """Cancels work under way: whoever waited for it is gone. Any thread may cancel; searches look between
-    steps, and what they have then is not finished."""
+    steps, and what they have then is not finished.
+    """
 
     def __init__(self) -> None:
         self.cell = ctypes.c_int32(0)  # which the native core reads by itself

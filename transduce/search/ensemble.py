@@ -83,7 +83,7 @@ class Ensemble(nn.Module):
             cast("SupportsStaticCache", model).prefill(own, slots, source, mask)
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
-        """source (B, S) tokens, mask (B, S) True at real ones."""
+        """Source (B, S) tokens, mask (B, S) True at real ones."""
         found = []
         for number, member in enumerate(self.members):
             own: Trace | None = None if trace is None else {}
@@ -117,7 +117,7 @@ class Ensemble(nn.Module):
         return cast("Tensor", mixed), dataclasses.replace(after, static=tuple(static), cache=tuple(cache))
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
-        """log p (B, T) of each token of a given translation, as of one model."""
+        """Log p (B, T) of each token of a given translation, as of one model."""
         return teacher_forced_log_probs(self, memory, target, mask, trace)
 
 

@@ -59,7 +59,7 @@ def integers(values: list[int]) -> PackedTensor:
 def matrix(
     name: str, weight: Floats, bias: Floats | None, quantize: bool, filling: float = 0.0
 ) -> dict[str, PackedTensor]:
-    """weight (N, K) and bias (N,) under `name`; `filling` is the bias of outputs that only pad."""
+    """Weight (N, K) and bias (N,) under `name`; `filling` is the bias of outputs that only pad."""
     outputs, inputs = weight.shape
     whole = np.zeros((padded(outputs), padded(inputs)), dtype=np.float32)
     whole[:outputs, :inputs] = weight
@@ -126,7 +126,7 @@ class WeightReader:
         return self._finite(name, self._floats(name, rows, columns))
 
     def matrix(self, name: str, outputs: int, inputs: int, filling: float = 0.0) -> tuple[Floats, Floats]:
-        """weight (N, K) and bias (N,), as far as they were not rounded; `filling` is the bias of what only pads."""
+        """Weight (N, K) and bias (N,), as far as they were not rounded; `filling` is the bias of what only pads."""
         tensor = self._matrix(name, outputs, inputs)
         rows, columns = padded(outputs), padded(inputs)
         bias = self._floats(f"{name}.bias", 1, rows)[0]

@@ -60,7 +60,8 @@ def crowd(count: int) -> int:
 
 class QueuedSentence(NamedTuple):
     """A sentence that waits: its number, its source, bounds on what is written, what else is asked of that, and where
-    the random draws of its paths begin. No dataclass: a GPU waits while hundreds are made."""
+    the random draws of its paths begin. No dataclass: a GPU waits while hundreds are made.
+    """
 
     number: int
     source: Sequence[int]
