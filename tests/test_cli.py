@@ -288,7 +288,7 @@ def test_what_translate_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
         told = refused(run(command, model, toy.text / "valid.en", toy.text / "valid.de", "--to", "xx"))
         assert told.startswith(f"--to xx: {model} has no tag of this language")
     assert "beam: expected a size of at least 1" in text(model, "--beam", "-2")
-    assert "n_best: expected a whole number from 1" in text(model, "--n-best", "0")
+    assert "n_best: expected an integer from 1" in text(model, "--n-best", "0")
     assert "beam: expected at most 4,096, got 100000" in text(model, "--beam", "100000")
     assert "n_best: expected at most 4,096, got 100000" in text(model, "--n-best", "100000")
     many = text(model, "--search", "kind=sample,samples=1000000")

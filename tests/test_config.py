@@ -93,7 +93,7 @@ def test_an_override_is_toml_or_else_a_word() -> None:
 def test_a_whole_number_will_do_for_a_float_and_not_the_reverse() -> None:
     scale = drawing("scale=2").scale
     assert (scale, type(scale)) == (2.0, float)
-    assert "shape.side: expected a whole number, got 2.0 (a number)" in message(
+    assert "shape.side: expected an integer, got 2.0 (a number)" in message(
         Drawing, None, "title=x", "shape.kind=long_square", "shape.side=2.0"
     )
 
@@ -261,8 +261,8 @@ def test_any_order_of_words_gives_the_same_config_or_the_same_refusal(orders: tu
         (["title=x", "zzz=x"], "zzz: no such setting; settings here: title,"),
         (["title=x", "shape.radios=1"], "no such setting; did you mean 'radius'?; settings of kind 'circle': radius"),
         (["title=x", "scale=big"], "command line: scale: expected a number, got 'big' (text)"),
-        (["title=x", "filled=1"], "filled: expected true or false, got 1 (a whole number)"),
-        (["title=5"], "title: expected text, got 5 (a whole number)"),
+        (["title=x", "filled=1"], "filled: expected true or false, got 1 (an integer)"),
+        (["title=5"], "title: expected text, got 5 (an integer)"),
         (["title=x", "scale=[1]"], "scale: expected a number, got [1] (an array)"),
         (["title={a=1}"], "title: expected text, got {'a': 1} (a table)"),
         (["title=x", "pen=thik"], "pen: 'thik' is not one of thick, thin; did you mean 'thick'?"),
@@ -270,17 +270,17 @@ def test_any_order_of_words_gives_the_same_config_or_the_same_refusal(orders: tu
         (["title=x", "shape.kind=circel"], "shape.kind: 'circel' is not one of circle, long_square; did you mean"),
         (["title=x", "shape=LongSquare"], "shape.kind: 'LongSquare' is not one of circle, long_square; did you mean"),
         (["title=x", "shape.kind=[1]"], "shape.kind: [1] is not one of circle, long_square"),
-        (["title=x", "shape=3"], "shape: expected a kind or a table, got 3 (a whole number)"),
-        (["title=x", "squares=3"], "squares: expected a table of settings, got 3 (a whole number)"),
-        (["title=x", "squares=[3]"], "squares[0]: expected a table of settings, got 3 (a whole number)"),
+        (["title=x", "shape=3"], "shape: expected a kind or a table, got 3 (an integer)"),
+        (["title=x", "squares=3"], "squares: expected a table of settings, got 3 (an integer)"),
+        (["title=x", "squares=[3]"], "squares[0]: expected a table of settings, got 3 (an integer)"),
         (
             ["title=x", "squares=[{side=1}, {side=true}]"],
-            "squares[1].side: expected a whole number, got True (true or false)",
+            "squares[1].side: expected an integer, got True (true or false)",
         ),
         (["title=x", "size=[1, 2, 3]"], "size: expected 2 values, got 3: [1, 2, 3]"),
         (["title=x", "size=1"], "size: expected 2 values, got 1: 1"),
-        (["title=x", "size=[1, true]"], "size[1]: expected a whole number, got True (true or false)"),
-        (["title=x", "colours=[1]"], "colours[0]: expected text, got 1 (a whole number)"),
+        (["title=x", "size=[1, true]"], "size[1]: expected an integer, got True (true or false)"),
+        (["title=x", "colours=[1]"], "colours[0]: expected text, got 1 (an integer)"),
         (["scale=2"], "title: must be given, and has no default"),
         (["title=x", "scale=-1"], "command line: scale: expected above 0, got -1.0"),
         (["title"], "'title': expected key=value, such as training.steps=500"),
@@ -291,7 +291,7 @@ def test_any_order_of_words_gives_the_same_config_or_the_same_refusal(orders: tu
         (["ti-tle=x"], "'ti-tle' in the key is no name of a setting; expected letters, digits and underscores"),
         (
             ["title=x", "size=3,4"],
-            "size: expected a list, each of it a whole number, got '3,4' (text); write size=[3,",
+            "size: expected a list, each of it an integer, got '3,4' (text); write size=[3,",
         ),
         (["title=x", 'colours=["a",<b>]'], "colours: '[\"a\",<b>]' begins as a list and is no TOML; write a list as"),
         (["title=x", "colours=[\n"], 'a list as \'["a", "b"]\', and a text that begins so with quotes, \'"[a"\''),
@@ -329,7 +329,7 @@ def test_a_text_may_begin_as_a_list_does() -> None:
             "'fractions:Fraction' is not a dataclass; one with method 'build' is needed here;"
             " docs/training.md shows one (Optimizers)",
         ),
-        ("training.steps=abc", "command line: training.steps: expected a whole number, got 'abc' (text)"),
+        ("training.steps=abc", "command line: training.steps: expected an integer, got 'abc' (text)"),
     ],
 )
 def test_the_words_for_a_wrong_setting_of_a_run(word: str, expected: str) -> None:
@@ -350,7 +350,7 @@ def test_a_whole_number_that_no_float_holds_is_refused() -> None:
 
 def test_a_fault_of_the_file_alone_is_not_laid_on_the_command_line(tmp_path: Path) -> None:
     file = write(tmp_path / "wrong.toml", "[model]\nd_model = true\n")
-    assert message(Config, file, "seed=2").startswith(f"{file}: model.d_model: expected a whole number, got True")
+    assert message(Config, file, "seed=2").startswith(f"{file}: model.d_model: expected an integer, got True")
 
 
 def test_the_file_that_a_wrong_value_came_from_is_named(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_extends_in_a_circle_and_of_the_wrong_type(tmp_path: Path) -> None:
 def test_one_setting_for_several_tables_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.toml", 'title = "a"\n[[squares]]\nside = 5\n[[squares]]\nside = 6\n')
     text = message(Drawing, file, "squares.side=7")
-    assert "squares: 2 tables are there already, and it is not said which of them to change" in text
+    assert "squares: 2 tables are already set, and it is not clear which of them to change" in text
     assert "squares=[{...}, {...}]" in text
 
 

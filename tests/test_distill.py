@@ -411,7 +411,7 @@ def test_places_that_are_not_what_they_should_be(toy: Toy, tmp_path: Path, run: 
     assert "gone: not a prepared corpus (no such folder)" in refusal(
         DataError, toy.model, tmp_path / "out", tmp_path / "gone"
     )
-    assert "already there and complete; choose another output" in refusal(DataError, toy.model, toy.corpus)
+    assert "already exists and is complete; choose another output" in refusal(DataError, toy.model, toy.corpus)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     assert "a folder with other files in it" in refused(run("distill", toy.model, "-o", tmp_path / "mine"))
@@ -486,7 +486,7 @@ def test_two_at_once_and_a_model_that_changes(toy: Toy, tmp_path: Path) -> None:
     from transduce.core.durable import lock_folder
 
     lock = lock_folder(tmp_path / ".out.distilling")
-    assert "another process is at work on this folder" in refusal(RunError, toy.model, tmp_path / "out")
+    assert "another process is using this folder" in refusal(RunError, toy.model, tmp_path / "out")
     os.close(lock)
     with pytest.raises(RunError, match="its weights have changed since the work began; distill with a model that"):
         distill.Teacher((str(toy.model),), ("of another time",), "cpu", trust=False).load()

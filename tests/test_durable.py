@@ -54,7 +54,7 @@ def test_a_file_in_the_place_of_a_folder_is_told_so(tmp_path: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         assert str(caught.value).startswith(f"{folder}: making the run folder failed: ")
         assert str(caught.value).endswith(
-            ". A file stands where a folder is to be: choose another folder, or give that file another name."
+            ". A file has the name of the folder to write: choose another folder, or rename that file."
         )
 
 
@@ -62,8 +62,8 @@ def test_a_folder_that_cannot_be_made_never_was_there(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught, disk_errors(tmp_path / "x", "making the run folder", needed=1):
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/x")
     assert str(caught.value) == (
-        f"{tmp_path}/x: making the run folder failed: No such file or directory: /proc/x. No folder can be made there:"
-        " choose another place, one that you may write to."
+        f"{tmp_path}/x: making the run folder failed: No such file or directory: /proc/x. The folder cannot be created there:"
+        " choose another path, one that you may write to."
     )
 
 
@@ -78,7 +78,7 @@ def test_no_command_makes_the_folder_of_a_file(
     words = [command, "five", "-m", toy.model, "--to", "de"] if command == "inspect" else [command, toy.model]
     said = refused(run(*words, "-o", name, stdin=b"five\n"))
     expected = {
-        "no/x.png": "No such file or directory; the folder no is not there: make it first, or choose another place",
+        "no/x.png": "No such file or directory; the folder no does not exist: create it first, or choose another path",
         "file/x.png": "Not a directory; file is a file, not a folder",
     }
     assert said.startswith(f"{name}: ")

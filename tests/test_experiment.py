@@ -49,10 +49,10 @@ def test_the_defaults_are_the_paper_s_base_model() -> None:
         ("objective.label_smoothing=1", "objective.label_smoothing: expected at least 0 and below 1, got 1.0"),
         ("objective={kind='r_drop',label_smoothing=-1}", "objective.label_smoothing: expected at least 0 and below 1"),
         ("objective={kind='r_drop',alpha=-1}", "objective.alpha: expected 0 or more, got -1.0"),
-        ("search.size=0", "search.size: expected a whole number of at least 1, got 0"),
+        ("search.size=0", "search.size: expected an integer of at least 1, got 0"),
         (
             "search.n_best=9",
-            "search.n_best: expected a whole number from 1 to the beam's size (4); raise size for more",
+            "search.n_best: expected an integer from 1 to the beam's size (4); raise size for more",
         ),
         ("training.steps=0", "training.steps: expected at least 1, got 0"),
         ("training.minutes=-1", "training.minutes: expected 0 or more, got -1.0"),

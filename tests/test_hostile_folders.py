@@ -194,7 +194,7 @@ def test_both_engines_say_the_same_of_damaged_tables(case: Case) -> None:
         ("config.toml", "#" * (2 << 20), "config.toml: not TOML: larger than 1,048,576 bytes"),
         ("native.json", "[" * 50_000, r"native.json: cannot be read \(nested too deeply\)"),
         ("native.json", "9" * 5000, "native.json: cannot be read"),
-        ("native.json", '{"a": 1, "a": 2}', r"native.json: cannot be read \(a name stands there twice\)"),
+        ("native.json", '{"a": 1, "a": 2}', r"native.json: cannot be read \(a name is given twice\)"),
     ],
     ids=[
         "deep",

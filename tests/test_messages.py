@@ -101,7 +101,7 @@ raise DataError("a plain message, " "in two pieces")
 raise ConfigError(f"{where}: not so, {what!r} is wrong; see {place}")
 raise RunError(told(path)) from None
 raise RunError(_again(path))
-require(size > 0, "size", size, "a whole number of at least 1")
+require(size > 0, "size", size, "an integer of at least 1")
 raise ConfigError(f"{where}.{error}")
 raise ValueError("not a message to users")
 def _again(path):
@@ -114,7 +114,7 @@ def _again(path):
     assert found[0].parts == ("a plain message, in two pieces",)
     assert found[1].parts == (": not so, ", " is wrong; see ")
     assert set(found[2].parts) == {": this is what is returned", "or this text instead"}
-    assert found[3].parts == ("a whole number of at least 1",)
+    assert found[3].parts == ("an integer of at least 1",)
 
 
 def test_there_are_many() -> None:

@@ -119,7 +119,7 @@ def test_a_corpus_of_rounded_weights_goes_on_with_no_others(
         ((found, *_),) = rounded.find([source.tolist()], rounded.choose_search(1))
         assert not found.finished or not found.tokens or list(found.tokens) == target.tolist()
     assert "nothing to do: it is complete" in run(*words, *BF16).err
-    assert "already there and complete; choose another output, or remove it first" in refused(run(*words))
+    assert "already exists and is complete; choose another output, or remove it first" in refused(run(*words))
     work = tmp_path / ".distilled.distilling"
     work.mkdir()
     shutil.rmtree(made.folder)

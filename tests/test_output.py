@@ -191,7 +191,7 @@ def test_how_many_a_search_in_a_few_words_asks_for(text: str, count: int) -> Non
         ("kind=beam,size", "--search: 'kind=beam,size' is no list of settings"),
         ("size=", "expected such as kind=sample,top_p=0.9"),
         ("kind=sample,size=3", "search.size: no such setting"),
-        ("size=0", "search.size: expected a whole number of at least 1, got 0"),
+        ("size=0", "search.size: expected an integer of at least 1, got 0"),
     ],
 )
 def test_a_search_that_is_none(text: str, expected: str) -> None:

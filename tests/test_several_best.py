@@ -95,9 +95,9 @@ def test_the_own_search_is_asked_for_more(own: Any, count: int, expected: Any) -
 def test_none_at_all_is_refused() -> None:
     nothing: Any = None
     for own in (Beam(), MaskPredict(), CTCCollapse(), Joint(), MinimumBayesRisk(), Greedy()):
-        with pytest.raises(ConfigError, match="n_best: expected a whole number from 1"):
+        with pytest.raises(ConfigError, match="n_best: expected an integer from 1"):
             Translator(nothing, nothing, own).choose_search(n_best=0)
-    with pytest.raises(ConfigError, match="samples: expected a whole number of at least 1, got 0"):
+    with pytest.raises(ConfigError, match="samples: expected an integer of at least 1, got 0"):
         Translator(nothing, nothing, Sample()).choose_search(n_best=0)
 
 

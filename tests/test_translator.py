@@ -252,7 +252,7 @@ def test_which_search_is_used(echo: Translator) -> None:
         ({"search": Greedy(), "beam": 4}, "search: give a search, or beam and n_best, not both"),
         ({"search": Greedy(), "n_best": 2}, "search: give a search, or beam and n_best, not both"),
         ({"beam": -1}, "beam: expected a size of at least 1, or 0 for the model's own search, got -1"),
-        ({"n_best": 0}, "n_best: expected a whole number from 1"),
+        ({"n_best": 0}, "n_best: expected an integer from 1"),
         ({"n_best": 3, "beam": 2}, "n_best: expected at most the beam's size (2), for no others are searched"),
         ({"n_best": 3, "beam": 2}, "(a larger beam, or none, finds more), got 3"),
         ({"align": "foo"}, "align: expected words, pieces or None, got 'foo'"),

@@ -125,7 +125,7 @@ def test_a_variant_names_the_run_of_another(tmp_path: Path) -> None:
         (
             '[[variant]]\nname = "a"\nsettings = 3',
             [],
-            "variant[0].settings: expected a table of settings, got 3 (a whole number)",
+            "variant[0].settings: expected a table of settings, got 3 (an integer)",
         ),
         (
             '[[variant]]\nname = "a"\nsettings.training.steps = 3',

@@ -508,7 +508,7 @@ def test_the_commands(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     told = run("prepare", *words, "--shard", "1/2").lines
     assert told == ["shard 1/2: tokenized; now: transduce prepare ... --merge 2"]
     assert run("prepare", *words, "--merge", "2").lines[-1] == "out: train 60 pairs"
-    assert "already there and complete" in refused(run("prepare", *words, "--shard", "1/2"))
+    assert "already exists and is complete" in refused(run("prepare", *words, "--shard", "1/2"))
     both = refused(run("prepare", *words, "--shard", "1/2", "--merge", "2"))
     assert both == "--shard 1/2 and --merge 2: expected one of them; merge when all shards are done"
     for wrong in ("0/2", "3/2", "x/2", "2"):
@@ -520,7 +520,7 @@ def test_two_processes_on_one_shard_or_folder(config: Prepare, tmp_path: Path) -
     lock = lock_folder(tmp_path / ".corpus.parts", shared=True)
     try:
         prepare_shard(config, Shard(2, 2))
-        with pytest.raises(RunError, match="another process is at work on this folder"):
+        with pytest.raises(RunError, match="another process is using this folder"):
             merge_shards(config, 2)
     finally:
         os.close(lock)

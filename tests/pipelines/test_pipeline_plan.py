@@ -104,7 +104,7 @@ def test_the_command_line_changes_paths_folders_and_stages(tmp_path: Path) -> No
         ),
         ("folder =", "foldr =", "plan.toml: foldr: no such setting; did you mean 'folder'?"),
         ("paths.data", "path.data", "plan.toml: path: no such setting; did you mean 'paths'?"),
-        ('folder = "{place}/out"', "folder = 3", "plan.toml: folder: expected text, got 3 (a whole number)"),
+        ('folder = "{place}/out"', "folder = 3", "plan.toml: folder: expected text, got 3 (an integer)"),
         (PLAN, "paths.data = 'x'", "stage: expected one or more [[stage]] tables, got none"),
         ('config = "tiny"', 'confg = "tiny"', "stage.confg: no such setting; did you mean 'config'?"),
     ],

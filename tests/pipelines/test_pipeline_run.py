@@ -210,7 +210,7 @@ def test_the_command(run: Run) -> None:
         ["other", "prepare", "left"],
     ]
     held = lock_folder(Path("runs/stamps"))
-    assert "runs/stamps: another process is at work on this folder" in refused(run("pipeline", "plan.toml"))
+    assert "runs/stamps: another process is using this folder" in refused(run("pipeline", "plan.toml"))
     os.close(held)
 
 

@@ -165,12 +165,12 @@ def test_an_impossible_model_still_gives_one_hypothesis():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
+        ({"size": 0}, "size: expected an integer of at least 1, got 0"),
         ({"length_normalization": "wu"}, "length_normalization: expected 'gnmt' or 'power', got 'wu'"),
         ({"length_penalty": 7.0}, "length_penalty: expected a number from -5 to 5, got 7.0"),
         ({"length_penalty": float("nan")}, "length_penalty: expected a number from -5 to 5, got nan"),
-        ({"n_best": 0}, "n_best: expected a whole number from 1 to the beam's size (4); raise size for more, got 0"),
-        ({"n_best": 5}, "n_best: expected a whole number from 1 to the beam's size (4); raise size for more, got 5"),
+        ({"n_best": 0}, "n_best: expected an integer from 1 to the beam's size (4); raise size for more, got 0"),
+        ({"n_best": 5}, "n_best: expected an integer from 1 to the beam's size (4); raise size for more, got 5"),
     ],
 )
 def test_refused_settings_of_the_beam(settings, text):

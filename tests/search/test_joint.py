@@ -108,9 +108,9 @@ def test_a_model_without_a_head_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
+        ({"size": 0}, "size: expected an integer of at least 1, got 0"),
         ({"weight": 1.5}, "weight: expected the CTC head's share of the score, from 0 to 1, got 1.5"),
-        ({"n_best": 6}, "n_best: expected a whole number from 1 to the candidates of each kind, size = 5, got 6"),
+        ({"n_best": 6}, "n_best: expected an integer from 1 to the candidates of each kind, size = 5, got 6"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:

@@ -216,16 +216,16 @@ def test_mask_predict_promises_nothing_about_words(constraint: DecodingConstrain
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: MaskPredict(iterations=0), "iterations: expected a whole number from 1 to 1,000, got 0"),
-        (lambda: MaskPredict(length_candidates=0), "length_candidates: expected a whole number of at least 1, got 0"),
+        (lambda: MaskPredict(iterations=0), "iterations: expected an integer from 1 to 1,000, got 0"),
+        (lambda: MaskPredict(length_candidates=0), "length_candidates: expected an integer of at least 1, got 0"),
         (
             lambda: MaskPredict(n_best=6),
-            "n_best: expected a whole number from 1 to length_candidates (5); raise those for more, got 6",
+            "n_best: expected an integer from 1 to length_candidates (5); raise those for more, got 6",
         ),
-        (lambda: CTCCollapse(size=0), "size: expected a whole number of at least 1, got 0"),
+        (lambda: CTCCollapse(size=0), "size: expected an integer of at least 1, got 0"),
         (
             lambda: CTCCollapse(size=2, n_best=3),
-            "n_best: expected a whole number from 1 to the number of beginnings, size = 2, got 3",
+            "n_best: expected an integer from 1 to the number of beginnings, size = 2, got 3",
         ),
     ],
 )

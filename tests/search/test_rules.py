@@ -213,12 +213,12 @@ def test_every_search_begins_with_the_prefix(search):
     [
         ({"longest_ratio": -1.0}, "longest_ratio: expected a number from 0 to 100, got -1.0"),
         ({"longest_ratio": float("nan")}, "longest_ratio: expected a number from 0 to 100, got nan"),
-        ({"longest_extra": -1}, "longest_extra: expected a whole number from 0 to 4,096, got -1"),
-        ({"longest": 0}, "longest: expected a whole number from 1 to 100,000, got 0"),
-        ({"shortest": -1}, "shortest: expected a whole number from 0 up to, not including, longest (512), got -1"),
+        ({"longest_extra": -1}, "longest_extra: expected an integer from 0 to 4,096, got -1"),
+        ({"longest": 0}, "longest: expected an integer from 1 to 100,000, got 0"),
+        ({"shortest": -1}, "shortest: expected an integer from 0 up to, not including, longest (512), got -1"),
         (
             {"shortest": 9, "longest": 9},
-            "shortest: expected a whole number from 0 up to, not including, longest (9), got 9",
+            "shortest: expected an integer from 0 up to, not including, longest (9), got 9",
         ),
         ({"no_repeat": -2}, "no_repeat: expected an n-gram size, or 0 for no such rule, got -2"),
         ({"forbid": (3, -1)}, "forbid: expected token numbers of at least 0, got (3, -1)"),
@@ -261,9 +261,9 @@ def test_what_other_engines_share_needs_no_torch():
     [
         ("longest_ratio", 1e9, "a number from 0 to 100"),
         ("longest_ratio", math.nan, "a number from 0 to 100"),
-        ("longest_extra", 4097, "a whole number from 0 to 4,096"),
-        ("longest", 100_001, "a whole number from 1 to 100,000"),
-        ("shortest", 4097, "a whole number from 0 to 4,096"),
+        ("longest_extra", 4097, "an integer from 0 to 4,096"),
+        ("longest", 100_001, "an integer from 1 to 100,000"),
+        ("shortest", 4097, "an integer from 0 to 4,096"),
     ],
 )
 def test_no_search_may_be_asked_for_that_never_ends(name: str, value: float, expected: str) -> None:
@@ -288,5 +288,5 @@ def test_many_paths_may_not_all_be_long(make: Any) -> None:
 
 
 def test_a_translation_is_not_polished_without_end() -> None:
-    with pytest.raises(ConfigError, match=r"^iterations: expected a whole number from 1 to 1,000, got 1001"):
+    with pytest.raises(ConfigError, match=r"^iterations: expected an integer from 1 to 1,000, got 1001"):
         MaskPredict(iterations=1001)

@@ -226,7 +226,7 @@ def test_the_models_gradients_are_left_alone():
         ({"top_k": -1}, "top_k: expected a number of tokens, or 0 for all, got -1"),
         ({"top_p": 0.0}, "top_p: expected a probability above 0 and at most 1, got 0.0"),
         ({"top_p": 1.5}, "top_p: expected a probability above 0 and at most 1, got 1.5"),
-        ({"samples": 0}, "samples: expected a whole number of at least 1, got 0"),
+        ({"samples": 0}, "samples: expected an integer of at least 1, got 0"),
     ],
 )
 def test_refused_settings_of_sampling(settings, text):

@@ -148,7 +148,7 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("transduce.translate.model_folder.SHIPPED", tmp_path)  # whatever this build carries
     assert refused(run("serve")).startswith("no model is named, and this build of transduce carries none")
     assert "gone: not a trained model" in refused(run("serve", "gone"))
-    assert "characters: expected a whole number, got" in refused(run("serve", "x", "characters=many"))
+    assert "characters: expected an integer, got" in refused(run("serve", "x", "characters=many"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = refused(run("serve", native_toy, "--engine", "torch", "--port", port))

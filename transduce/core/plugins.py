@@ -1,6 +1,6 @@
-"""Classes of the user's own, which a config names as "package.module:Class": imported, and looked at before use.
+"""Classes of the user's own, named in a config as "package.module:Class": imported and checked before use.
 
-What their code raises is told in words, with the place in it where that happened.
+Exceptions of their code are reported with the file and line where they were raised.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 
 from transduce.core.errors import ConfigError
 
-# Beginnings of the names of files that are not the user's: what Python makes up, calls on the way, and ours.
+# File name prefixes of frames that are not the user's: generated code, the import machinery, and this package.
 NOT_THEIRS = ("<", importlib.__file__, typing.__file__, dataclasses.__file__, str(Path(__file__).parents[1]))
 
-_added: list[str] = []  # folders put first on sys.path, for modules of the user's own
+_added: list[str] = []  # folders put first on sys.path, for the user's own modules
 
 
 def own_class(kind: str, where: str, others: Iterable[type[Any]], trust: bool) -> Any:
-    """The user's dataclass named "package.module:Class", importable from the current folder too.
+    """Import the user's dataclass named "package.module:Class", from the current folder too.
 
-    It stands in the place of `others`, and needs the methods that all of these have.
+    It takes the place of `others`, and needs the methods that all of these have.
     """
     if not trust:
         raise ConfigError(
             f"{where}.kind: {kind!r} would import code; if you trust where this folder came from,"
-            " say trust=True (--trust)"
+            " pass trust=True (--trust)"
         )
     methods = _shared_methods(others)
     cls = _imported(kind, where)
@@ -47,7 +47,7 @@ def own_class(kind: str, where: str, others: Iterable[type[Any]], trust: bool) -
         )
     try:
         typing.get_type_hints(cls)
-    except Exception as error:  # an annotation is any expression
+    except Exception as error:  # an annotation may be any expression
         raise ConfigError(
             f"{where}.kind: the types of the settings of {kind!r} cannot be read: {error_in_words(error)}; write"
             " types that its module defines or imports"
@@ -56,24 +56,24 @@ def own_class(kind: str, where: str, others: Iterable[type[Any]], trust: bool) -
 
 
 def name_of(cls: type[Any]) -> str:
-    """The word that names a class in a config: "package.module:Class"."""
+    """Return the name of a class in a config: "package.module:Class"."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def import_path() -> list[str]:
-    """`sys.path` for a process of ours: as it is here, without what stands there for the user's own modules.
+    """Return `sys.path` for a child process, without the entries added for the user's own modules.
 
-    Such a process adds that folder when it needs it, as this one did, and has imported what is ours by then.
+    The child adds that folder when it needs it, as this process did, after our own modules are imported.
     """
     return [folder for folder in sys.path if folder not in _added]
 
 
 def error_in_words(error: BaseException) -> str:
-    """The type and text of what the user's code raised, and the file and line of it where there is one."""
+    """Describe an exception of the user's code: its type and text, and the file and line if known."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(NOT_THEIRS)]
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    location = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text + place
+    return text + location
 
 
 def _imported(kind: str, where: str) -> Any:
@@ -83,7 +83,7 @@ def _imported(kind: str, where: str) -> Any:
         sys.path.insert(0, _added[-1])
     try:
         return operator.attrgetter(class_name)(importlib.import_module(module_name))
-    except (Exception, SystemExit) as error:  # whatever the module does
+    except (Exception, SystemExit) as error:  # the module may raise anything
         raise ConfigError(
             f"{where}.kind: cannot import {kind!r}: {error_in_words(error)}; expected package.module:Class, of a module"
             " that Python imports without an error"
@@ -96,6 +96,6 @@ def _shared_methods(classes: Iterable[type[Any]]) -> list[str]:
 
 
 def _named(methods: Collection[str], last: str = "and") -> str:
-    """`a method 'build'`, `methods 'build' and 'check_width'`."""
+    """Join method names: `method 'build'`, `methods 'build' and 'check_width'`."""
     *others, final = (f"'{name}'" for name in methods)
     return f"methods {', '.join(others)} {last} {final}" if others else f"method {final}"

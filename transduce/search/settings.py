@@ -62,16 +62,16 @@ class Limits:
     def __post_init__(self) -> None:
         ratio = self.longest_ratio
         require(0 <= ratio <= LARGEST_RATIO, "longest_ratio", ratio, f"a number from 0 to {LARGEST_RATIO}")
-        added, expected = self.longest_extra, f"a whole number from 0 to {MOST_ADDED:,}"
+        added, expected = self.longest_extra, f"an integer from 0 to {MOST_ADDED:,}"
         require(0 <= added <= MOST_ADDED, "longest_extra", added, expected)
-        expected = f"a whole number from 1 to {MOST_LONGEST:,}"
+        expected = f"an integer from 1 to {MOST_LONGEST:,}"
         require(1 <= self.longest <= MOST_LONGEST, "longest", self.longest, expected)
-        require(self.shortest <= MOST_ADDED, "shortest", self.shortest, f"a whole number from 0 to {MOST_ADDED:,}")
+        require(self.shortest <= MOST_ADDED, "shortest", self.shortest, f"an integer from 0 to {MOST_ADDED:,}")
         require(
             0 <= self.shortest < self.longest,
             "shortest",
             self.shortest,
-            f"a whole number from 0 up to, not including, longest ({self.longest})",
+            f"an integer from 0 up to, not including, longest ({self.longest})",
         )
         require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
         require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
@@ -144,13 +144,13 @@ class Beam:
     shrinking: bool = False
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require(self.size >= 1, "size", self.size, "an integer of at least 1")
         require_few(size=self.size)
         require_bounded(self.size, self.limits)
         known = self.length_normalization in get_args(LengthNormalization)
         require(known, "length_normalization", self.length_normalization, "'gnmt' or 'power'")
         require(-5 <= self.length_penalty <= 5, "length_penalty", self.length_penalty, "a number from -5 to 5")
-        expected = f"a whole number from 1 to the beam's size ({self.size}); raise size for more"
+        expected = f"an integer from 1 to the beam's size ({self.size}); raise size for more"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
         whole = self.groups >= 1 and self.size % self.groups == 0
         require(whole, "groups", self.groups, f"a number of equal parts of the beam's size ({self.size})")
@@ -225,7 +225,7 @@ class Sample:
         )
         require(self.top_k >= 0, "top_k", self.top_k, "a number of tokens, or 0 for all")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
-        require(self.samples >= 1, "samples", self.samples, "a whole number of at least 1")
+        require(self.samples >= 1, "samples", self.samples, "an integer of at least 1")
         require_few(samples=self.samples)
         require_bounded(self.samples, self.limits)
 
@@ -260,12 +260,12 @@ class MaskPredict:
     n_best: int = 1
 
     def __post_init__(self) -> None:
-        expected = f"a whole number from 1 to {MOST_ITERATIONS:,}"
+        expected = f"an integer from 1 to {MOST_ITERATIONS:,}"
         require(1 <= self.iterations <= MOST_ITERATIONS, "iterations", self.iterations, expected)
         candidates = self.length_candidates
-        require(candidates >= 1, "length_candidates", candidates, "a whole number of at least 1")
+        require(candidates >= 1, "length_candidates", candidates, "an integer of at least 1")
         require_few(length_candidates=candidates)
-        expected = f"a whole number from 1 to length_candidates ({candidates}); raise those for more"
+        expected = f"an integer from 1 to length_candidates ({candidates}); raise those for more"
         require(1 <= self.n_best <= candidates, "n_best", self.n_best, expected)
 
     @property
@@ -304,9 +304,9 @@ class CTCCollapse:
     n_best: int = 1
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require(self.size >= 1, "size", self.size, "an integer of at least 1")
         require_few(size=self.size)
-        expected = f"a whole number from 1 to the number of beginnings, size = {self.size}"
+        expected = f"an integer from 1 to the number of beginnings, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
 
     @property
@@ -341,11 +341,11 @@ class Joint:
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "a whole number of at least 1")
+        require(self.size >= 1, "size", self.size, "an integer of at least 1")
         require_few(size=self.size)
         require_bounded(self.size, self.limits)
         require(0 <= self.weight <= 1, "weight", self.weight, "the CTC head's share of the score, from 0 to 1")
-        expected = f"a whole number from 1 to the candidates of each kind, size = {self.size}"
+        expected = f"an integer from 1 to the candidates of each kind, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
 
     @property
@@ -402,7 +402,7 @@ class MinimumBayesRisk:
                 "candidates: expected a search with several hypotheses, such as {kind='sample',samples=32} or"
                 f" {{kind='beam',size=8,n_best=8}}, got '{kind_of(type(self.candidates))}', which gives {most}"
             )
-        require(1 <= self.n_best <= most, "n_best", self.n_best, f"a whole number from 1 to the {most} candidates")
+        require(1 <= self.n_best <= most, "n_best", self.n_best, f"an integer from 1 to the {most} candidates")
 
     @property
     def needs(self) -> str:
