@@ -381,7 +381,7 @@ def test_evaluate_finds_the_language_out_and_says_so(texts: Path, run: Run) -> N
 
 def test_evaluate_refuses_a_language_that_is_none(texts: Path, run: Run) -> None:
     said = refused(run("evaluate", "reference", "good", "--language", "zz"))
-    assert "language: expected a code such as 'de' or 'zh-CN', got 'zz', which is none of ISO 639 (near it: " in said
+    assert "language: expected a code such as 'de' or 'zh-CN', got 'zz', which is not in ISO 639 (near it: " in said
 
 
 def test_evaluate_as_json_with_moses(texts: Path, run: Run) -> None:

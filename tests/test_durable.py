@@ -62,8 +62,8 @@ def test_a_folder_that_cannot_be_made_never_was_there(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught, disk_errors(tmp_path / "x", "making the run folder", needed=1):
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/x")
     assert str(caught.value) == (
-        f"{tmp_path}/x: making the run folder failed: No such file or directory: /proc/x. The folder cannot be created there:"
-        " choose another path, one that you may write to."
+        f"{tmp_path}/x: making the run folder failed: No such file or directory: /proc/x. The folder cannot be created"
+        " there: choose another path, one that you may write to."
     )
 
 

@@ -140,8 +140,8 @@ def test_separate_and_given_tokenizers(config: Prepare, tmp_path: Path) -> None:
 
 def test_a_lowered_vocabulary_is_noted(config: Prepare) -> None:
     corpus = prepare(replace(config, tokenizer=SentencePiece(vocabulary=50_000)))
-    assert "pieces, not the 50,000 asked for" in corpus.manifest["report"]["notes"][0]
-    assert "not the 50,000 asked for" in (corpus.folder / "report.txt").read_text()
+    assert "pieces, not the 50,000 requested" in corpus.manifest["report"]["notes"][0]
+    assert "not the 50,000 requested" in (corpus.folder / "report.txt").read_text()
 
 
 def test_large_vocabularies_get_wider_tokens() -> None:
@@ -155,7 +155,9 @@ def test_large_vocabularies_get_wider_tokens() -> None:
 
 def test_an_existing_corpus_is_kept_unless_overwritten(config: Prepare, tmp_path: Path) -> None:
     first = prepare(config)
-    with pytest.raises(DataError, match="already exists and is complete; choose another output, or set overwrite = true"):
+    with pytest.raises(
+        DataError, match="already exists and is complete; choose another output, or set overwrite = true"
+    ):
         prepare(config)
     second = prepare(replace(config, overwrite=True, train=config.train[:1]))
     assert len(second.split("train")) == 300

@@ -206,7 +206,7 @@ def test_a_vocabulary_too_large_is_lowered_and_said(model: str) -> None:
     trained = SentencePiece(model=model, vocabulary=30_000).train(SOURCE, TARGET)  # type: ignore[arg-type]
     size = trained.tokenizers.source.size
     assert size < 30_000
-    assert trained.notes == (f"tokenizer of both sides: the text yields {size:,} pieces, not the 30,000 asked for",)
+    assert trained.notes == (f"tokenizer of both sides: the text yields {size:,} pieces, not the 30,000 requested",)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -273,7 +273,7 @@ for _ in range(300):
         ({"character_coverage": 1.5}, r"character_coverage=1\.5: expected from 0 \(automatic\) to 1"),
         ({"vocabulary": 0}, "vocabulary=0, sentences=1000000: expected at least 1"),
         ({"symbols": ("<s>",)}, "symbols: '<s>': expected text without spaces, other than <pad>"),
-        ({"symbols": ("a", "a")}, "one of them is there twice"),
+        ({"symbols": ("a", "a")}, "one of them is given twice"),
     ],
 )
 def test_training_settings_messages(settings: dict[str, object], message: str) -> None:
@@ -356,14 +356,14 @@ def test_symbols_that_cannot_take_a_place(tmp_path: Path) -> None:
     tokenizer = train(symbols=("<2de>",)).source
     path = tmp_path / "old.model"
     path.write_bytes(tokenizer.model)
-    with pytest.raises(DataError, match=r"old.model: 'nowhere' is no piece whose place '<x>' could take; name another"):
+    with pytest.raises(DataError, match=r"old.model: 'nowhere' is not a piece that '<x>' could replace; name another"):
         GivenTokenizer(shared=str(path), symbols=("<x>",), instead_of=("nowhere",)).load()
-    with pytest.raises(DataError, match="'▁' is no piece whose place"):  # without it spaces become bytes
+    with pytest.raises(DataError, match="'▁' is not a piece that"):  # without it spaces become bytes
         GivenTokenizer(shared=str(path), symbols=("<x>",), instead_of=("▁",)).load()
-    with pytest.raises(DataError, match="'<2de>' is no piece whose place"):
+    with pytest.raises(DataError, match="'<2de>' is not a piece that"):
         GivenTokenizer(shared=str(path), symbols=("<x>",), instead_of=("<2de>",)).load()
     last = tokenizer.pieces([tokenizer.size - 2])[0]
-    with pytest.raises(DataError, match="'<2de>' is a piece already; leave it out"):
+    with pytest.raises(DataError, match="'<2de>' is already a piece; leave it out"):
         GivenTokenizer(shared=str(path), symbols=("<2de>",), instead_of=(last,)).load()
     with pytest.raises(ConfigError, match=r"instead_of: expected 2 different pieces, .* symbols, got \['a'\]"):
         GivenTokenizer(shared=str(path), symbols=("<x>", "<y>"), instead_of=("a",))

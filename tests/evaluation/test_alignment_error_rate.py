@@ -27,5 +27,5 @@ def test_the_best_and_the_worst() -> None:
 
 
 def test_links_of_the_same_sentences() -> None:
-    with pytest.raises(DataError, match="links found, sure and possible are of 1, 2 and 2 sentences"):
+    with pytest.raises(DataError, match="links found, sure and possible cover 1, 2 and 2 sentences"):
         alignment_error_rate([[]], [[], []])

@@ -9,7 +9,14 @@ import sacrebleu
 
 from transduce.evaluation.report import by_length, evaluate
 from transduce.evaluation.significance import compare
-from transduce.metrics.corpus import Target, Told, bleu_by_language, in_words, target_languages, unspaced_language
+from transduce.metrics.corpus import (
+    NamedTarget,
+    Target,
+    bleu_by_language,
+    in_words,
+    target_languages,
+    unspaced_language,
+)
 from transduce.text.number_words import chinese, english, german
 
 NUMBERS = range(100_000, 200_000, 7_919)
@@ -41,11 +48,11 @@ def test_of_several_languages_it_is_the_mean_of_what_each_has() -> None:
 def test_the_setting_goes_before_tags_and_tags_before_the_script() -> None:
     texts, tags = [*GERMAN[:2], *CHINESE[:2]], ["<2de>", "<2de>", "<2zh>", "<2zh>"]
 
-    def told(tags: list[str], *by: Told) -> dict[str, tuple[int, ...]]:
+    def told(tags: list[str], *by: NamedTarget) -> dict[str, tuple[int, ...]]:
         return {one.language: one.texts for one in target_languages(texts, tags, *by)}
 
-    assert told(tags, Told("", "--language"), Told("ja", "config")) == {"ja": (0, 1, 2, 3)}
-    assert told(tags, Told("", "--language")) == {"de": (0, 1), "zh": (2, 3)}
+    assert told(tags, NamedTarget("", "--language"), NamedTarget("ja", "config")) == {"ja": (0, 1, 2, 3)}
+    assert told(tags, NamedTarget("", "--language")) == {"de": (0, 1), "zh": (2, 3)}
     assert told(["<2de>"] * 4) == {"de": (0, 1, 2, 3)}
     assert told(["<2copy>", "", "<2xx>", "<2xx>"]) == {"": (0, 1), "zh": (2, 3)}  # xx is no language
 
@@ -55,7 +62,7 @@ def test_it_says_which_tokenizer_was_taken_and_why() -> None:
     found = target_languages([*GERMAN, *CHINESE], tags)
     script = "zh (Chinese, by the script of the references)"
     assert in_words(found) == f"BLEU tokenizer: 13a (German, by the tag <2de>); {script}"
-    (given,) = target_languages(CHINESE, (), Told("zh-Hant", "--language"))
+    (given,) = target_languages(CHINESE, (), NamedTarget("zh-Hant", "--language"))
     assert given.text == "zh (Chinese (Hant), by --language)"
     (unknown,) = target_languages(GERMAN)
     assert unknown.text == "13a (no language was given or recognised)"
@@ -73,7 +80,10 @@ def test_without_a_language_everything_of_evaluate_is_measured_as_with_it() -> N
     assert compare(CHINESE, NEARLY, CHINESE, ("the other", "this system")) == list(given.verdicts)
     assert evaluate(None, NEARLY, [CHINESE, CHINESE]).target.tokenizer == "zh"  # several references
     assert evaluate(None, NEARLY, CHINESE, tag="<2de>").target.tokenizer == "13a"
-    assert evaluate(None, GERMAN, GERMAN, told=[Told("", "x"), Told("th", "config")]).target.why == "by config"
+    assert (
+        evaluate(None, GERMAN, GERMAN, told=[NamedTarget("", "x"), NamedTarget("th", "config")]).target.why
+        == "by config"
+    )
 
 
 def test_quality_by_length_is_the_mean_over_languages() -> None:

@@ -63,13 +63,13 @@ def test_japanese_depends_on_mecab(monkeypatch: pytest.MonkeyPatch, installed: b
 
 
 def test_the_name_of_a_language_is_no_code() -> None:
-    expected = "language: expected a code such as 'de' or 'zh-CN', got 'chinese', which is none of ISO 639 .near it: zh"
+    expected = "language: expected a code such as 'de' or 'zh-CN', got 'chinese', which is not in ISO 639 .near it: zh"
     with pytest.raises(ConfigError, match=expected):
         tokenizer_for("chinese")
 
 
 def test_a_code_that_no_language_has_is_refused_with_those_near_it() -> None:
-    with pytest.raises(ConfigError, match=r"got 'zz', which is none of ISO 639 \(near it: .*zh.*; zh, ja, th"):
+    with pytest.raises(ConfigError, match=r"got 'zz', which is not in ISO 639 \(near it: .*zh.*; zh, ja, th"):
         tokenizer_for("zz")
     with pytest.raises(ConfigError, match="got 'd-e'"):
         tokenizer_for("d-e")

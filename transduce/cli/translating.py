@@ -43,7 +43,7 @@ from transduce.core.errors import DataError, UserError, needed_by
 
 if TYPE_CHECKING:
     from transduce.evaluation.report import Evaluation
-    from transduce.metrics.corpus import Told
+    from transduce.metrics.corpus import NamedTarget
 
 
 @opens_models
@@ -308,12 +308,12 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     return _System(str(folders[0]), lines, search_label(translator.choose_search(beam)))
 
 
-def _told(models: list[Path]) -> list[Told]:
+def _told(models: list[Path]) -> list[NamedTarget]:
     """The target languages that the configs of models name."""
-    from transduce.metrics.corpus import Told
+    from transduce.metrics.corpus import NamedTarget
     from transduce.translate.model_folder import read_validation_language
 
-    return [Told(read_validation_language(one), f"validation.language of {one}") for one in models]
+    return [NamedTarget(read_validation_language(one), f"validation.language of {one}") for one in models]
 
 
 if TYPE_CHECKING:

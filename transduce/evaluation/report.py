@@ -22,10 +22,10 @@ from transduce.core.progress import Progress
 from transduce.evaluation.significance import Verdict, compare
 from transduce.metrics.corpus import (
     UNSPACED,
+    NamedTarget,
     Quality,
     References,
     Target,
-    Told,
     base_language,
     bleu_metric,
     chrf_metric,
@@ -87,7 +87,7 @@ def by_length(
     lengths = [len("".join(text.split())) if characters else len(text.split()) for text in sources]
     starts = CHARACTER_STARTS if characters else WORD_STARTS
     lines = ["\n".join(texts) for texts in zip(*streams, strict=True)]
-    targets = targets or target_languages(lines, (), Told(language, "the language that was given"))
+    targets = targets or target_languages(lines, (), NamedTarget(language, "the language that was given"))
     chrf = chrf_metric(lowercase)
     rows = []
     for shortest, following in zip(starts, (*starts[1:], None), strict=True):
@@ -203,7 +203,7 @@ def evaluate(
     names: tuple[str, str] = ("this system", "the other"),
     errors: bool = False,
     tag: str = "",
-    told: Sequence[Told] = (),
+    told: Sequence[NamedTarget] = (),
     searches: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """BLEU, chrF and TER of `hypotheses`; with `sources` also by length; with `other` a comparison of two systems.
@@ -213,7 +213,7 @@ def evaluate(
     measured it, `errors` the error rates of transcripts. `searches` names what made the translations of each system.
     """
     lines = ["\n".join(texts) for texts in zip(*reference_streams(hypotheses, references), strict=True)]
-    (target,) = target_languages(lines, [tag] * len(lines), Told(language, "the language that was given"), *told)
+    (target,) = target_languages(lines, [tag] * len(lines), NamedTarget(language, "the language that was given"), *told)
     language = target.language
     by_characters = base_language(source_language) in UNSPACED
     metrics = (bleu_metric(lowercase, target.tokenizer), chrf_metric(lowercase), ter_metric(language))

@@ -43,8 +43,8 @@ from sacrebleu.significance import PairedTest, Result
 from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.metrics.corpus import (
+    NamedTarget,
     References,
-    Told,
     bleu_metric,
     chrf_metric,
     reference_streams,
@@ -130,7 +130,7 @@ def compare(
         raise ConfigError(f"samples is {samples} and seed is {seed}: both must be at least 1.")
     streams = reference_streams(first, references)
     lines = ["\n".join(texts) for texts in zip(*streams, strict=True)]
-    (target,) = target_languages(lines, (), Told(language, "the language that was given"))
+    (target,) = target_languages(lines, (), NamedTarget(language, "the language that was given"))
     metrics = (bleu_metric(lowercase, target.tokenizer), chrf_metric(lowercase), ter_metric(target.language))
     verdicts = []
     with Progress("Comparing", total=len(metrics), unit="metrics") as progress, _seeded(seed):

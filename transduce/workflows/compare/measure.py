@@ -28,7 +28,7 @@ from transduce.core.durable import write_text
 from transduce.data.corpus import Corpus, Split, file_digest
 from transduce.evaluation.report import LengthRow, by_length
 from transduce.experiment import Config
-from transduce.metrics.corpus import Told, bleu_of_targets, chrf, target_languages
+from transduce.metrics.corpus import NamedTarget, bleu_of_targets, chrf, target_languages
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.run_folder import read_config
 from transduce.translate.model_folder import MODEL
@@ -199,7 +199,7 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
     sources, references = split.to_translate()
     tags = split.tags()
     texts = translator(sources, to=tags)
-    targets = target_languages(references, tags, Told(language, "language"))
+    targets = target_languages(references, tags, NamedTarget(language, "language"))
     quality = bleu_of_targets(texts, references, targets)
     chosen = _timed_sentences(split)
 

@@ -30,7 +30,7 @@ from transduce.core.plugins import import_path
 from transduce.core.processes import StopRequest
 from transduce.core.progress import Progress, seconds_as_text
 from transduce.data.corpus import Corpus
-from transduce.metrics.corpus import Told, target_languages
+from transduce.metrics.corpus import NamedTarget, target_languages
 from transduce.training.run_folder import check_same, read_config
 from transduce.translate.model_folder import CONFIG
 from transduce.workflows.compare.measure import fingerprint, has_ended, held_out, last_reported, read_measured
@@ -372,9 +372,11 @@ def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
     return run_tasks("Measuring", "runs", tasks, jobs=1) if tasks else Ended({})
 
 
-def language_settings(plan: ComparisonPlan) -> tuple[Told, Told]:
+def language_settings(plan: ComparisonPlan) -> tuple[NamedTarget, NamedTarget]:
     """What may name the target language of a comparison, for all runs: its own setting, then its base's."""
-    return Told(plan.language, "language"), Told(plan.runs[0].config.validation.language, "validation.language")
+    return NamedTarget(plan.language, "language"), NamedTarget(
+        plan.runs[0].config.validation.language, "validation.language"
+    )
 
 
 def _collect(plan: ComparisonPlan, output: Path, failures: Mapping[str, str]) -> Results:
