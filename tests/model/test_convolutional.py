@@ -165,7 +165,7 @@ def test_one_word_alone_in_its_batch() -> None:
         (lambda: ConvolutionalDecoder(kernel=0), "kernel: expected at least 1, got 0"),
         (
             lambda: ConvolutionalEncoder(kernel=4),
-            "kernel: expected an odd number, as many places left as right, got 4",
+            "kernel: expected an odd number, so that the kernel is symmetric, got 4",
         ),
         (
             lambda: Model(16, decoder=ConvolutionalDecoder(attention=OneHead(3))),

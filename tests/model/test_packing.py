@@ -92,12 +92,12 @@ def test_heads_side_by_side_are_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     expected = numbers(models[0], batch)
     made = []
 
-    def beside(real: Tensor, count: int, longest: int, kernels: Any, beside: bool) -> VarlenLayout:
-        assert not beside  # it is for compiled code
-        made.append(VarlenLayout(real, count, longest, kernels, beside=True))
+    def always_packed_qkv(real: Tensor, count: int, longest: int, kernels: Any, packed_qkv: bool) -> VarlenLayout:
+        assert not packed_qkv  # it is for compiled code
+        made.append(VarlenLayout(real, count, longest, kernels, packed_qkv=True))
         return made[-1]
 
-    monkeypatch.setattr("transduce.model.encoder_decoder.VarlenLayout", beside)
+    monkeypatch.setattr("transduce.model.encoder_decoder.VarlenLayout", always_packed_qkv)
     found = numbers(models[1], replace(batch, room=(30, 40)))
     assert len(made) == 2
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
@@ -157,21 +157,21 @@ def test_a_batch_of_nothing_gives_nothing() -> None:
 
 def test_what_is_collected_is_spread_to_where_it_was() -> None:
     mask = torch.tensor([[True, True, False], [False, False, False], [True, False, False]])
-    layout = PackedLayout(mask, room=5)
+    layout = PackedLayout(mask, capacity=5)
     x = torch.arange(9.0).view(3, 3)
-    assert layout.collect(x)[0, :3].tolist() == [0, 1, 6]
+    assert layout.pack(x)[0, :3].tolist() == [0, 1, 6]
     assert layout.real(mask).tolist() == [[True, True, True, False, False]]
-    assert torch.equal(layout.spread(layout.collect(x))[mask], x[mask])
+    assert torch.equal(layout.pad(layout.pack(x))[mask], x[mask])
 
 
 def test_gradients_come_from_real_tokens_only() -> None:
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    layout = PackedLayout(mask, room=4)
+    layout = PackedLayout(mask, capacity=4)
     x = torch.randn(2, 3, 5, requires_grad=True)
-    layout.collect(x)[:, :3].sum().backward()
+    layout.pack(x)[:, :3].sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, mask.unsqueeze(-1).expand(2, 3, 5).float())
     packed = torch.randn(1, 4, 5, requires_grad=True)
-    (layout.spread(packed) * mask.unsqueeze(-1)).sum().backward()
+    (layout.pad(packed) * mask.unsqueeze(-1)).sum().backward()
     assert packed.grad is not None
     assert torch.equal(packed.grad[0, :, 0], torch.tensor([1.0, 1, 1, 0]))

@@ -204,7 +204,7 @@ def test_every_weight_is_trained(scene: Scene) -> None:
         close(logits.detach()[scene.mask], scene.refine()[scene.mask].detach())
     total = logits[scene.mask].square().sum()
     if scene.config.decoder.offers == "parallel":
-        total = total - model.lay(memory, batch.gold, batch.target_mask).log_prob.sum()
+        total = total - model.build_canvas(memory, batch.gold, batch.target_mask).log_prob.sum()
     total.backward()
     for name, parameter in model.named_parameters():
         unread = name == "blank.weight" and not (scene.canvas == V).any()  # still read as an output
@@ -274,7 +274,7 @@ def test_one_token_no_token_and_a_target_out_of_reach() -> None:
         model = small(length).build(V, V, shared=True).eval()
         batch = collate([[], [4]], [[], [5] * 9], SYMBOLS, SYMBOLS)
         memory = model.encode(batch.source, batch.source_mask)
-        canvas = model.lay(memory, batch.gold, batch.target_mask)  # type: ignore[operator]
+        canvas = model.build_canvas(memory, batch.gold, batch.target_mask)  # type: ignore[operator]
         assert canvas.open.sum(1).tolist() == [0, 9]
         assert canvas.mask.sum(1).tolist() == [1, 10]
         scored = model.token_log_probs(memory, batch.target, batch.target_mask)
@@ -290,7 +290,7 @@ def test_one_token_no_token_and_a_target_out_of_reach() -> None:
 def test_a_canvas_that_is_cut_is_filled_with_end_symbols() -> None:
     model = small(CutAtEnd(1.5, 2)).build(V, V, shared=True).eval()
     batch = collate([[4, 5, 6], [7]], [[8, 9], [9, 8, 7, 6]], SYMBOLS, SYMBOLS)
-    canvas = model.lay(model.encode(batch.source, batch.source_mask), batch.gold, batch.target_mask)  # type: ignore[operator]
+    canvas = model.build_canvas(model.encode(batch.source, batch.source_mask), batch.gold, batch.target_mask)  # type: ignore[operator]
     assert canvas.open.sum(1).tolist() == [8, 5]
     assert canvas.gold[0, :9].tolist() == [8, 9, *[SYMBOLS.eos] * 7]
     assert canvas.gold[1, :6].tolist() == [9, 8, 7, 6, SYMBOLS.eos, SYMBOLS.eos]

@@ -34,7 +34,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED el
 needs_kernels = pytest.mark.skipif(KERNELS is None, reason="needs triton, and a GPU or TRITON_INTERPRET=1")
 
 
-def attend_held(query: Tensor, newest: Any, memory: Any, place: Tensor, ancestors: Tensor, scale: float) -> Tensor:
+def attend_cache(query: Tensor, newest: Any, memory: Any, place: Tensor, ancestors: Tensor, scale: float) -> Tensor:
     """Path by path, head by head."""
     sentences, heads, paths, _ = query.shape
     repeats, found = heads // newest[0].size(1), []
@@ -67,7 +67,7 @@ def looked_up(table: Tensor, index: Tensor, factor: float, onto: Tensor | None =
     return table[index] * factor if onto is None else onto + table[index][:, None] * factor
 
 
-def few_times(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+def linear_few_rows(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
     y = x @ weight.T + bias
     return y.clamp(min=0) if relu else y
 
@@ -75,11 +75,11 @@ def few_times(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
 PLAIN = SimpleNamespace(
     FEW=4,
     WIDEST=4096,
-    attend_held=attend_held,
+    attend_cache=attend_cache,
     attend_source=attend_source,
     normed_sum=normed_sum,
-    looked_up=looked_up,
-    few_times=few_times,
+    lookup=looked_up,
+    linear_few_rows=linear_few_rows,
 )
 USERS = ("norms", "transformer", "linear", "whole", "positions")
 
@@ -98,7 +98,7 @@ def test_paths_look_at_their_own_past(paths: int, groups: int, deep: int, length
     ancestors = torch.randint(0, paths, (4, paths, length), device=DEVICE)
     first = [torch.randn(4, length, paths, groups, width, device=DEVICE) for width in (16, deep)]
     ways = []
-    for way in (KERNELS.attend_held, attend_held):
+    for way in (KERNELS.attend_cache, attend_cache):
         memory = tuple(held.clone() for held in first)
         ways.append([way(query, (key, value), memory, places, ancestors, 0.3), *memory])
     torch.testing.assert_close(*ways, rtol=1e-4, atol=1e-5)
@@ -138,9 +138,9 @@ def test_sums_are_normed(width: int, centred: bool) -> None:
 def test_rows_are_looked_up() -> None:
     torch.manual_seed(1)
     table, index = torch.randn(9, 48, device=DEVICE), torch.tensor([[3, 8], [0, 3], [1, 1]], device=DEVICE)
-    torch.testing.assert_close(KERNELS.looked_up(table, index, 3.0), looked_up(table, index, 3.0))
+    torch.testing.assert_close(KERNELS.lookup(table, index, 3.0), looked_up(table, index, 3.0))
     given = table, index[:, 0], 1.0, torch.randn(3, 2, 48, device=DEVICE)
-    torch.testing.assert_close(KERNELS.looked_up(*given), looked_up(*given))
+    torch.testing.assert_close(KERNELS.lookup(*given), looked_up(*given))
 
 
 @needs_kernels
@@ -150,7 +150,7 @@ def test_few_rows_are_multiplied(rows: int, inputs: int, outputs: int, relu: boo
     torch.manual_seed(1)
     x, weight = torch.randn(rows, 2, inputs, device=DEVICE)[:, 1:], torch.randn(outputs, inputs, device=DEVICE)
     given = x, weight, torch.randn(outputs, device=DEVICE), relu
-    torch.testing.assert_close(KERNELS.few_times(*given), few_times(*given), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(KERNELS.linear_few_rows(*given), linear_few_rows(*given), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="for a GPU")
@@ -163,8 +163,8 @@ def test_in_bfloat16_they_are_the_same() -> None:
     torch.testing.assert_close(found.float(), plain, rtol=2e-2, atol=2e-2)
     memory = torch.randn(2, 8, 6, 4, 4, 64, device=DEVICE, dtype=torch.bfloat16)
     place, ancestors = torch.arange(8, device=DEVICE) % 6, torch.randint(0, 4, (8, 4, 6), device=DEVICE)
-    plain = attend_held(query.float(), (key.float(), value.float()), memory.float().unbind(0), place, ancestors, 0.125)
-    found = KERNELS.attend_held(query, (key, value), memory.unbind(0), place, ancestors, 0.125)
+    plain = attend_cache(query.float(), (key.float(), value.float()), memory.float().unbind(0), place, ancestors, 0.125)
+    found = KERNELS.attend_cache(query, (key, value), memory.unbind(0), place, ancestors, 0.125)
     torch.testing.assert_close(found.float(), plain, rtol=2e-2, atol=2e-2)
     x, y, weight, bias = torch.randn(4, 512, device=DEVICE, dtype=torch.bfloat16)
     found = KERNELS.normed_sum(x, y, weight, bias, 1e-5)
@@ -208,11 +208,11 @@ def test_steps_go_through_the_kernels_with_the_same_logits(
 
     def counted(*arguments: Any) -> Tensor:
         asked.append(1)
-        found: Tensor = (KERNELS or PLAIN).attend_held(*arguments)
+        found: Tensor = (KERNELS or PLAIN).attend_cache(*arguments)
         return found
 
     kernels = SimpleNamespace(**vars(KERNELS or PLAIN))
-    kernels.attend_held = counted
+    kernels.attend_cache = counted
     logits: list[list[Tensor]] = []
     for chosen in (None, kernels):
         monkeypatch.setattr(dispatch, "decoding_kernels", lambda x, chosen=chosen: chosen)

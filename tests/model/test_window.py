@@ -101,5 +101,5 @@ def test_a_window_is_not_looked_at_where_tokens_lie() -> None:
 
 
 def test_a_window_below_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match="window: expected 1 place or more, or 0 for all of them, got -1"):
+    with pytest.raises(ConfigError, match="window: expected 1 position or more, or 0 for all, got -1"):
         TransformerEncoder(window=-1)

@@ -102,7 +102,7 @@ def test_the_same_is_written(
         if by_kernel.plan.beam:
             KERNELS.expand(logits, by_kernel.board, constants.barred, constants.rules)
         else:
-            KERNELS.follow(logits, by_kernel.board, constants.barred, SYMBOLS.eos)
+            KERNELS.greedy_step(logits, by_kernel.board, constants.barred, SYMBOLS.eos)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(dispatch, "search_kernels", lambda *_: None)
             plainly.choose(logits)

@@ -102,7 +102,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from transduce.model.recurrent import Recurrence
-from transduce.model.transformer import EncoderBlock
+from transduce.model.transformer import EncoderLayer
 from transduce.objectives.cross_entropy import CrossEntropy
 
 def telling(forward):
@@ -113,7 +113,7 @@ def telling(forward):
         return forward(self, *inputs)
     return told
 
-for kind in (EncoderBlock, Recurrence):
+for kind in (EncoderLayer, Recurrence):
     kind.forward = telling(kind.forward)
 
 @dataclass(frozen=True)

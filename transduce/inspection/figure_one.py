@@ -35,7 +35,7 @@ from transduce.model.blocks import FeedForward, PostNormResidual
 from transduce.model.contract import evaluating, teacher_forced_log_probs
 from transduce.model.encoder_decoder import Embedding, EncoderDecoder
 from transduce.model.positions import SinusoidalPositions
-from transduce.model.transformer import DecoderBlock, EncoderBlock
+from transduce.model.transformer import DecoderLayer, EncoderLayer
 from transduce.search.constraints import CancelToken
 from transduce.text.tokenizer import Tokenizer
 from transduce.translate.translator import Translator
@@ -106,21 +106,21 @@ def codes(model: nn.Module | None = None) -> dict[str, tuple[Code, ...]]:
     """The code of every block: of the paper's own choices, or of what stands in a model in their place."""
     position: Any = SinusoidalPositions
     residual: Any = PostNormResidual
-    if model is not None and _blocks(model, EncoderBlock):
+    if model is not None and _blocks(model, EncoderLayer):
         position = type(model.encoder.positions)  # type: ignore[union-attr]
-        residual = type(_blocks(model, EncoderBlock)[0].around_attention)
+        residual = type(_blocks(model, EncoderLayer)[0].around_attention)
     made: dict[str, tuple[Any, ...]] = {
         "input": (Embedding,),
         "input-positions": (position,),
-        "encoder-attention": (equation_1, MultiHeadAttention, EncoderBlock),
+        "encoder-attention": (equation_1, MultiHeadAttention, EncoderLayer),
         "encoder-norm-1": (residual,),
         "encoder-feed-forward": (FeedForward,),
         "encoder-norm-2": (residual,),
         "output": (Embedding,),
         "output-positions": (position,),
-        "decoder-attention": (equation_1, MultiHeadAttention, DecoderBlock),
+        "decoder-attention": (equation_1, MultiHeadAttention, DecoderLayer),
         "decoder-norm-1": (residual,),
-        "decoder-cross": (equation_1, DecoderBlock),
+        "decoder-cross": (equation_1, DecoderLayer),
         "decoder-norm-2": (residual,),
         "decoder-feed-forward": (FeedForward,),
         "decoder-norm-3": (residual,),
@@ -133,7 +133,7 @@ def codes(model: nn.Module | None = None) -> dict[str, tuple[Code, ...]]:
 
 def depth(engine: Opened) -> tuple[int, int]:
     """Blocks of encoder and decoder; 0 where a stack is no Transformer's."""
-    return len(_blocks(engine.model, EncoderBlock)), len(_blocks(engine.model, DecoderBlock))
+    return len(_blocks(engine.model, EncoderLayer)), len(_blocks(engine.model, DecoderLayer))
 
 
 def alive(
@@ -163,7 +163,7 @@ def alive(
 
 def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> dict[str, tuple[Shown, ...]]:
     """What each block makes of an inspected sentence, in one layer. Nothing for a model that is no Transformer."""
-    model, encoder, decoder = engine.model, _blocks(engine.model, EncoderBlock), _blocks(engine.model, DecoderBlock)
+    model, encoder, decoder = engine.model, _blocks(engine.model, EncoderLayer), _blocks(engine.model, DecoderLayer)
     if not encoder or not decoder:
         return {}
     if not 0 <= layer < max(len(encoder), len(decoder)):
@@ -194,7 +194,7 @@ def _blocks(model: nn.Module, kind: type[nn.Module]) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, kind)]
 
 
-def _modules(encoder: EncoderBlock, decoder: DecoderBlock) -> dict[str, nn.Module]:
+def _modules(encoder: EncoderLayer, decoder: DecoderLayer) -> dict[str, nn.Module]:
     """Where to catch what: `block/tensor`."""
     found: dict[str, nn.Module] = {}
     for name, attention in (
@@ -207,7 +207,7 @@ def _modules(encoder: EncoderBlock, decoder: DecoderBlock) -> dict[str, nn.Modul
     for side, block, norms in (("encoder", encoder, 2), ("decoder", decoder, 3)):
         around = [block.around_attention, block.around_feed_forward]
         if norms == 3:
-            around.insert(1, cast("DecoderBlock", block).around_cross)
+            around.insert(1, cast("DecoderLayer", block).around_cross)
         found |= {f"{side}-norm-{number}/output": module for number, module in enumerate(around, start=1)}
         found[f"{side}-feed-forward/inner"] = block.feed_forward.inner
         found[f"{side}-feed-forward/output"] = block.feed_forward

@@ -1,4 +1,4 @@
-"""What surrounds attention in a block: the feed-forward network (section 3.3), residual and norm (section 3.1).
+"""Sublayers around attention: the feed-forward network (section 3.3), residual and norm (section 3.1).
 
 Shapes: B batch, T length, D d_model.
 """
@@ -29,10 +29,10 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, the same at every position (equation 2).
+    """Position-wise feed-forward network max(0, x W1 + b1) W2 + b2 (equation 2).
 
-    A gated one (Shazeer 2020) multiplies the activation by a second inner map: half as many matrices more, so that
-    d_ff must be two thirds as wide for as many parameters.
+    Gated variants (Shazeer 2020) multiply the activation by a second inner map: half as many matrices more, so for
+    equal parameters d_ff must be two thirds as wide.
     """
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", inner_dropout: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
         self.gate = Linear(d_model, d_ff) if activation in GATED else None
         self.outer = Linear(d_ff, d_model)
         self.activation = ACTIVATIONS[activation]
-        self.inner_dropout = inner_dropout  # not in the paper, 0 by default
+        self.inner_dropout = inner_dropout  # not in the paper, default 0
 
     def forward(self, x: Tensor, kernels: Kernels = None) -> Tensor:
         if self.activation is F.relu:
@@ -69,7 +69,7 @@ class PostNormResidual(nn.Module):
 
 
 class PreNormResidual(nn.Module):
-    """x + Sublayer(LayerNorm(x)): not the paper's, but steadier for deep stacks and large learning rates."""
+    """x + Sublayer(LayerNorm(x)): not the paper's, but more stable for deep stacks and large learning rates."""
 
     def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class PreNormResidual(nn.Module):
 
 
 class NoNorm(nn.Module):
-    """What is normed already stays as it is."""
+    """The identity, where outputs are already normed."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return x
@@ -90,19 +90,19 @@ class NoNorm(nn.Module):
 
 @dataclass(frozen=True)
 class PostNorm:
-    """Norm after the sum (the paper)."""
+    """Post-norm: LayerNorm after the residual sum (the paper)."""
 
     def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
         return PostNormResidual(norm.build(d_model), dropout)
 
     def final(self, d_model: int, norm: Norm) -> nn.Module:
-        """What the stack ends with: nothing, since each block's output is normed already."""
+        """The final norm of the stack: none, since each layer's output is already normed."""
         return NoNorm()
 
 
 @dataclass(frozen=True)
 class PreNorm:
-    """Norm before the sublayer, and once more at the top of the stack."""
+    """Pre-norm: LayerNorm before the sublayer, and once more at the top of the stack."""
 
     def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
         return PreNormResidual(norm.build(d_model), dropout)

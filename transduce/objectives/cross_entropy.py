@@ -246,7 +246,7 @@ def _packed(model: TrainableSeq2Seq, batch: Batch) -> tuple[Tensor, Tensor, Tens
     """States, gold and mask end to end, as one row."""
     read = batch.source, batch.source_mask, batch.inputs, batch.target_mask
     states, layout = model.packed(*read, batch.room)
-    gold = layout.collect(batch.gold)
+    gold = layout.pack(batch.gold)
     return states, gold, layout.real(batch.target_mask)
 
 

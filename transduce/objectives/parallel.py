@@ -107,7 +107,7 @@ class MaskedPrediction:
 
     def _loss(self, model: TokenCanvasModel, batch: Batch, step: int) -> Loss:
         memory = model.encode(batch.source, batch.source_mask)
-        canvas = model.lay(memory, batch.gold, batch.target_mask)
+        canvas = model.build_canvas(memory, batch.gold, batch.target_mask)
 
         def wrong() -> Tensor:
             with torch.no_grad():

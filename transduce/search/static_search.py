@@ -410,7 +410,7 @@ class StaticSearchStep:
             )
             return
         if kernels is not None:
-            kernels.follow(logits, self.board, self.constants.barred, self.plan.symbols.eos)
+            kernels.greedy_step(logits, self.board, self.constants.barred, self.plan.symbols.eos)
             return
         log_probs = self._allowed(logits.log_softmax(-1, dtype=torch.float32))  # (B, K, V)
         if not self.plan.beam:
