@@ -198,7 +198,7 @@ def test_damage_to_a_converted_folder(converted: Path) -> None:
 
 
 def test_searches_for_other_decoders_are_refused(converted: Path) -> None:
-    with pytest.raises(ConfigError, match=r"needs a decoder that writes all tokens at once; .* 'converted_decoder'"):
+    with pytest.raises(ConfigError, match=r"needs a decoder that is non-autoregressive; .* 'converted_decoder'"):
         transduce.load(converted).translate(["five"], search=MaskPredict())
 
 

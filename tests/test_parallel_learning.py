@@ -113,33 +113,33 @@ def test_there_is_an_example_of_each_way_to_know_the_length() -> None:
     [
         (
             ["model.decoder.kind=parallel"],
-            "objective.kind: 'cross_entropy' needs a decoder that writes token by token; model.decoder is 'parallel',"
+            "objective.kind: 'cross_entropy' needs a decoder that decodes token by token; model.decoder is 'parallel',"
             " which fits masked_prediction; set objective.kind=masked_prediction search.kind=mask_predict"
             " validation.search.kind=mask_predict",
         ),
         (
             ["objective=masked_prediction"],
-            "objective.kind: 'masked_prediction' needs a decoder that writes all tokens at once; model.decoder is"
+            "objective.kind: 'masked_prediction' needs a decoder that is non-autoregressive; model.decoder is"
             " 'transformer', which fits cross_entropy or r_drop or reinforce or minimum_risk",
         ),
         (
             ["model.decoder.kind=parallel", "model.decoder.length=upsampled", *MASKED],
-            "objective.kind: 'masked_prediction' needs a decoder that writes all tokens at once; model.decoder is"
+            "objective.kind: 'masked_prediction' needs a decoder that is non-autoregressive; model.decoder is"
             " 'parallel', which fits parallel_ctc",
         ),
         (
             ["model.decoder.kind=parallel", "objective=masked_prediction"],
-            "search.kind: 'beam' needs a decoder that writes token by token; model.decoder is 'parallel',"
+            "search.kind: 'beam' needs a decoder that decodes token by token; model.decoder is 'parallel',"
             " which fits mask_predict",
         ),
         (
             ["model.decoder.kind=parallel", "objective=masked_prediction", "search=ctc"],
-            "search.kind: 'ctc' needs a decoder that writes all tokens at once, on more frames than tokens;"
+            "search.kind: 'ctc' needs a decoder that is non-autoregressive with CTC;"
             " model.decoder is 'parallel', which fits mask_predict",
         ),
         (
             ["model.decoder.kind=parallel", "objective=masked_prediction", "search=mask_predict"],
-            "validation.search.kind: 'greedy' needs a decoder that writes token by token; model.decoder is 'parallel',"
+            "validation.search.kind: 'greedy' needs a decoder that decodes token by token; model.decoder is 'parallel',"
             " which fits mask_predict",
         ),
         (["search=ctc"], "model.decoder is 'transformer', which fits beam or greedy or sample or mbr or joint"),

@@ -110,7 +110,7 @@ def test_the_command_line_writes_what_the_own_search_finds(folder: Path, run: Ru
     ran = run("translate", folder, "abcd", "--n-best", "3", "--device", "cpu")
     assert ran.lines == [f"1\t{score:.4f}\t{text}" for score, text in zip(scores, texts(found), strict=True)]
     if folder.name != "joint":
-        assert "search.kind: 'beam' needs a decoder that writes token by token" in refused(
+        assert "search.kind: 'beam' needs a decoder that decodes token by token" in refused(
             run("translate", folder, "abcd", "--beam", "3", "--device", "cpu")
         )
 

@@ -26,7 +26,7 @@ SEARCHES = [Greedy(LONG), Beam(3, limits=LONG), Sample(samples=2, limits=LONG)]
 
 def find(engine: Any, texts: list[list[int]], search: Any, stops: list[CancelToken]) -> list[list[Hypothesis]]:
     found: list[list[Hypothesis]] = engine.search(
-        texts, search, [DecodingConstraints(stop=stop) for stop in stops], range(len(texts))
+        texts, search, [DecodingConstraints(cancel_token=stop) for stop in stops], range(len(texts))
     )
     return found
 
@@ -68,8 +68,8 @@ def test_another_thread_stops_a_search_under_way(tmp_path: Path) -> None:
 def test_a_translation_that_was_stopped_is_not_finished(toy: Any) -> None:
     stop = CancelToken()
     stop.cancel()
-    first, second = toy.translator.translate(["five", "six"], to="de", stops=[stop, CancelToken()])
+    first, second = toy.translator.translate(["five", "six"], to="de", cancel_tokens=[stop, CancelToken()])
     assert not first.finished
     assert second.text == toy.translator("six", to="de")
-    with pytest.raises(DataError, match="stops: 1 were given for at least 2 texts"):
-        toy.translator.translate(["five", "six"], to="de", stops=[stop])
+    with pytest.raises(DataError, match="cancel_tokens: 1 were given for at least 2 texts"):
+        toy.translator.translate(["five", "six"], to="de", cancel_tokens=[stop])

@@ -97,10 +97,10 @@ def test_fewer_and_shorter_sentences_are_searched_in_a_room_that_is_there() -> N
     for sources in (many, many[:30], sentences(7, longest=3), many[:4]):
         assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
     (shape,) = engine.rooms.rooms
-    assert (shape.room.sentences, visits(engine)) == (64, 4)
+    assert (shape.cache_shape.sentences, visits(engine)) == (64, 4)
     in_room(engine, many[:1], search)
     in_room(engine, many[:2], search)
-    small = [one.room.sentences for one in engine.rooms.rooms]
+    small = [one.cache_shape.sentences for one in engine.rooms.rooms]
     assert small == [64, 1, 2]  # in 64 places of a sentence one or two would be too slow
     assert SPARE < 64 / 2
 

@@ -47,7 +47,7 @@ def test_rooms_find_what_is_found_without(search: Any, wished: bool) -> None:
     found = in_room(engine, sources, search, constraints)
     assert_alike(found, plainly(engine, sources, search, constraints))
     (slots,) = engine.rooms.rooms.values()  # type: ignore[union-attr]
-    assert slots.shape.room.sentences < 30
+    assert slots.shape.cache_shape.sentences < 30
 
 
 @pytest.mark.parametrize("search", [Greedy(VARIED), Greedy(SHORT), Beam(4, n_best=3, limits=SHORT)], ids=str)
@@ -154,7 +154,7 @@ def test_sentences_that_nobody_waits_for_leave_and_the_others_stay(
     search: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, sources, stop = engine_of(), sentences(30), CancelToken()
-    constraints = [DecodingConstraints(stop=stop) if i % 3 == 0 else UNCONSTRAINED for i in range(30)]
+    constraints = [DecodingConstraints(cancel_token=stop) if i % 3 == 0 else UNCONSTRAINED for i in range(30)]
     expected, steps, advance = plainly(engine, sources, search), 0, ContinuousBatcher.advance
 
     def advanced(slots: ContinuousBatcher, written: int) -> None:
@@ -169,7 +169,7 @@ def test_sentences_that_nobody_waits_for_leave_and_the_others_stay(
     assert_alike([found[i] for i in range(30) if i % 3], [expected[i] for i in range(30) if i % 3])
     left = [own for i, own in enumerate(found) if i % 3 == 0 and not own[0].finished]
     assert len(left) > 5  # but for those that ended before
-    everyone = [DecodingConstraints(stop=stop)] * 30
+    everyone = [DecodingConstraints(cancel_token=stop)] * 30
     steps = 2
     assert all(own == [UNFINISHED] for own in in_room(engine, sources, search, everyone))
     assert steps == 2
@@ -195,7 +195,7 @@ def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> No
         slots.take_in(jobs, [0, 1, 2])
         slots.advance(0)
     with pytest.raises(RuntimeError):
-        slots.stepper.board.position[0].item()
+        slots.stepper.state.position[0].item()
 
 
 @pytest.mark.slow
@@ -227,9 +227,9 @@ def test_a_room_holds_as_many_sentences_as_fit() -> None:
     assert plan
     jobs = jobs_of(sentences(100), plan, [UNCONSTRAINED] * 100, [[0] * 4] * 100)
     assert [len(job.source) for job in jobs] == sorted((len(job.source) for job in jobs), reverse=True)
-    assert Shape.of(jobs, plan, 4 * 32 * 1000).room == CacheShape(128, 4, 16, 32)
-    assert Shape.of(jobs, plan, 4 * 32 * 70).room == CacheShape(64, 4, 16, 32)
-    assert Shape.of(jobs, plan, 1).room == CacheShape(1, 4, 16, 32)
+    assert Shape.of(jobs, plan, 4 * 32 * 1000).cache_shape == CacheShape(128, 4, 16, 32)
+    assert Shape.of(jobs, plan, 4 * 32 * 70).cache_shape == CacheShape(64, 4, 16, 32)
+    assert Shape.of(jobs, plan, 1).cache_shape == CacheShape(1, 4, 16, 32)
 
 
 def test_lists_too_long_for_a_room_share_one_whatever_their_size() -> None:
@@ -239,7 +239,7 @@ def test_lists_too_long_for_a_room_share_one_whatever_their_size() -> None:
     for count in (300, 437, 901, 5000):
         sources = [[7] * 9] * count
         shapes.add(Shape.of(jobs_of(sources, plan, [UNCONSTRAINED] * count, [[0] * 4] * count), plan, 4 * 32 * 290))
-    assert [shape.room for shape in shapes] == [CacheShape(256, 4, 16, 32)]
+    assert [shape.cache_shape for shape in shapes] == [CacheShape(256, 4, 16, 32)]
 
 
 def test_who_waits_is_asked_only_where_somebody_may_stop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_who_waits_is_asked_only_where_somebody_may_stop(monkeypatch: pytest.Mon
         engine,
         sources,
         Greedy(SHORT),
-        [DecodingConstraints(stop=CancelToken() if number == 7 else None) for number in range(40)],
+        [DecodingConstraints(cancel_token=CancelToken() if number == 7 else None) for number in range(40)],
     )
     assert set(asked) == set(range(40))
 

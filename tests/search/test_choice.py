@@ -1,4 +1,4 @@
-"""The kernels that follow the logits write on the board what fixed.py writes: equals in order, ends, limits, slots.
+"""The kernels that follow the logits write to the state what fixed.py writes: equals in order, ends, limits, slots.
 
 With a GPU, or TRITON_INTERPRET=1, the kernels themselves; without, only that choices go through them.
 """
@@ -40,9 +40,9 @@ def stepper_of(search: Any, vocabulary: int, constraints: DecodingConstraints = 
     assert plan
     phrases = (len(constraints.exclude), len(constraints.exclude[0])) if constraints.exclude else (0, 0)
     room = replace(ROOM, paths=plan.paths)
-    board = StaticSearchState.of(room, plan.kept, len(constraints.prefix), phrases, DEVICE)
+    state = StaticSearchState.of(room, plan.kept, len(constraints.prefix), phrases, DEVICE)
     nobody: Any = None
-    return StaticSearchStep(nobody, nobody, board, plan, StepConstants.of(plan, board))
+    return StaticSearchStep(nobody, nobody, state, plan, StepConstants.of(plan, state))
 
 
 def come_in(stepper: StaticSearchStep, slots: list[int], longest: list[int]) -> None:
@@ -52,12 +52,12 @@ def come_in(stepper: StaticSearchStep, slots: list[int], longest: list[int]) -> 
     streams = torch.zeros(count, plan.paths, dtype=torch.int64)
     parts = (nothing, nothing, torch.tensor(slots), torch.tensor(longest), shortest, nothing)
     arrivals = PrefillBatch(*(part.to(DEVICE) for part in (*parts, nothing.view(count, 0, 0), streams)))
-    stepper.board.admit(arrivals, SYMBOLS)
+    stepper.state.admit(arrivals, SYMBOLS)
 
 
-def tensors(board: StaticSearchState) -> dict[str, Tensor]:
+def tensors(state: StaticSearchState) -> dict[str, Tensor]:
     """What is on it and means something: where no hypothesis is, nothing is said of its end."""
-    parts = {field.name: getattr(board, field.name).clone() for field in dataclasses.fields(board)}
+    parts = {field.name: getattr(state, field.name).clone() for field in dataclasses.fields(state)}
     parts["finished"][parts["finished"][..., 0] == -torch.inf] = 0
     parts["chosen"][:, 0] = parts["token_log_probs"][:, 0] = 0
     parts["newest"][parts["done"]] = 0
@@ -100,14 +100,14 @@ def test_the_same_is_written(
         logits = logits.to(DEVICE, rounding)
         constants = by_kernel.constants
         if by_kernel.plan.beam:
-            KERNELS.expand(logits, by_kernel.board, constants.barred, constants.rules)
+            KERNELS.expand(logits, by_kernel.state, constants.barred, constants.rules)
         else:
-            KERNELS.greedy_step(logits, by_kernel.board, constants.barred, SYMBOLS.eos)
+            KERNELS.greedy_step(logits, by_kernel.state, constants.barred, SYMBOLS.eos)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(dispatch, "search_kernels", lambda *_: None)
             plainly.choose(logits)
-        torch.testing.assert_close(tensors(by_kernel.board), tensors(plainly.board), rtol=1e-5, atol=1e-5)
-    assert plainly.board.done.any()
+        torch.testing.assert_close(tensors(by_kernel.state), tensors(plainly.state), rtol=1e-5, atol=1e-5)
+    assert plainly.state.done.any()
 
 
 @pytest.mark.parametrize(

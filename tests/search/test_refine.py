@@ -189,15 +189,15 @@ def test_ctc_cannot_be_told_what_to_say(constraint: DecodingConstraints) -> None
     with pytest.raises(ConfigError) as error:
         find(CTCCollapse(), build(Upsampled()), SOURCES[:2], [UNCONSTRAINED, constraint])
     assert str(error.value) == (
-        "prefixes, include, exclude: a decoder with CTC spreads its tokens over frames as it likes and cannot be told"
-        " what to say; use a model that writes token by token"
+        "prefixes, include, exclude: a CTC decoder places its tokens on frames freely and cannot be"
+        " constrained; use a model that decodes token by token"
     )
 
 
 def test_a_wish_that_it_might_stop_is_none_of_these() -> None:
     """A server has it for every text."""
     model = build(Upsampled())
-    stops = [DecodingConstraints(stop=CancelToken()) for _ in SOURCES]
+    stops = [DecodingConstraints(cancel_token=CancelToken()) for _ in SOURCES]
     assert find(CTCCollapse(), model, SOURCES, stops) == find(CTCCollapse(), model, SOURCES)
 
 
@@ -208,8 +208,8 @@ def test_mask_predict_promises_nothing_about_words(constraint: DecodingConstrain
     with pytest.raises(ConfigError) as error:
         find(MaskPredict(), build(LengthClassifier()), SOURCES[:2], [UNCONSTRAINED, constraint])
     assert str(error.value) == (
-        "include, exclude: a search that writes all words at once promises nothing about single ones; use a model that"
-        " writes token by token"
+        "include, exclude: a non-autoregressive search cannot guarantee single words; use a model that"
+        " decodes token by token"
     )
 
 

@@ -44,11 +44,11 @@ def alternatives(
     source = (*tag, *translator.tokenizers.source.encode([rest])[0])[: translator.longest - 1]
     begin = tuple(target.encode([before.strip()])[0]) if before.strip() else ()
     one_more = Beam(size=count * TRIES, n_best=count * TRIES, length_penalty=0.0, limits=Limits(longest=1))
-    (found,) = translator.find([source], one_more, [DecodingConstraints(prefix=begin, stop=stop)])
+    (found,) = translator.find([source], one_more, [DecodingConstraints(prefix=begin, cancel_token=stop)])
     nexts = [one.tokens for one in found if len(one.tokens) == len(begin) + 1 and _fits(translator, one.tokens, before)]
     own = _one_best(translator)
     whole = translator.find(
-        [source] * len(nexts), own, [DecodingConstraints(prefix=tokens, stop=stop) for tokens in nexts]
+        [source] * len(nexts), own, [DecodingConstraints(prefix=tokens, cancel_token=stop) for tokens in nexts]
     )
     if stop is not None and stop.cancelled:
         return []

@@ -70,9 +70,9 @@ def inspect(
     """
     case = _Case.of(translator, text, to, prefix, translator.choose_search(beam, 1, search))
     if target is None:
-        hypotheses = translator.find([case.source], case.search, [DecodingConstraints(prefix=case.prefix, stop=stop)])[
-            0
-        ]
+        hypotheses = translator.find(
+            [case.source], case.search, [DecodingConstraints(prefix=case.prefix, cancel_token=stop)]
+        )[0]
         if stop is not None and stop.cancelled:
             raise RunError("inspect: somebody asked to stop before the translation was found; ask again")
     else:
@@ -233,7 +233,7 @@ def _look(case: _Case, best: Hypothesis, looking: InspectOptions, grow: bool, st
         from transduce.inspection.tracing import grow as grow_tree
 
         path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
-        key, constraints = draw_key(case.source), DecodingConstraints(prefix=case.prefix, stop=stop)
+        key, constraints = draw_key(case.source), DecodingConstraints(prefix=case.prefix, cancel_token=stop)
         tree = grow_tree(engine.model, traced.memory, case.search, constraints, key, target, path)
     return _Looked(traced.maps, traced.steps, traced.lens, tree, tuple(notes))
 
@@ -289,7 +289,7 @@ def _candidates(case: _Case, best: Hypothesis, top: int, stop: CancelToken | Non
         return [()] * (len(best.tokens) + 1)
     one_more = Beam(size=top, n_best=top, length_penalty=0.0, limits=Limits(longest=1))
     beginnings = [best.tokens[:place] for place in range(len(best.tokens) + 1)]
-    constraints = [DecodingConstraints(prefix=tokens, stop=stop) for tokens in beginnings]
+    constraints = [DecodingConstraints(prefix=tokens, cancel_token=stop) for tokens in beginnings]
     made = []
     for place, hypotheses in enumerate(case.translator.find([case.source] * len(constraints), one_more, constraints)):
         found = {(*one.tokens, eos)[place]: one.token_log_probs[place] for one in hypotheses}

@@ -56,7 +56,7 @@ class Translate:
             exclude=[list(item.exclude) for item in items],
             align=self.align,
             dense=False,
-            stops=stops,
+            cancel_tokens=stops,
         )
 
 

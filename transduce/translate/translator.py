@@ -120,23 +120,22 @@ class Translator:
         exclude: Words = (),
         align: Unit | None = None,
         dense: bool = True,
-        stops: Sequence[CancelToken] = (),
+        cancel_tokens: Sequence[CancelToken] = (),
     ) -> list[Translation]:
         """One Translation a text, in order, each a single line. A blank text gives an empty one.
 
         `n_best` asks the model's own search for so many, `beam` for a beam search of that size, which finds as many at
-        most; `search` replaces it.
-        `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags
-        (one language, or one a text).
-        `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
-        that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
-        `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model;
-        without `dense` it has links and their strengths alone, and no matrix of weights.
-        `stops`, one a text, let another thread end the work on a text between two steps: what comes is not `finished`.
+        most; `search` replaces it. `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for
+        models trained with such tags (one language, or one a text). `prefixes` force how translations begin (one for
+        all, or one a text). `include` are words, or runs of words, that must appear as written, by beam search;
+        `exclude` words that must not (one list for all, or one a text). `align` gives each its `alignment` with the
+        source, in "words" or "pieces", by a second pass of the model; without `dense` it has links and their strengths
+        alone, and no matrix of weights. `cancel_tokens`, one a text, let another thread end the work on a text between
+        two steps: what comes is not `finished`.
         """
         stream = self.stream(
             texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes, include=include, exclude=exclude,
-            align=align, dense=dense, stops=stops,
+            align=align, dense=dense, cancel_tokens=cancel_tokens,
         )  # fmt: skip
         return list(stream)
 
@@ -153,7 +152,7 @@ class Translator:
         exclude: Words = (),
         align: Unit | None = None,
         dense: bool = True,
-        stops: Sequence[CancelToken] = (),
+        cancel_tokens: Sequence[CancelToken] = (),
         window: int = 0,
     ) -> Iterator[Translation]:
         """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
@@ -168,14 +167,14 @@ class Translator:
             wanted = words_of("include", include, begun, len(group))
             struck = words_of("exclude", exclude, begun, len(group))
             constraints = self._wishes(starts, wanted, struck)
-            if stops:
-                own = one_a_text("stops", stops, begun, len(group))
+            if cancel_tokens:
+                own = one_a_text("cancel_tokens", cancel_tokens, begun, len(group))
                 constraints = [
-                    replace(constraint, stop=stop) for constraint, stop in zip(constraints, own, strict=True)
+                    replace(constraint, cancel_token=token) for constraint, token in zip(constraints, own, strict=True)
                 ]
             yield from self._translate(group, chosen, [*map(self._tag, languages)], constraints, align, dense)
             begun += len(group)
-        for name, given in (("prefixes", prefixes), ("to", to), ("stops", stops)):
+        for name, given in (("prefixes", prefixes), ("to", to), ("cancel_tokens", cancel_tokens)):
             check_all_used(name, given, begun)
         for name, words in (("include", include), ("exclude", exclude)):
             if not for_all(name, words):
@@ -363,7 +362,7 @@ class Translator:
         return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
 
     def _jobs(self, number: int, text: str, tag: tuple[int, ...], constraints: DecodingConstraints) -> list[_Job]:
-        if constraints.stop is not None and constraints.stop.cancelled:
+        if constraints.cancel_token is not None and constraints.cancel_token.cancelled:
             return []
         cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
         if constraints.include and len(cut) > 1:

@@ -167,14 +167,14 @@ class NativeEngine:
         sentences = [[*source, self.source.eos] for source in sources]
         arrays = library.Arrays(
             len(sources),
-            any(constraint.stop for constraint in constraints),
+            any(constraint.cancel_token for constraint in constraints),
             *_joined(sentences),
             (ctypes.c_int32 * len(lengths))(*lengths),
             *_joined([constraint.prefix for constraint in constraints]),
             *excluded.arrays(_phrases),
             *included.arrays(_tables),
             (ctypes.c_uint64 * len(keys))(*(key % 2**64 for key in keys)),
-            _cells([constraint.stop for constraint in constraints]),
+            _cells([constraint.cancel_token for constraint in constraints]),
         )
         with explaining_shortage(lambda: _advice(options, sentences)):
             try:

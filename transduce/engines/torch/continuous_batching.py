@@ -72,7 +72,7 @@ class QueuedSentence(NamedTuple):
 
     @property
     def wanted(self) -> bool:
-        return self.constraints.stop is None or not self.constraints.stop.cancelled
+        return self.constraints.cancel_token is None or not self.constraints.cancel_token.cancelled
 
 
 def jobs_of(
@@ -93,7 +93,7 @@ def jobs_of(
 class Shape:
     """What a room is known by: its size, the longest prefix, how many phrases to exclude and how long, the search."""
 
-    room: CacheShape
+    cache_shape: CacheShape
     prefix: int
     exclude: tuple[int, int]
     plan: StaticSearchConfig
@@ -111,25 +111,25 @@ class Shape:
         most_phrases = max((len(constraint.exclude) for constraint in asked), default=0)
         tokens = max((len(phrase) for constraint in asked for phrase in constraint.exclude), default=0)
         phrases = (crowd(most_phrases), crowd(tokens)) if tokens else (0, 0)
-        room = CacheShape(sentences, plan.paths, source, length)
-        return cls(room, rounded(prefix) if prefix else 0, phrases, plan)
+        cache_shape = CacheShape(sentences, plan.paths, source, length)
+        return cls(cache_shape, rounded(prefix) if prefix else 0, phrases, plan)
 
     @property
     def places(self) -> int:
         """Tokens that all paths may write between them."""
-        return self.room.sentences * self.room.paths * self.room.length
+        return self.cache_shape.sentences * self.cache_shape.paths * self.cache_shape.length
 
     def holds(self, other: Shape) -> bool:
         """Whether what would have the other room can be done in this one."""
         same = (self.plan, self.prefix, self.exclude) == (other.plan, other.prefix, other.exclude)
-        own, asked = self.room, other.room
+        own, asked = self.cache_shape, other.cache_shape
         large = own.sentences >= asked.sentences and own.source >= asked.source and own.length >= asked.length
         return same and large
 
     @property
     def widths(self) -> tuple[int, int, int, int]:
         """Numbers that come in with each sentence besides its source: four bounds, streams, prefix, phrases."""
-        return 4, self.room.paths, self.prefix, math.prod(self.exclude)
+        return 4, self.cache_shape.paths, self.prefix, math.prod(self.exclude)
 
 
 class ContinuousBatcher:
@@ -139,7 +139,7 @@ class ContinuousBatcher:
         self, model: SupportsStaticCache, source: Symbols, shape: Shape, stepper: StaticSearchStep, compiled: bool
     ) -> None:
         self.model, self.source, self.shape, self.stepper = model, source, shape, stepper
-        self.device = stepper.board.position.device
+        self.device = stepper.state.position.device
         self.ahead = 1 if self.device.type == "cuda" else 0  # steps asked for before it is known who was done
         module = cast("nn.Module", model)
         # Not the parameters themselves, which may be given other memory while these are still read.
@@ -154,11 +154,11 @@ class ContinuousBatcher:
         cls, model: SupportsStaticCache, source: Symbols, shape: Shape, device: torch.device, compiled: bool
     ) -> ContinuousBatcher | None:
         """None where the model cannot have such a room."""
-        held = model.allocate_cache(shape.room)
-        if held is None:
+        cache = model.allocate_cache(shape.cache_shape)
+        if cache is None:
             return None
-        board = StaticSearchState.of(shape.room, shape.plan.kept, shape.prefix, shape.exclude, device)
-        stepper = StaticSearchStep(model, held, board, shape.plan, StepConstants.of(shape.plan, board))
+        state = StaticSearchState.of(shape.cache_shape, shape.plan.kept, shape.prefix, shape.exclude, device)
+        stepper = StaticSearchStep(model, cache, state, shape.plan, StepConstants.of(shape.plan, state))
         return cls(model, source, shape, stepper, compiled)
 
     def run(self, jobs: Sequence[QueuedSentence]) -> list[list[Hypothesis]]:
@@ -184,7 +184,7 @@ class ContinuousBatcher:
 
         Rows are a power of two: the last sentence comes in as often as it takes, to the same slot.
         """
-        rows = min(crowd(len(jobs)), self.shape.room.sentences)
+        rows = min(crowd(len(jobs)), self.shape.cache_shape.sentences)
         more = rows - len(jobs)
         jobs, slots = [*jobs, *[jobs[-1]] * more], [*slots, *[slots[-1]] * more]
         _, sources, longest, shortest, constraints, streams = zip(*jobs, strict=True)
@@ -213,14 +213,14 @@ class ContinuousBatcher:
         tokens, slots, longest, shortest = bounds.t().contiguous()
         phrases = exclude.view(len(table), *self.shape.exclude)
         arrivals = PrefillBatch(source.contiguous(), tokens, slots, longest, shortest, prefix, phrases, streams)
-        self.model.prefill(self.stepper.held, arrivals.slots, arrivals.source, arrivals.mask)
-        self.stepper.board.admit(arrivals, self.shape.plan.symbols)
+        self.model.prefill(self.stepper.cache, arrivals.slots, arrivals.source, arrivals.mask)
+        self.stepper.state.admit(arrivals, self.shape.plan.symbols)
 
     def advance(self, written: int) -> None:
         """One token further for everybody, of whom none has written more than `written`."""
         self.steps += 1
         self.recorder.recording = self.visits > 1 or self.steps > PATIENCE
-        reach = min(reached(written + 1), self.shape.room.length)
+        reach = min(reached(written + 1), self.shape.cache_shape.length)
         self.recorder.run(("step", reach), lambda: self.step(reach))
 
 
@@ -241,10 +241,10 @@ class BatchRun:
 
     def __init__(self, slots: ContinuousBatcher, jobs: Sequence[QueuedSentence]) -> None:
         self.slots, self.waiting = slots, deque(jobs)
-        self.stoppable = any(job.constraints.stop is not None for job in jobs)
-        self.board = slots.stepper.board
+        self.stoppable = any(job.constraints.cancel_token is not None for job in jobs)
+        self.state = slots.stepper.state
         self.inside: dict[int, QueuedSentence] = {}
-        self.free = list(range(slots.shape.room.sentences))
+        self.free = list(range(slots.shape.cache_shape.sentences))
         self.since = [0] * len(self.free)  # the step at which each slot's sentence came in
         self.until = [0] * len(self.free)  # and at which it is over, if it did not end before
         self.now = 0
@@ -270,7 +270,7 @@ class BatchRun:
         self._let_go([slot for slot in self.inside if self.until[slot] <= self.now])
         if not self.inside:
             return
-        self.reports.append(PendingFlags(self.board.done, dict(self.inside)))
+        self.reports.append(PendingFlags(self.state.done, dict(self.inside)))
         if len(self.reports) <= self.slots.ahead:
             return
         report = self.reports.popleft()
@@ -296,7 +296,7 @@ class BatchRun:
 
     def _let_go(self, done: list[int]) -> None:
         if done:
-            self.left.append(PendingResult([self.inside.pop(slot) for slot in done], self.board, done))
+            self.left.append(PendingResult([self.inside.pop(slot) for slot in done], self.state, done))
             self.free += done
 
     def read(self) -> None:
@@ -327,10 +327,10 @@ class DeviceFence:
 class PendingResult:
     """Sentences that are done, and what they found, on its way from the device."""
 
-    def __init__(self, jobs: Sequence[QueuedSentence], board: StaticSearchState, slots: Sequence[int]) -> None:
-        device = board.position.device
+    def __init__(self, jobs: Sequence[QueuedSentence], state: StaticSearchState, slots: Sequence[int]) -> None:
+        device = state.position.device
         index = torch.tensor(slots, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-        self.jobs, self.coming = jobs, StaticSearchResult.of(board, index)
+        self.jobs, self.coming = jobs, StaticSearchResult.of(state, index)
         self.mark = DeviceFence(device)
 
     def finding(self) -> StaticSearchResult:

@@ -87,7 +87,7 @@ def _through(hops: tuple[RouteHop, ...], text: str, stop: CancelToken) -> tuple[
     """The text as the last model of a way reads it."""
     *before, last = hops
     for hop in before:
-        text = hop.served.translator(text, to=hop.to, stops=[stop])
+        text = hop.served.translator(text, to=hop.to, cancel_tokens=[stop])
     return text, last
 
 
