@@ -121,7 +121,7 @@ class Ours:
         self.batches = [stream.make(plan, 0, number).to(self.device) for number in range(len(plan))]
         split = stream.split
         self.full = split.source_lengths.sum() + split.target_lengths.sum() + 2 * len(split)
-        self.room = len(plan) * sum(stream.few.room)
+        self.room = len(plan) * sum(stream.few.capacity)
 
     def make_pass(self, most: int = 1 << 30) -> float:
         """One update on each batch, or on so many of them; gives the mean loss a token."""

@@ -78,7 +78,7 @@ def our_batches(corpus: Path, tokens: int, bucket: int, shapes: int = 0) -> tupl
     plan = stream.plan(0)
     made = (stream.make(plan, 0, number) for number in range(len(plan)))
     padded = [PaddedBatch(batch.source.numpy(), batch.target.numpy()) for batch in made]
-    return padded, stream.few.room if shapes else (0, 0)
+    return padded, stream.few.capacity if shapes else (0, 0)
 
 
 def run_loop(corpus: Path, folder: Path, job: Job, steps: int, threads: str, precision: str) -> float:

@@ -39,7 +39,7 @@ def batches(packed: bool) -> list[Batch]:
         lines = [torch.randint(4, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
         width = 16 + 8 * (number % 2)
         batch = collate(lines, [line[::-1] for line in lines], SYMBOLS, SYMBOLS, width, width, rows=12)
-        made.append(replace(batch, room=(ROOM, ROOM)) if packed else batch)
+        made.append(replace(batch, capacity=(ROOM, ROOM)) if packed else batch)
     return made
 
 

@@ -100,7 +100,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     batches = []
     for padded in load_batches(Path(job.batches)):
         source, target = _on(padded.source, device), _on(padded.target, device)
-        batch = Batch(source, source != PAD, target, target[:, 1:] != PAD, room=job.room)
+        batch = Batch(source, source != PAD, target, target[:, 1:] != PAD, capacity=job.room)
         real = (int(mask.sum()) for mask in (batch.source_mask, batch.target_mask))
         batches.append(batch.packed(*real) if device.type == "cpu" else batch)
     return update, batches

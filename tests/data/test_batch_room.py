@@ -19,7 +19,7 @@ def made(folder: Path, packed: bool) -> list[tuple[int, int, tuple[int, int]]]:
     for number in range(len(plan)):
         batch = stream.make(plan, 0, number)
         masks = batch.source_mask, batch.target_mask
-        found.append((sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks), batch.room))
+        found.append((sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks), batch.capacity))
     return found
 
 

@@ -423,9 +423,7 @@ def test_tokens_beyond_the_vocabulary(config: Prepare, side: str, monkeypatch: p
     path.write_bytes(tokens.tobytes())
     split = Corpus.open(config.output).split("train")
     assert split.longest[0] > 0  # lengths need no tokens
-    message = (
-        f"train\\.{side}\\.tokens has a token {size}, and its tokenizer knows those below {size}; damaged; prepare"
-    )
+    message = f"train\\.{side}\\.tokens has a token {size}, and its tokenizer has those below {size}; damaged; prepare"
     for _ in range(2):
         with pytest.raises(DataError, match=message):
             split.pair(0)

@@ -138,7 +138,7 @@ def test_a_file_that_breaks_between_examining_and_reading(
     folder = tmp_path / "files"
     shutil.copytree(manifests, folder)
     (folder / "train" / "000.wav").unlink()
-    with pytest.raises(RunError, match="was readable when it was examined, and is not now: no such file"):
+    with pytest.raises(RunError, match="was readable when examined, but is not now: no such file"):
         prepare(settings(folder, tmp_path / "corpus"))
 
 

@@ -156,7 +156,7 @@ def test_sentences_whose_words_change_in_pieces_lose_their_links_and_are_counted
     split = corpus.split("train")
     assert [split.links(index).tolist() for index in (40, 41, 42)] == [[], [], [[0, 1], [1, 1]]]
     report = (corpus.folder / "report.txt").read_text()
-    assert "alignment_lost: 2 cleaned (in pieces they have other words than in the text; the pairs stay" in report
+    assert "alignment_lost: 2 cleaned (their pieces form other words than the text; the pairs stay" in report
     assert f"{tmp_path}/text.source:41: 'ab\\xa0cd ef'" in report
     assert "text: 43 of 43 pairs kept" in report
 

@@ -59,14 +59,14 @@ def test_every_pair_is_in_one_batch_that_holds_it(tokens: int) -> None:
         members = pairs[starts[number] : starts[number + 1]]
         assert 0 < len(members) <= shapes.rows[kind]
         assert max(source[members].max(), target[members].max()) <= shapes.widths[kind]
-        assert source[members].sum() <= shapes.room[0]
-        assert target[members].sum() <= shapes.room[1]
+        assert source[members].sum() <= shapes.capacity[0]
+        assert target[members].sum() <= shapes.capacity[1]
 
 
 def test_a_pair_longer_than_the_budget_has_room() -> None:
     source = np.array([5, 6, 500])
     shapes = choose_shapes(source, source, np.ones(3), 100, 2)
-    assert min(shapes.room) >= 500
+    assert min(shapes.capacity) >= 500
     assert sorted(cut(source, source, shapes)[0].tolist()) == [0, 1, 2]
 
 
@@ -81,7 +81,7 @@ def test_rooms_are_full(tokens: int, count: int) -> None:
     source, target = lengths(200_000)
     shapes = choose_shapes(source, target, np.ones(len(source)), tokens, count)
     _, _, kinds = cut(source, target, shapes)
-    assert (source.sum() + target.sum()) / (sum(shapes.room) * len(kinds)) > 0.985
+    assert (source.sum() + target.sum()) / (sum(shapes.capacity) * len(kinds)) > 0.985
 
 
 @pytest.mark.parametrize("count", [30_000, 60_000])
@@ -90,9 +90,9 @@ def test_no_batch_but_the_last_is_part_empty(count: int) -> None:
     shapes = choose_shapes(source, target, np.ones(count), 25000, 3)
     pairs, starts, kinds = cut(source, target, shapes)
     sums = (np.add.reduceat(side[pairs], starts[:-1]) for side in (source, target))
-    fullest = np.maximum(*(total / room for total, room in zip(sums, shapes.room, strict=True)))
+    fullest = np.maximum(*(total / room for total, room in zip(sums, shapes.capacity, strict=True)))
     assert np.sort(fullest)[1:].min() > 0.97
-    assert len(kinds) == np.ceil(target.sum() / shapes.room[1])
+    assert len(kinds) == np.ceil(target.sum() / shapes.capacity[1])
 
 
 def test_which_pairs_go_together_changes_with_their_order() -> None:
@@ -109,9 +109,9 @@ def test_the_side_with_fewer_tokens_has_less_room() -> None:
     target = np.minimum(target + target // 2, 120)
     shapes = choose_shapes(source, target, np.ones(len(source)), 4096, 6)
     _, _, kinds = cut(source, target, shapes)
-    assert shapes.room[1] == 4096
-    assert shapes.room[0] < 0.75 * 4096
-    assert (source.sum() + target.sum()) / (sum(shapes.room) * len(kinds)) > 0.96
+    assert shapes.capacity[1] == 4096
+    assert shapes.capacity[0] < 0.75 * 4096
+    assert (source.sum() + target.sum()) / (sum(shapes.capacity) * len(kinds)) > 0.96
 
 
 def test_the_plan_follows_from_lengths_seed_and_epoch() -> None:
@@ -141,7 +141,7 @@ def test_batches_have_few_shapes_and_empty_rows_hold_nothing(batches: Batches) -
     for number in range(len(plan)):
         batch = batches.make(plan, 0, number)
         pairs = len(plan.batch(number))
-        seen.add((tuple(batch.source.shape), tuple(batch.gold.shape), batch.room))
+        seen.add((tuple(batch.source.shape), tuple(batch.gold.shape), batch.capacity))
         assert len(batch.source) == plan.rows[number]
         assert batch.source_mask[:pairs].any(1).all()
         assert not batch.source_mask[pairs:].any()
@@ -172,6 +172,6 @@ def test_processes_share_the_same_batches(batches: Batches, size: int) -> None:
             assert portion.batch is not None
             if portion.counted:
                 assert (portion.batch.source == whole.source[rank::size]).all()
-                assert portion.batch.room == (0, 0)
+                assert portion.batch.capacity == (0, 0)
         tokens = [int(portions[number].batch.target_mask.sum()) * portions[number].counted for portions in shares]  # type: ignore[union-attr]
         assert sum(tokens) == int(whole.target_mask.sum())

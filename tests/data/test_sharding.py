@@ -317,8 +317,8 @@ def test_finished_parts_are_not_done_again(
         monkeypatch.setattr(f"transduce.{function}", None)
     prepare(config)
     told = capsys.readouterr().err
-    assert "going on: 7 of 7 parts are examined" in told
-    assert "going on: 7 of 7 parts are tokenized" in told
+    assert "resuming: 7 of 7 parts are examined" in told
+    assert "resuming: 7 of 7 parts are tokenized" in told
 
 
 def test_a_kill_between_the_end_and_tidying_up_of_an_overwritten_corpus(
@@ -359,7 +359,7 @@ def test_damaged_parts_are_done_again(
     path = tmp_path / ".corpus.parts" / what
     path.write_bytes(b"?" + path.read_bytes()[1:])
     assert content(prepare(config).folder) == alone
-    assert f"{path.parent}: damaged; it is done again" in capsys.readouterr().err
+    assert f"{path.parent}: damaged; redoing it" in capsys.readouterr().err
 
 
 def test_leftover_parts_without_a_plan_do_not_count(config: Prepare, alone: dict[str, bytes], tmp_path: Path) -> None:
@@ -412,11 +412,11 @@ def test_changed_text_and_settings_begin_anew(
     begun(own, monkeypatch)
     other = replace(own, longest=50)
     begun(other, monkeypatch)
-    assert "was begun with longest = 60, and now it is 50: beginning anew" in capsys.readouterr().err
+    assert "was started with longest = 60, and now it is 50: starting over" in capsys.readouterr().err
     source = Path(own.train[2].source)
     source.write_bytes(source.read_bytes().replace(b"a", b"b"))
     corpus = prepare(other)
-    assert f"{source} was changed: beginning anew" in capsys.readouterr().err
+    assert f"{source} was changed: starting over" in capsys.readouterr().err
     assert content(corpus.folder) == content(prepare(replace(other, output=str(tmp_path / "alone"))).folder)
 
 
@@ -433,17 +433,17 @@ def test_another_given_tokenizer_is_another_setting(
     begun(config, monkeypatch)
     shutil.copy(models[1].folder / "tokenizer" / "shared.model", path)
     assert prepare(config).tokenizers.source.size == 350
-    assert "was begun with tokenizer.digest = " in capsys.readouterr().err
+    assert "was started with tokenizer.digest = " in capsys.readouterr().err
 
 
 def test_shards_refuse_what_was_changed(own: Prepare, tmp_path: Path) -> None:
     prepare_shard(own, Shard(1, 2))
-    message = "give the settings and files that the shards were begun with, or delete that folder to begin anew"
-    with pytest.raises(RunError, match=rf"parts: was begun with shards = 2, and now it is 3; {message}"):
+    message = "give the settings and files that the shards were started with, or delete that folder to start over"
+    with pytest.raises(RunError, match=rf"parts: was started with shards = 2, and now it is 3; {message}"):
         prepare_shard(own, Shard(1, 3))
-    with pytest.raises(RunError, match="was begun with shards = 2, and now it is 1"):
+    with pytest.raises(RunError, match="was started with shards = 2, and now it is 1"):
         prepare(own)
-    with pytest.raises(RunError, match=r"was begun with train\.0\.weight = 2\.0, and now it is 1\.0"):
+    with pytest.raises(RunError, match=r"was started with train\.0\.weight = 2\.0, and now it is 1\.0"):
         prepare_shard(replace(own, train=(replace(own.train[0], weight=1.0), *own.train[1:])), Shard(2, 2))
     path = Path(own.train[0].source)
     path.write_bytes(path.read_bytes() + b"x\n")
@@ -465,14 +465,14 @@ def test_a_pattern_that_matches_more_files(tmp_path: Path) -> None:
 def test_text_that_changes_under_way_is_noticed(own: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     from transduce.data.prepare import run as module
 
-    original = module.examine_stretches
+    original = module.examine_line_ranges
 
     def meddle(*arguments: object, **options: object) -> None:
         original(*arguments, **options)  # type: ignore[arg-type]
         path = Path(own.train[0].source)
         path.write_bytes(path.read_bytes().upper())
 
-    monkeypatch.setattr(module, "examine_stretches", meddle)
+    monkeypatch.setattr(module, "examine_line_ranges", meddle)
     with pytest.raises(RunError, match=r"plain\.en was changed while it was being prepared; give the command again"):
         prepare(own)
 
@@ -528,7 +528,7 @@ def test_two_processes_on_one_shard_or_folder(config: Prepare, tmp_path: Path) -
 
     with hold_work(tmp_path / "corpus", Shard(1, 2)):
         prepare_shard(config, Shard(2, 2))
-        with pytest.raises(RunError, match=r"shard-1\.lock: another process is at work on this shard; wait for it"):
+        with pytest.raises(RunError, match=r"shard-1\.lock: another process is using this shard; wait for it"):
             prepare_shard(config, Shard(1, 2))
 
 
@@ -539,7 +539,9 @@ def test_a_full_disk_keeps_what_is_finished(config: Prepare, tmp_path: Path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr("transduce.data.prepare.run.join", fill)
-        with pytest.raises(RunError, match=r"no space left on the disk; make room, then give the same command again"):
+        with pytest.raises(
+            RunError, match=r"no space left on the disk; free some space, then run the same command again"
+        ):
             prepare(config)
     assert len([*(tmp_path / ".corpus.parts" / "examined").iterdir()]) == 7
     prepare(config)

@@ -241,7 +241,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(
                 gather(config)
     gather(config)
     told = capsys.readouterr().err
-    assert "going on: 3 of 3 parts are examined" in told
+    assert "resuming: 3 of 3 parts are examined" in told
     assert "nothing to do: it is complete" in told
     assert contents(tmp_path / "killed" / "text") == contents(tmp_path / "once" / "text")
     assert not list((tmp_path / "killed").glob(".*"))
@@ -258,7 +258,7 @@ def test_changed_text_begins_anew(
             gather(config)
     write(tmp_path, "g", list(range(100, 140)))
     assert len(pairs(gather(config), "train")["en-de"]) == 40
-    assert "was changed: beginning anew" in capsys.readouterr().err
+    assert "was changed: starting over" in capsys.readouterr().err
 
 
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_looked_at_where_they_lie_tokens_are_the_same(positions: Positions, scor
     models = [build(LayerNorm(), positions, Mixed(), attention) for _ in range(2)]
     lying = not isinstance(positions, Alibi)  # whose bias is between places of a padded row
     assert models[0].encoder.support.whole_rows is models[0].decoder.support.whole_rows is lying
-    expected, found = numbers(models[0], batch), numbers(models[1], replace(batch, room=(30, 40)))
+    expected, found = numbers(models[0], batch), numbers(models[1], replace(batch, capacity=(30, 40)))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
@@ -98,7 +98,7 @@ def test_heads_side_by_side_are_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         return made[-1]
 
     monkeypatch.setattr("transduce.model.encoder_decoder.VarlenLayout", always_packed_qkv)
-    found = numbers(models[1], replace(batch, room=(30, 40)))
+    found = numbers(models[1], replace(batch, capacity=(30, 40)))
     assert len(made) == 2
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
@@ -139,7 +139,7 @@ def test_padded_wider_with_empty_rows_and_packed_are_one(norm: Norm, positions: 
     padded = collate(sources, targets, SYMBOLS, SYMBOLS)
     wider = collate(sources, targets, SYMBOLS, SYMBOLS, 16, 16, rows=9)
     exact = int(wider.source_mask.sum()), int(wider.target_mask.sum())
-    batches = [wider, replace(wider, room=(30, 40)), replace(padded, room=exact)]
+    batches = [wider, replace(wider, capacity=(30, 40)), replace(padded, capacity=exact)]
     expected = numbers(build(norm, positions, wiring), padded)
     for batch in batches:
         found = numbers(build(norm, positions, wiring), batch)
@@ -150,7 +150,7 @@ def test_a_batch_of_nothing_gives_nothing() -> None:
     batch = collate([], [], SYMBOLS, SYMBOLS, 8, 8, rows=4)
     for room in ((0, 0), (16, 16)):
         model = build(LayerNorm(), Sinusoidal(), Top())
-        total, count, nll, *_ = numbers(model, replace(batch, room=room))
+        total, count, nll, *_ = numbers(model, replace(batch, capacity=room))
         assert total == count == nll == 0
         assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
 

@@ -113,7 +113,7 @@ def test_the_same_is_written(
 @pytest.mark.parametrize(
     ("search", "constraints", "asked"),
     [
-        (Greedy(), UNCONSTRAINED, "follow"),
+        (Greedy(), UNCONSTRAINED, "greedy_step"),
         (Beam(2), UNCONSTRAINED, "expand"),
         (Beam(2, shrinking=True), UNCONSTRAINED, ""),
         (Sample(), UNCONSTRAINED, ""),
@@ -127,7 +127,9 @@ def test_choices_of_one_token_go_through_the_kernels(
     search: Any, constraints: DecodingConstraints, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    kernels = SimpleNamespace(follow=lambda *_: seen.append("follow"), expand=lambda *_: seen.append("expand"))
+    kernels = SimpleNamespace(
+        greedy_step=lambda *_: seen.append("greedy_step"), expand=lambda *_: seen.append("expand")
+    )
     monkeypatch.setattr(dispatch, "search_kernels", lambda logits, paths, vocabulary: kernels)
     stepper = stepper_of(search, 20, constraints)
     stepper.choose(torch.randn(4, stepper.plan.paths, 20, device=DEVICE))

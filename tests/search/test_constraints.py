@@ -75,7 +75,7 @@ def test_excluded_words_are_struck_with_and_without_a_space_however_they_are_cut
 
 def test_what_cannot_be_written():
     plain = train(byte_fallback=False, vocabulary=60)
-    with pytest.raises(DataError, match="include: 'Möwe' cannot be written, for the model's vocabulary lacks 'Möw'"):
+    with pytest.raises(DataError, match="include: 'Möwe' cannot be written, since the model's vocabulary lacks 'Möw'"):
         constraints_of_words(plain, ["Möwe"], [])
     assert constraints_of_words(plain, [], ["Möwe"]) == DecodingConstraints()
     with pytest.raises(DataError, match="include: 'kein Haus' cannot be written without 'Haus', which exclude forbids"):

@@ -225,7 +225,7 @@ def test_mask_predict_promises_nothing_about_words(constraint: DecodingConstrain
         (lambda: CTCCollapse(size=0), "size: expected an integer of at least 1, got 0"),
         (
             lambda: CTCCollapse(size=2, n_best=3),
-            "n_best: expected an integer from 1 to the number of beginnings, size = 2, got 3",
+            "n_best: expected an integer from 1 to the number of prefixes, size = 2, got 3",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def batches(count: int, shapes: int = 2, packed: bool = True) -> list[Batch]:
         lines = [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
         width = 8 * (1 + number % shapes)
         batch = collate(lines, [line[::-1] for line in lines], SYMBOLS, SYMBOLS, width, width, rows=6)
-        made.append(replace(batch, room=(48, 48)) if packed else batch)
+        made.append(replace(batch, capacity=(48, 48)) if packed else batch)
     return made
 
 

@@ -95,12 +95,12 @@ def test_where_halves_do_not_help_the_setting_is_named(
 
 def test_packed_halves_have_room_for_their_own() -> None:
     lines = [[5] * length for length in range(1, 8)]
-    batch = replace(collate(lines, lines, SYMBOLS, SYMBOLS, 8, 8, rows=9), room=(400, 400))
+    batch = replace(collate(lines, lines, SYMBOLS, SYMBOLS, 8, 8, rows=9), capacity=(400, 400))
     upper, lower = halves(batch)
     assert [len(half.source) for half in (upper, lower)] == [5, 4]
     assert torch.equal(torch.cat((upper.target, lower.target)), batch.target)
-    assert upper.room == lower.room == (256, 256)
-    assert halves(replace(batch, room=(0, 0)))[0].room == (0, 0)
+    assert upper.capacity == lower.capacity == (256, 256)
+    assert halves(replace(batch, capacity=(0, 0)))[0].capacity == (0, 0)
 
 
 def test_every_pass_of_a_step_draws_its_own_dropout() -> None:

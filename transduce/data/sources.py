@@ -1,4 +1,4 @@
-"""What the source side of a corpus may be, by name: text, recordings, pictures."""
+"""The kinds of corpus sources by name: text, speech, images."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KINDS: dict[str, type[Speech] | type[Images]] = {"speech": Speech, "images": Im
 
 
 def reader_of(sources: Sources) -> FileReader | None:
-    """What reads the files that source lines name; nothing where they are text."""
+    """The reader of the files that source lines name; None for text."""
     return sources if isinstance(sources, FileReader) else None
 
 
 def from_facts(facts: dict[str, Any], origin: str) -> FileReader:
-    """The reader that `facts` was made of."""
+    """Build the reader that `facts` describe."""
     try:
         settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
         return _KINDS[settings.pop("kind")](**settings)
@@ -30,7 +30,7 @@ def from_facts(facts: dict[str, Any], origin: str) -> FileReader:
 
 
 def read_facts(path: Path) -> FileReader:
-    """The reader whose facts lie in a file."""
+    """Build the reader described by a JSON file."""
     try:
         facts = read_json(path)
     except (OSError, ValueError) as error:

@@ -226,7 +226,7 @@ class CrossEntropy(Smoothed):
             def inputs(memory: Memory) -> Tensor:
                 return read(model, batch, memory, step)
 
-            if batch.room != (0, 0) and self.steady:
+            if batch.capacity != (0, 0) and self.steady:
                 return self._projected(model, *_packed(model, batch))
             passed = forward(model, batch, terms.trace(step), inputs)
             if self.terms:  # they read logits, so that these are there
@@ -245,7 +245,7 @@ class CrossEntropy(Smoothed):
 def _packed(model: TrainableSeq2Seq, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """States, gold and mask end to end, as one row."""
     read = batch.source, batch.source_mask, batch.inputs, batch.target_mask
-    states, layout = model.packed(*read, batch.room)
+    states, layout = model.packed(*read, batch.capacity)
     gold = layout.pack(batch.gold)
     return states, gold, layout.real(batch.target_mask)
 

@@ -60,7 +60,7 @@ class CompiledStep(ObjectiveStep):
         tensors = batch.tensors()
         for tensor in tensors:
             torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
-        return Loss(*self.compiled(tensors, batch.room))
+        return Loss(*self.compiled(tensors, batch.capacity))
 
     def _parts(self, tensors: tuple[Tensor, ...], room: tuple[int, int]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         source, source_mask, target, target_mask, *alignment = tensors
@@ -134,10 +134,10 @@ def warm_up(session: Session, passes: EagerRunner, batches: Batches, say: Callab
 
 def nothing(batches: Batches, rows: int, width: int) -> Batch:
     """A batch of a shape without pairs."""
-    symbols, room = batches.tokenizers, batches.few.room if batches.packed else (0, 0)
+    symbols, capacity = batches.tokenizers, batches.few.capacity if batches.packed else (0, 0)
     empty = collate([], [], symbols.source.symbols, symbols.target.symbols, width, width, rows)
     alignment = torch.zeros(rows, width, width) if batches.split.aligned else None
-    return replace(empty, alignment=alignment, room=room)
+    return replace(empty, alignment=alignment, capacity=capacity)
 
 
 def _timed(passes: EagerRunner, batch: Batch, step: int, device: torch.device) -> float:

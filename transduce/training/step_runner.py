@@ -37,7 +37,7 @@ Shape = tuple[tuple[int, ...], ...]
 
 def shape_of(batch: Batch) -> Shape:
     """All that the work on a batch depends on, but for what it says."""
-    return (*(tuple(tensor.shape) for tensor in batch.tensors()), batch.room)
+    return (*(tuple(tensor.shape) for tensor in batch.tensors()), batch.capacity)
 
 
 class EagerRunner:
@@ -253,12 +253,12 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def _fitted(batch: Batch) -> Batch:
-    if batch.room == (0, 0):
+    if batch.capacity == (0, 0):
         return batch
     # On a batch that is still on the host: nothing waits for the device.
     most = max(int(batch.source_mask.sum()), int(batch.target_mask.sum()), 1)
     room = -(-most // _ROUND) * _ROUND
-    return replace(batch, room=(min(room, batch.room[0]), min(room, batch.room[1])))
+    return replace(batch, capacity=(min(room, batch.capacity[0]), min(room, batch.capacity[1])))
 
 
 def _kept(loss: Loss) -> Loss:

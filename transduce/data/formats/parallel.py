@@ -1,8 +1,8 @@
-"""Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
+r"""Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
 
-`ParallelText` names one corpus; reading.py streams it as `Chunk`s of raw bytes that know their file and line.
-What reading repairs, and counts: a byte order mark at the start of a file, "\\r" at the end of a line, and a line break
-inside a JSON or Parquet text (it becomes a space, for a text is one line everywhere else).
+`ParallelText` names one corpus; inventory.py streams it as `Chunk`s of raw bytes with their file and line. Reading
+repairs, and counts: a byte order mark at the start of a file, "\r" at the end of a line, and a line break inside a JSON
+or Parquet text (it becomes a space, since a text is one line everywhere else).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ParallelText:
 
     Each may be a glob; its matches are taken in sorted order. The format of `path` is read from its extension before
     any .gz, .xz or .zst. `columns` says where the two sides are: column numbers from 0 for TSV, field names for JSONL
-    and Parquet; left empty it means columns 0 and 1, or the fields "source" and "target".
+    and Parquet; empty means columns 0 and 1, or the fields "source" and "target".
     """
 
     source: str = ""
@@ -37,7 +37,7 @@ class ParallelText:
     columns: tuple[str, ...] = ()
     weight: float = 1.0  # how many times an epoch sees each pair, on average
     tag: str = ""  # a token such as "<2de>", put before every source sentence
-    alignment: str = ""  # word alignments in Pharaoh format, a line a pair (see links.py)
+    alignment: str = ""  # word alignments in Pharaoh format, a line per pair (word_links.py)
     name: str = ""  # for reports; the file's name if empty
 
     def __post_init__(self) -> None:
@@ -71,12 +71,12 @@ class ParallelText:
 
     @property
     def label(self) -> str:
-        """What reports call this corpus."""
+        """The name of this corpus in reports."""
         text = printable(self.name or Path(self.path or self.source).name).replace("\n", " ")
-        return text.encode(errors="backslashreplace").decode()  # a file's name may be no text
+        return text.encode(errors="backslashreplace").decode()  # a file's name may not be valid text
 
     def files(self) -> list[tuple[str, str]]:
-        """The files of the source side, each with its target file (the same one for TSV, JSONL, Parquet)."""
+        """List the files of the source side, each with its target file (the same one for TSV, JSONL, Parquet)."""
         if self.path:
             return [(path, path) for path in _matches(self.path)]
         sources, targets = _matches(self.source), _matches(self.target)
@@ -88,7 +88,7 @@ class ParallelText:
         return list(zip(sources, targets, strict=True))
 
     def check_files(self, where: str) -> None:
-        """Refuse files that are missing or do not go together; `where` is the dotted key of this corpus."""
+        """Refuse files that are missing or do not match; `where` is the dotted key of this corpus."""
         for name in ("path", "source", "target", "alignment"):
             try:
                 if pattern := getattr(self, name):
@@ -98,21 +98,21 @@ class ParallelText:
         self.files(), self.alignment_files()
 
     def alignment_files(self) -> list[str]:
-        """The file of links of each file; none if there are no alignments."""
-        found = _matches(self.alignment) if self.alignment else []
-        if self.alignment and len(found) != len(self.files()):
+        """List the links file of each text file; empty without alignments."""
+        links_files = _matches(self.alignment) if self.alignment else []
+        if self.alignment and len(links_files) != len(self.files()):
             raise DataError(
                 f"{self.path or self.source} names {len(self.files())} file(s) but alignment {self.alignment} names "
-                f"{len(found)}: each file of text needs its file of links"
+                f"{len(links_files)}: each file of text needs its file of links"
             )
-        return found
+        return links_files
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive raw lines of both sides; of TSV and JSONL the untouched lines, taken apart only in `pairs`.
+    """Consecutive raw lines of both sides; for TSV and JSONL complete lines, parsed only in `pairs`.
 
-    Reading is one process's work, `pairs` that of many: this is why the chunk carries raw lines.
+    One process reads, many call `pairs`: this is why a chunk carries raw lines.
     """
 
     files: tuple[str, str]
@@ -122,10 +122,10 @@ class Chunk:
     target: list[bytes]  # empty for TSV and JSONL
     columns: tuple[str, str] = ("", "")
     links_file: str = ""
-    links: list[bytes] = field(default_factory=list)  # a line a pair, or none where there is no such file
+    links: list[bytes] = field(default_factory=list)  # a line per pair, or empty without a links file
 
     def pairs(self) -> RawPairs:
-        """Both sides of every line; raises DataError for a TSV or JSON line that does not hold them."""
+        """Parse both sides of every line; raises DataError for a TSV or JSON line without them."""
         repairs = {"byte_order_mark": 0, "carriage_return": 0, "line_break": 0}
         source, target = self.source, self.target
         if self.format != "parquet":
@@ -151,7 +151,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class RawPairs:
-    """Bytes of both sides, line by line, and how often reading repaired something."""
+    """Bytes of both sides, line by line, and the number of repairs."""
 
     source: list[bytes]
     target: list[bytes]
@@ -159,7 +159,7 @@ class RawPairs:
 
 
 def file_format(path: str) -> Format:
-    """The format that a file's extension promises; plain lines if it promises none."""
+    """The format by a file's extension; plain lines by default."""
     name = Path(path.lower())
     extension = Path(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
     return _FORMATS.get(extension, "lines")
@@ -182,7 +182,7 @@ def _matches(pattern: str) -> list[str]:
 
 def _take_tsv(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes, bytes]:
     if not line or len(line) > LINE_BYTES:
-        return line, line  # an empty pair, or one that the doctor finds too long
+        return line, line  # an empty pair, or one that the doctor reports as too long
     fields = line.split(b"\t")
     left, right = int(columns[0]), int(columns[1])
     if max(left, right) >= len(fields):
@@ -199,7 +199,7 @@ def _take_json(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes
     try:
         record = json.loads(line.decode())
     except UnicodeDecodeError:
-        return line, line  # the doctor finds the invalid UTF-8
+        return line, line  # the doctor reports the invalid UTF-8
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not valid JSON ({error}); expected one object on each line") from None
     if not isinstance(record, dict):
@@ -214,4 +214,4 @@ def _json_text(record: dict[str, object], column: str, place: str) -> bytes:
     value = record[column]
     if not isinstance(value, str):
         raise DataError(f"{place}: field {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string")
-    return value.encode("utf-8", "surrogatepass")  # a lone surrogate thus becomes invalid UTF-8, which the doctor finds
+    return value.encode("utf-8", "surrogatepass")  # a lone surrogate becomes invalid UTF-8, which the doctor reports

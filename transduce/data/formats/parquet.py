@@ -1,4 +1,4 @@
-"""Two columns of text in a Parquet file, entered at any row; needs pyarrow, which is optional."""
+"""Two columns of text in a Parquet file, from any row; needs pyarrow, which is optional."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def count_rows(path: str, columns: tuple[str, str]) -> int:
-    """How many rows the file has, by its own word; the columns must be there."""
+    """Read the number of rows from the file's metadata; the columns must exist."""
     with _opened(path) as file:
         for column in columns:
             if column not in file.schema_arrow.names:
@@ -41,7 +41,7 @@ def count_rows(path: str, columns: tuple[str, str]) -> int:
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """Both texts of each row from number `first` (from 0) on; groups of rows before it are not read."""
+    """Iterates over both texts of each row from number `first` (from 0) on; earlier row groups are not read."""
 
     path: str
     columns: tuple[str, str]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from transduce.core.errors import DataError, UserError
 from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress
-from transduce.data.formats.inventory import Contents, LineRange, LineReader, index_file, read_stretches
+from transduce.data.formats.inventory import Contents, LineRange, LineReader, index_file, read_line_ranges
 from transduce.data.formats.parallel import Chunk
 from transduce.data.prepare.work_folder import FinishedPart, PartWriter, PreparationPlan, WorkFolder, gather
 from transduce.workflows.gather.settings import Gather, RawText
@@ -212,7 +212,7 @@ PIVOT, OTHER = "pivot", "other"  # names of the two sides
 
 def clean_all(plan: PreparationPlan, config: Gather) -> None:
     """Clean the stretches that have no part yet."""
-    left = plan.unfinished(plan.work.examined, plan.stretches)
+    left = plan.unfinished(plan.work.examined, plan.line_ranges)
     tasks = _tasks(plan.corpora, left, config)
     with Progress("Cleaning", sum(stretch.count for stretch in left), "pairs") as progress:
         results = ordered_map(partial(clean_chunk, config=config), tasks, config.workers)
@@ -221,7 +221,7 @@ def clean_all(plan: PreparationPlan, config: Gather) -> None:
 
 def _tasks(corpora: Sequence[Contents], stretches: Sequence[LineRange], config: Gather) -> Iterator[ChunkToClean]:
     ordered, labels = config.ordered(), dict[int, LineReader]()
-    for stretch, chunk in read_stretches(corpora, stretches):
+    for stretch, chunk in read_line_ranges(corpora, stretches):
         corpus = ordered[stretch.section]
         if corpus.labels and stretch.section not in labels:
             labels[stretch.section] = _open_labels(corpus, corpora[stretch.section])
@@ -301,7 +301,7 @@ def open_cleaned(plan: PreparationPlan, config: Gather) -> dict[str, list[CleanS
     """The stretches of each use, in order."""
     ordered, starts = config.ordered(), {"train": 0, "test": 0}
     found: dict[str, list[CleanStretch]] = {"train": [], "test": []}
-    for stretch in plan.stretches:
+    for stretch in plan.line_ranges:
         corpus = ordered[stretch.section]
         one = CleanStretch(corpus, FinishedPart(plan.work.examined(stretch.number)), starts[corpus.use])
         found[corpus.use].append(one)
