@@ -86,7 +86,7 @@ def check(book: Book, device: torch.device, count: int) -> None:
     with torch.no_grad():
         model.output_embedding.weight[SYMBOLS.eos] *= 1.5
     plain, rooms = engines(model, device)
-    rooms.rooms.places = 4 * 48 * 4
+    rooms.cache_pool.places = 4 * 48 * 4
     searches = (
         Greedy(Limits(longest=40)),
         Beam(4, n_best=3, limits=Limits(longest=40)),
@@ -105,7 +105,7 @@ def check(book: Book, device: torch.device, count: int) -> None:
                 same, total = same + alike, total + 1
                 if alike:
                     worst = max(worst, *(abs(a.score - b.score) for a, b in zip(own, other, strict=True)))
-        graphs = sum(len(slots.recorder.graphs) for slots in rooms.rooms.rooms.values())
+        graphs = sum(len(slots.recorder.graphs) for slots in rooms.cache_pool.batchers.values())
         book.put(
             what="check fp32", search=type(search).__name__, same=same, of=total, worst=round(worst, 6), graphs=graphs
         )
@@ -162,7 +162,7 @@ def time_ours(book: Book, who: str, size: Size, device: torch.device, graphs: st
             often = 5 * times if batch == 1 and device.type == "cuda" else times  # single ones have a p95
             found = timed(lambda number: find(engine, search, sets[number % 3]), often)  # noqa: B023
             row = {**found.row(batch * OUT), "memory_mb": peak_megabytes(device), "start_s": start}
-            step = {"step_ms": step_time(engine, search)} if engine.rooms else {}
+            step = {"step_ms": step_time(engine, search)} if engine.cache_pool else {}
             name = type(search).__name__
             row |= {"first_s": round(first, 2), **step}
             book.put(what="speed", model=MADE_UP, who=who, search=name, batch=batch, **row)
@@ -182,7 +182,7 @@ def changed(work: Callable[[], None], *changes: tuple[Any, str, Any]) -> Callabl
 
 def step_time(engine: Any, search: Any) -> float | None:
     """Milliseconds of one replayed step alone, of the room last used."""
-    slots = next(reversed(engine.rooms.rooms.values()))
+    slots = next(reversed(engine.cache_pool.batchers.values()))
     graph = next((graph for (kind, *_), graph in slots.recorder.graphs.items() if kind == "step"), None)
     if graph is None:
         return None
@@ -217,7 +217,7 @@ def profile(book: Book, size: Size, model: Any, device: torch.device, folder: Pa
         for batch in (size.batches[0], size.batches[-1]):
             for seed in range(3):
                 find(rooms, search, size.sources(batch, seed))
-            slots = next(reversed(rooms.rooms.rooms.values()))
+            slots = next(reversed(rooms.cache_pool.batchers.values()))
             activity = torch.profiler.ProfilerActivity
             with torch.inference_mode(), torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as seen:
                 for _ in range(5):

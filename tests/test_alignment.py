@@ -131,7 +131,7 @@ def test_the_layer_is_the_one_asked_for() -> None:
 
 
 def test_a_model_without_attention_is_told_so() -> None:
-    with pytest.raises(UserError, match=r"alignments: this model's decoder does not look at the source by attention"):
+    with pytest.raises(UserError, match=r"alignments: this model's decoder has no attention to the source"):
         cross_attention({"decoder.0.self": torch.ones(1, 1, 1, 1), "decoder.0.out": torch.ones(1, 1, 1)}, None)
 
 

@@ -78,7 +78,7 @@ def test_a_tokenizer_of_another_size_is_refused_when_the_folder_is_opened(toy: T
     trained.save(folder / "tokenizer")
     replace(Converted.read(folder), tokenizer=trained.digest()).write(folder)
     said = refused(run("translate", folder, "five"))
-    assert f"model.native: its weights know {known:,} source pieces, and the source tokenizer beside them has" in said
+    assert f"model.native: its weights have {known:,} source pieces, and the source tokenizer beside them has" in said
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -160,7 +160,7 @@ def test_devices(folder: Path) -> None:
 def test_precision_and_graphs_in_words(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     rounded = transduce.load(toy.model, "cpu", precision="bf16", graphs="compiled")
     assert {parameter.dtype for parameter in rounded.engine.model.parameters()} == {torch.bfloat16}  # type: ignore[attr-defined]
-    assert rounded.engine.rooms is None  # type: ignore[attr-defined]
+    assert rounded.engine.cache_pool is None  # type: ignore[attr-defined]
     assert rounded("five", to="de")
     assert capsys.readouterr().err == "graphs: a CPU has none; searching without\n"
     transduce.load(toy.model, "cpu")  # nobody asked for any
@@ -182,8 +182,8 @@ def test_on_a_gpu_searches_are_done_in_rooms(toy: Toy, monkeypatch: pytest.Monke
         "compiled": ("rooms", True),
         "off": None,
     }
-    assert transduce.load(toy.model, "cuda").engine.rooms == settings["auto"]  # type: ignore[attr-defined]
+    assert transduce.load(toy.model, "cuda").engine.cache_pool == settings["auto"]  # type: ignore[attr-defined]
     for graphs, wanted in settings.items():
         translator = transduce.load(toy.model, "cuda", graphs=graphs)
-        assert translator.engine.rooms == wanted  # type: ignore[attr-defined]
+        assert translator.engine.cache_pool == wanted  # type: ignore[attr-defined]
         assert bool(translator.search_tokens) == bool(wanted)

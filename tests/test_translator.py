@@ -445,8 +445,8 @@ def test_rooms_translate_as_the_plain_searches_do(toy: Toy, options: dict[str, A
     assert [[other.text for other in one.alternatives] for one in found] == [
         [other.text for other in one.alternatives] for one in expected
     ]
-    assert engine.rooms
-    assert engine.rooms.rooms
+    assert engine.cache_pool
+    assert engine.cache_pool.batchers
 
 
 # -- scores ----------------------------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ def engine_of(device: torch.device = CPU, **parts: Any) -> TorchEngine:
     with torch.no_grad():
         model.output_embedding.weight.mul_(2)[SYMBOLS.eos] *= 1.5
     engine = TorchEngine(model, SYMBOLS, SYMBOLS, device, graphs="on")
-    assert engine.rooms
-    engine.rooms.places = 300
+    assert engine.cache_pool
+    engine.cache_pool.places = 300
     return engine
 
 
@@ -63,17 +63,17 @@ def assert_alike(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Seque
 
 
 def visits(engine: TorchEngine) -> int:
-    assert engine.rooms
-    return sum(slots.visits for slots in engine.rooms.rooms.values())
+    assert engine.cache_pool
+    return sum(slots.visits for slots in engine.cache_pool.batchers.values())
 
 
 def in_room(
     engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, constraints: Sequence[DecodingConstraints] = ()
 ) -> list[list[Hypothesis]]:
     """Found in a room, and nowhere else."""
-    assert engine.rooms
+    assert engine.cache_pool
     with torch.inference_mode():
-        found = engine.rooms.search(
+        found = engine.cache_pool.search(
             sources, search, constraints or [UNCONSTRAINED] * len(sources), list(range(len(sources)))
         )
     assert found is not None

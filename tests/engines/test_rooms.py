@@ -9,7 +9,7 @@ import pytest
 import torch
 from roomy import CPU, CUDA, SHORT, SYMBOLS, V, assert_alike, engine_of, in_room, plainly, sentences, visits
 
-from transduce.engines.torch.cache_pool import ALL, MOST_PLACES, MOST_ROOMS, SPARE, most_places
+from transduce.engines.torch.cache_pool import ALL, MOST_BATCHERS, MOST_PLACES, SPARE, most_places
 from transduce.engines.torch.continuous_batching import ContinuousBatcher
 from transduce.engines.torch.engine import TorchEngine, with_precision
 from transduce.model.positions import Learned
@@ -23,8 +23,8 @@ def test_a_seed_is_no_reason_for_another_room() -> None:
     engine = engine_of()
     first, second = (in_room(engine, sentences(5), Sample(samples=2, seed=seed, limits=SHORT)) for seed in (1, 2))
     assert [own[0].tokens for own in first] != [own[0].tokens for own in second]
-    assert engine.rooms
-    assert len(engine.rooms.rooms) == 1
+    assert engine.cache_pool
+    assert len(engine.cache_pool.batchers) == 1
 
 
 def test_another_room_leaves_the_weights_where_recorded_work_reads_them() -> None:
@@ -33,8 +33,8 @@ def test_another_room_leaves_the_weights_where_recorded_work_reads_them() -> Non
     in_room(engine, sentences(3), Greedy(SHORT))
     before = [parameter.data_ptr() for parameter in engine.model.parameters()]
     in_room(engine, sentences(30), Beam(3, limits=SHORT))
-    assert engine.rooms
-    assert len(engine.rooms.rooms) == 2
+    assert engine.cache_pool
+    assert len(engine.cache_pool.batchers) == 2
     assert [parameter.data_ptr() for parameter in engine.model.parameters()] == before
     with_precision(engine.model, "bf16")
     rounded_ones = TorchEngine(engine.model, SYMBOLS, SYMBOLS, CPU, graphs="on")
@@ -53,69 +53,73 @@ def test_what_no_room_can_do_is_done_without() -> None:
     learned = engine_of(positions=Learned(20))
     wide = Greedy(Limits(longest=30, longest_extra=30))
     assert wide.limits.lengths([1], [UNCONSTRAINED]) == [30]
-    assert learned.rooms
-    assert learned.rooms.search([[5]], wide, [UNCONSTRAINED], [0]) is None  # positions are learned for 20 places
+    assert learned.cache_pool
+    assert learned.cache_pool.search([[5]], wide, [UNCONSTRAINED], [0]) is None  # positions are learned for 20 places
     assert visits(engine) == visits(learned) == 0
 
 
 def test_models_of_other_kinds_have_no_rooms() -> None:
     model = Model(d_model=16, decoder=RecurrentDecoder(1)).build(V, V, shared=True)
     engine = TorchEngine(model, SYMBOLS, SYMBOLS, CPU, graphs="on")
-    assert engine.rooms is None
+    assert engine.cache_pool is None
     assert engine.search([[5, 6]], Greedy(SHORT), [UNCONSTRAINED], [0])
 
 
 def test_no_more_rooms_are_kept_than_there_should_be() -> None:
     engine = engine_of()
-    assert engine.rooms
-    engine.rooms.places = MOST_PLACES
-    for size in range(1, MOST_ROOMS + 3):
+    assert engine.cache_pool
+    engine.cache_pool.places = MOST_PLACES
+    for size in range(1, MOST_BATCHERS + 3):
         in_room(engine, [[5]], Beam(size, limits=SHORT))
-    assert len(engine.rooms.rooms) == MOST_ROOMS
-    assert min(shape.plan.paths for shape in engine.rooms.rooms) == 3  # the last used stay
+    assert len(engine.cache_pool.batchers) == MOST_BATCHERS
+    assert min(shape.plan.paths for shape in engine.cache_pool.batchers) == 3  # the last used stay
 
 
 def test_no_more_places_are_kept_than_there_should_be() -> None:
     engine = engine_of()
-    assert engine.rooms
-    engine.rooms.places = 64
+    assert engine.cache_pool
+    engine.cache_pool.places = 64
     for size in range(1, 11):
         in_room(engine, [[5]], Beam(size, limits=SHORT))
-        assert sum(shape.places for shape in engine.rooms.rooms) <= ALL * 64
-    assert [shape.plan.paths for shape in engine.rooms.rooms] == [8, 9, 10]  # the last used stay; 16 places a path
-    engine.rooms.places = 8
+        assert sum(shape.places for shape in engine.cache_pool.batchers) <= ALL * 64
+    assert [shape.plan.paths for shape in engine.cache_pool.batchers] == [
+        8,
+        9,
+        10,
+    ]  # the last used stay; 16 places a path
+    engine.cache_pool.places = 8
     in_room(engine, [[5]], Beam(11, limits=SHORT))
-    assert [shape.plan.paths for shape in engine.rooms.rooms] == [11]  # one is kept, however large
+    assert [shape.plan.paths for shape in engine.cache_pool.batchers] == [11]  # one is kept, however large
 
 
 def test_fewer_and_shorter_sentences_are_searched_in_a_room_that_is_there() -> None:
     """Batches of a server are of all sizes, and a room for each would be recorded again and again."""
     engine, search = engine_of(), Beam(2, n_best=2, limits=SHORT)
-    assert engine.rooms
-    engine.rooms.places = MOST_PLACES
+    assert engine.cache_pool
+    engine.cache_pool.places = MOST_PLACES
     many = sentences(60, longest=9)
     for sources in (many, many[:30], sentences(7, longest=3), many[:4]):
         assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
-    (shape,) = engine.rooms.rooms
+    (shape,) = engine.cache_pool.batchers
     assert (shape.cache_shape.sentences, visits(engine)) == (64, 4)
     in_room(engine, many[:1], search)
     in_room(engine, many[:2], search)
-    small = [one.cache_shape.sentences for one in engine.rooms.rooms]
+    small = [one.cache_shape.sentences for one in engine.cache_pool.batchers]
     assert small == [64, 1, 2]  # in 64 places of a sentence one or two would be too slow
     assert SPARE < 64 / 2
 
 
 def test_a_room_for_other_searches_or_shorter_sentences_will_not_do() -> None:
     engine, short, long = engine_of(), Limits(longest=14), Limits(longest=40, longest_extra=40)
-    assert engine.rooms
-    engine.rooms.places = MOST_PLACES
+    assert engine.cache_pool
+    engine.cache_pool.places = MOST_PLACES
     for number, search in enumerate((Beam(2, limits=short), Beam(3, limits=short), Beam(2, limits=long)), start=1):
         assert_alike(in_room(engine, sentences(5), search), plainly(engine, sentences(5), search))
-        assert len(engine.rooms.rooms) == number
+        assert len(engine.cache_pool.batchers) == number
     for constraints in ([DecodingConstraints(prefix=(5,))] * 5, [DecodingConstraints(exclude=((5,),))] * 5):
         in_room(engine, sentences(5), Beam(2, limits=short), constraints)
     in_room(engine, [[7] * 30], Beam(2, limits=short))
-    assert len(engine.rooms.rooms) == 6
+    assert len(engine.cache_pool.batchers) == 6
 
 
 def test_without_memory_for_a_room_the_search_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +138,7 @@ def test_what_no_room_can_do_is_told_once(capsys: pytest.CaptureFixture[str]) ->
     for _ in range(2):
         found = engine.search(sources, Beam(4, groups=2, limits=SHORT), [UNCONSTRAINED] * 3, [0] * 3)
         assert len(found) == 3
-    told = "graphs: there are none for this search, or what is wished of it; searching as it is written\n"
+    told = "graphs: none for this search, or its constraints; decoding eagerly\n"
     assert capsys.readouterr().err == told
 
 
@@ -163,6 +167,6 @@ def test_rooms_are_as_large_as_a_gpu_has_memory_for(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     engine = engine_of()
-    assert engine.rooms
-    assert most_places(engine.rooms.model, CUDA) == 1000
-    assert most_places(engine.rooms.model, CPU) == MOST_PLACES
+    assert engine.cache_pool
+    assert most_places(engine.cache_pool.model, CUDA) == 1000
+    assert most_places(engine.cache_pool.model, CPU) == MOST_PLACES

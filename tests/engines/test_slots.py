@@ -46,7 +46,7 @@ def test_rooms_find_what_is_found_without(search: Any, wished: bool) -> None:
     constraints = [DecodingConstraints(prefix=prefixes[i % 4]) if wished else UNCONSTRAINED for i in range(30)]
     found = in_room(engine, sources, search, constraints)
     assert_alike(found, plainly(engine, sources, search, constraints))
-    (slots,) = engine.rooms.rooms.values()  # type: ignore[union-attr]
+    (slots,) = engine.cache_pool.batchers.values()  # type: ignore[union-attr]
     assert slots.shape.cache_shape.sentences < 30
 
 
@@ -68,8 +68,8 @@ def test_phrases_to_exclude(search: Any) -> None:
 def test_members_of_an_ensemble_have_their_places_in_one_room() -> None:
     models = [engine_of(positions=positions).model for positions in (Sinusoidal(), Rotary())]
     engine = TorchEngine(Ensemble(models, (2.0, 1.0)).eval(), SYMBOLS, SYMBOLS, CPU, graphs="on")
-    assert engine.rooms
-    engine.rooms.places = 300
+    assert engine.cache_pool
+    engine.cache_pool.places = 300
     for search in (Greedy(VARIED), Beam(3, n_best=2, limits=SHORT)):
         assert_alike(in_room(engine, sentences(20), search), plainly(engine, sentences(20), search))
     other = Model(d_model=16, decoder=RecurrentDecoder(1)).build(V, V, shared=True)
@@ -101,8 +101,8 @@ def test_a_room_is_used_again_with_nothing_left_of_those_before() -> None:
     for seed in range(4):
         sources = sentences(7, seed)
         assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
-    assert engine.rooms
-    assert len(engine.rooms.rooms) == 1
+    assert engine.cache_pool
+    assert len(engine.cache_pool.batchers) == 1
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
@@ -113,11 +113,11 @@ def test_a_few_at_a_time_come_in_and_are_read_while_the_host_is_ahead_as_of_a_gp
     monkeypatch.setattr(slots_module, "LUMP", 2)
     engine, sources = engine_of(), sentences(30)
     in_room(engine, sources[:9], search)  # makes the room
-    (slots,) = engine.rooms.rooms.values()  # type: ignore[union-attr]
-    shapes, read, taking, reading = [], [], slots.take_in, BatchRun.read
+    (slots,) = engine.cache_pool.batchers.values()  # type: ignore[union-attr]
+    shapes, read, taking, reading = [], [], slots.admit, BatchRun.read
     slots.ahead = 1
-    monkeypatch.setattr(slots, "take_in", lambda jobs, taken: shapes.append(len(jobs)) or taking(jobs, taken))
-    monkeypatch.setattr(BatchRun, "read", lambda run: read.append(len(run.inside)) or reading(run))
+    monkeypatch.setattr(slots, "admit", lambda jobs, taken: shapes.append(len(jobs)) or taking(jobs, taken))
+    monkeypatch.setattr(BatchRun, "read", lambda run: read.append(len(run.in_flight)) or reading(run))
     with torch.inference_mode():
         found = slots.run(
             jobs_of(sources, slots.shape.plan, [UNCONSTRAINED] * 30, slots.shape.plan.streams(search, range(30)))
@@ -192,7 +192,7 @@ def test_nothing_in_a_step_waits_for_a_number(positions: Any, search: Any) -> No
     with torch.inference_mode():
         slots = ContinuousBatcher.of(holding, SYMBOLS, Shape.of(jobs, plan, 1000), torch.device("meta"), compiled=False)
         assert slots
-        slots.take_in(jobs, [0, 1, 2])
+        slots.admit(jobs, [0, 1, 2])
         slots.advance(0)
     with pytest.raises(RuntimeError):
         slots.stepper.state.position[0].item()
@@ -205,12 +205,12 @@ def test_a_step_is_one_program_for_the_compiler(search: Any, monkeypatch: pytest
     whole = partial(torch.compile, backend="eager", fullgraph=True)
     monkeypatch.setattr(torch, "compile", whole)
     engine = engine_of()
-    assert engine.rooms
-    engine.rooms.compiled = True
+    assert engine.cache_pool
+    engine.cache_pool.compiled = True
     for count in (2, 9):
         sources = sentences(count)
         assert_alike(in_room(engine, sources, search), plainly(engine, sources, search))
-    assert len(engine.rooms.rooms) == 2
+    assert len(engine.cache_pool.batchers) == 2
 
 
 def test_sizes_are_few() -> None:
@@ -266,5 +266,5 @@ def test_graphs_find_what_is_found_without(search: Any, heads: int) -> None:
         sources = sentences(30, seed)
         constraints = [DecodingConstraints(prefix=(5, 6)) if i % 3 == 0 else UNCONSTRAINED for i in range(30)]
         assert_alike(in_room(engine, sources, search, constraints), plainly(engine, sources, search, constraints))
-    assert engine.rooms
-    assert any(slots.recorder.graphs for slots in engine.rooms.rooms.values())
+    assert engine.cache_pool
+    assert any(slots.recorder.graphs for slots in engine.cache_pool.batchers.values())

@@ -142,7 +142,7 @@ def test_devices_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto") == torch.device("cpu")
-    with pytest.raises(ConfigError, match="device: 'cuda' was asked for, and torch finds no GPU here; use device=cpu"):
+    with pytest.raises(ConfigError, match="device: 'cuda' was requested, and torch finds no GPU here; use device=cpu"):
         pick_device("cuda")
     with pytest.raises(ConfigError, match="device: 'gpu' is not a device; use auto, cpu, cuda or cuda:0"):
         pick_device("gpu")

@@ -185,10 +185,10 @@ def test_what_it_does_not_have_is_refused_by_name(engine: NativeEngine) -> None:
     assert "include: words that must appear need a beam search" in refusal(
         engine, Greedy(), DecodingConstraints(include=(((4,),),))
     )
-    assert "a source of up to 2051 tokens came, and this model's positions end at 2048" in refusal(
+    assert "a source may have up to 2051 tokens, and this model's positions end at 2048" in refusal(
         engine, Greedy(), text=(4,) * 2050
     )
-    assert "a translation of up to 4000 tokens came" in refusal(
+    assert "a translation may have up to 4000 tokens" in refusal(
         engine, Greedy(Limits(longest=4000, shortest=3999, longest_extra=4000))
     )
 
@@ -214,7 +214,7 @@ def test_tokens_outside_the_vocabulary_are_refused(engine: NativeEngine) -> None
 
 def test_tokenizers_of_other_sizes_are_refused(engine: NativeEngine) -> None:
     engine.check_sizes(V, V)
-    with pytest.raises(RunError, match=r"model.native: its weights know 13 source pieces, and the source tokenizer"):
+    with pytest.raises(RunError, match=r"model.native: its weights have 13 source pieces, and the source tokenizer"):
         engine.check_sizes(V + 1, V)
     with pytest.raises(RunError, match=r"13 target pieces, and the target tokenizer beside them has 12; convert"):
         engine.check_sizes(V, V - 1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from transduce.core.errors import ConfigError, EngineRefusal, RunError, needed_by
 from transduce.core.untrusted import read_small
-from transduce.engines.base import Engine, Fallback, tell
+from transduce.engines.base import Engine, Fallback, report
 from transduce.search.fit import STEPWISE
 from transduce.translate.model_folder import (
     MODEL,
@@ -73,7 +73,7 @@ def load(
     reason = _not_native(folders, device, weights, precision)
     if engine == "torch" or (engine == "auto" and reason):
         if engine == "auto" and (folders[0] / NATIVE).is_file():
-            tell(EngineRefusal(str(reason)))
+            report(EngineRefusal(str(reason)))
         return _open_torch(folders, device, trust, weights, precision, graphs)
     if reason:
         raise reason
@@ -125,7 +125,7 @@ def _open_either(folder: Path, trust: bool, with_torch: Callable[[], Translator]
         translator = _open_native(folder, trust)
     except EngineRefusal as refusal:
         translator = open_torch(refusal)
-        tell(refusal)
+        report(refusal)
         return translator
     note = ""
     if not (folder / MODEL).is_file():
