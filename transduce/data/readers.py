@@ -105,7 +105,7 @@ class FileReader:
     expected: ClassVar[str] = ""  # what a user should give instead
 
     def place(self, frame: int, stop: int) -> dict[str, float]:
-        """Where in the file the frames from `frame` up to `stop` are, for displays of attention."""
+        """Locate the frames from `frame` up to `stop` in the file, for displays of attention."""
         raise NotImplementedError
 
     def sight(self, frames: Array) -> Array:
@@ -125,7 +125,7 @@ class FileReader:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model reads files: the reader, and the range of frames behind each encoder position."""
+    """A model's file reader, and the range of frames behind each encoder position."""
 
     reader: FileReader
     places: Callable[[int], list[tuple[int, int]]]

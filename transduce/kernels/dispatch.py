@@ -30,7 +30,7 @@ LONGEST_ROW = 128  # longest row, in tokens, that varlen_attention.py supports
 
 @dataclass(frozen=True)
 class KernelSupport:
-    """What kernels need to know of one attention, or of all attentions of a stack.
+    """Properties of an attention, or of all attentions of a stack, that kernels depend on.
 
     `dot_product`: scores are products of prepared queries and keys, weights a softmax. `tiles`: head widths fit our
     kernels. `whole_rows`: a query attends to its whole row, with no bias or dropout, so that a kernel can work on

@@ -23,7 +23,7 @@ def key_mask(mask: Tensor) -> Tensor:
 
 
 class Attending(Protocol):
-    """What a layout needs of a `MultiHeadAttention`; kernels are used only where its score is a `DotScore`."""
+    """The parts of a `MultiHeadAttention` that layouts need; kernels are used only where its score is a `DotScore`."""
 
     score: Any
 

@@ -197,7 +197,7 @@ def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """What queries may attend to, what is added to their scores, and where weights are recorded (see `attend`).
+    """The mask, bias and window of an attention, and where its weights are recorded (see `attend`).
 
     `mask` is True where a query may attend, or the value that a layout provides instead (kernels/packing.py). A
     `window` > 0 restricts each query to so many positions on either side.

@@ -135,7 +135,7 @@ class EncoderDecoder(nn.Module):
         return self.logits(x if final is None else final(x, None))
 
     def static_cache_model(self) -> SupportsStaticCache | None:
-        """This model if it supports a static KV cache, else None."""
+        """Return the model itself if it supports a static KV cache, else None."""
         return None
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:

@@ -24,7 +24,8 @@ class BeamState:
     """Scores of a beam: live paths and finished hypotheses, best first.
 
     live_log_probs (R, K) and finished_scores (R, n) are -inf where there is none; slots (R,) is how many of the K paths
-    a row may use."""
+    a row may use.
+    """
 
     live_log_probs: Tensor
     finished_scores: Tensor
@@ -36,7 +37,8 @@ class Candidates:
     """The 2 K best continuations of each row, best first, all (R, 2 K).
 
     Each has the index of the path it extends, its token, the token's log-probability and the total of the whole path.
-    Each path has one end symbol, so at least K of them do not end."""
+    Each path has one end symbol, so at least K of them do not end.
+    """
 
     parent: Tensor
     token: Tensor
@@ -49,7 +51,8 @@ class BeamRules:
     """Constants of a search: length penalties, and how the beam shrinks.
 
     penalties (L + 2,) divide the log-probability of a path by its length; they `grow` with it or not. A `shrinking`
-    beam loses a slot for each finished path."""
+    beam loses a slot for each finished path.
+    """
 
     penalties: Tensor
     grow: bool

@@ -58,7 +58,7 @@ class Ensemble(nn.Module):
         return [cast("Autoregressive", model) for model in self.models]
 
     def static_cache_model(self) -> SupportsStaticCache | None:
-        """This ensemble if all its members support a static KV cache, else None."""
+        """Return the ensemble itself if all members support a static KV cache, else None."""
         return self if all(member.static_cache_model() is not None for member in self.models) else None  # type: ignore[operator]
 
     @property

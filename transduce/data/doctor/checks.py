@@ -143,7 +143,7 @@ _OUTCOMES: dict[Action, Outcome] = {"keep": "kept", "clean": "cleaned", "drop": 
 
 @dataclass(frozen=True)
 class Doctor:
-    """What to do with a pair that fails a check.
+    """The doctor's settings: what happens to a pair that fails a check.
 
     Only reported: training pairs whose source alone is in valid or test, corpora whose sides look swapped (examine.py),
     characters without a piece in the tokenizer. Always refused: files of different line counts.

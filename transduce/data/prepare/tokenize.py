@@ -1,5 +1,4 @@
-"""Tokenize text, or read files as frames, by line range in worker processes; the output does not depend on their
-number."""
+"""Tokenize text, or read files as frames, by line range in worker processes; their number does not matter."""
 
 from __future__ import annotations
 
