@@ -100,7 +100,7 @@ class TorchEngine:
         tokens, mask = pad_any(sources, self.source)
         memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
         found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(constraints), list(keys))
-        return hypotheses
+        return found
 
     def score(self, sources: Sequence[Source], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         batch = collate(sources, targets, self.source, self.target).to(self.device)
