@@ -125,7 +125,7 @@ def test_a_variant_is_refused(annotated: ModuleType, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError) as error:
             annotated.load(run_folder(tmp_path, changed.build(V, V, shared=True), changed))
-        assert str(error.value) == f"{tmp_path}: a variant of the model; this file knows the one that the paper prints"
+        assert str(error.value) == f"{tmp_path}: a variant of the model; this file has only the paper's"
 
 
 def test_greedy_search_finds_the_same(annotated: ModuleType) -> None:
