@@ -149,5 +149,5 @@ def test_a_full_disk_is_told_in_its_own_words(
     monkeypatch.setattr(durable, "write_synced", full)
     said = refused(run("convert", toy.model, tmp_path / "native"))
     assert f"{tmp_path / 'native'}: the disk is full (writing config.toml): " in said
-    assert "What was there before is untouched. Make room there, then run the same command again." in said
+    assert "What was there before is untouched. Free some space there, then run the same command again." in said
     assert "checkpoint" not in said

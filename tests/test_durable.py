@@ -97,7 +97,7 @@ def test_full_disks_say_what_is_needed_and_what_is_free(
         raise OSError(code, os.strerror(code))
     assert str(caught.value) == (
         f"{tmp_path}: {words} (saving): 1,234,567 bytes needed, 4,321 free. "
-        "What was there before is untouched. Make room there, then run the same command again."
+        "What was there before is untouched. Free some space there, then run the same command again."
     )
 
 

@@ -64,6 +64,11 @@ def test_pieces_have_the_numbers_of_the_table(pair: Tokenizers) -> None:
     assert pair.shared
 
 
+def test_a_table_takes_no_symbols(pair: Tokenizers) -> None:
+    with pytest.raises(DataError, match="its pieces are numbered by a table, which cannot take symbols"):
+        pair.source.with_symbols({"<x>": "a"})
+
+
 def test_what_the_table_lacks_is_unknown_and_what_only_the_other_side_knows_is_not(pair: Tokenizers) -> None:
     own = models()
     piece = own.source.pieces(own.source.encode(["abcdefgh"])[0])[0]

@@ -139,7 +139,9 @@ def test_files_of_any_format_rate_and_channels_say_the_same(tmp_path: Path) -> N
     np.testing.assert_array_equal(speech.read(samples), speech.frames(samples))
     np.testing.assert_array_equal(speech.read(tmp_path / "a.wav"), first)
     assert speech.read(PreparedFrames(first)) is first
-    with pytest.raises(DataError, match=r"samples of shape \(4, 2\): expected one channel, numbers from -1 to 1"):
+    with pytest.raises(
+        DataError, match=r"samples of shape \(4, 2\): expected one channel, a row of numbers from -1 to 1"
+    ):
         speech.read(np.zeros((4, 2)))
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from transduce.core.errors import DataError, RunError
 
 _TEMPORARY = re.compile(r".+\.tmp-\d+")
-ROOM = "What was there before is untouched. Make room there, then run the same command again."
-RESUME = "Earlier checkpoints are untouched. Make room there, then run the same command again to resume."
+FREE_SPACE = "What was there before is untouched. Free some space there, then run the same command again."
+RESUME = "Earlier checkpoints are untouched. Free some space there, then run the same command again to resume."
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _IN_WORDS = {**_FULL, errno.EBADF: "it is closed"}
 
@@ -111,7 +111,7 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def disk_errors(folder: Path, doing: str, needed: int, advice: str = ROOM) -> Iterator[None]:
+def disk_errors(folder: Path, doing: str, needed: int, advice: str = FREE_SPACE) -> Iterator[None]:
     """Turn an `OSError` into a `RunError`: `folder` is named to the user, `doing` is what failed, `needed` in bytes.
 
     `advice` ends the message when the disk is full.

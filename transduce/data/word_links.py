@@ -49,15 +49,15 @@ class SentenceLinks:
         return cls(source_words, target_words, tuple(links))
 
 
-def parse_links(line: bytes, place: str) -> list[tuple[int, int]]:
-    """Parse the links on a line; `place` is the file:line that errors name."""
+def parse_links(line: bytes, location: str) -> list[tuple[int, int]]:
+    """Parse the links on a line; `location` is the file:line that errors name."""
     if len(line) > MOST_BYTES:
-        raise DataError(f"{place}: over {MOST_BYTES:,} bytes of links; expected those of one sentence")
+        raise DataError(f"{location}: over {MOST_BYTES:,} bytes of links; expected those of one sentence")
     line = line.removeprefix(BYTE_ORDER_MARK)
     if not _LINKS.fullmatch(line):
         wrong = next(word for word in line.split() if not _LINK.fullmatch(word))
         raise DataError(
-            f"{place}: {wrong.decode(errors='replace')!r:.40} is not a link; expected Pharaoh format: source and "
+            f"{location}: {wrong.decode(errors='replace')!r:.40} is not a link; expected Pharaoh format: source and "
             "target word numbers from 0 such as '0-0 1-2', and an empty line where there are none"
         )
     return _pairs(line)
@@ -68,14 +68,14 @@ def _pairs(line: bytes) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def check_links(links: Sequence[tuple[int, int]], source: bytes, target: bytes, place: str) -> SentenceLinks:
+def check_links(links: Sequence[tuple[int, int]], source: bytes, target: bytes, location: str) -> SentenceLinks:
     """Check the links of a pair of texts, given as raw bytes: an error if a word does not exist."""
     counts = len(source.split()), len(target.split())
     for source_word, target_word in links:
         if source_word >= counts[0] or target_word >= counts[1]:
             side = int(source_word < counts[0])
             raise DataError(
-                f"{place}: the link {source_word}-{target_word} points at {('source', 'target')[side]} word "
+                f"{location}: the link {source_word}-{target_word} points at {('source', 'target')[side]} word "
                 f"{(source_word, target_word)[side]}, but that text has {counts[side]} words, counted from 0 and "
                 "separated by spaces or tabs; align exactly these texts, source word first"
             )

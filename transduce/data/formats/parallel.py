@@ -180,20 +180,20 @@ def _matches(pattern: str) -> list[str]:
     return found
 
 
-def _take_tsv(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes, bytes]:
+def _take_tsv(line: bytes, columns: tuple[str, str], location: str) -> tuple[bytes, bytes]:
     if not line or len(line) > LINE_BYTES:
         return line, line  # an empty pair, or one that the doctor reports as too long
     fields = line.split(b"\t")
     left, right = int(columns[0]), int(columns[1])
     if max(left, right) >= len(fields):
         raise DataError(
-            f"{place}: {len(fields)} tab-separated column(s); expected at least {max(left, right) + 1}, "
+            f"{location}: {len(fields)} tab-separated column(s); expected at least {max(left, right) + 1}, "
             f"for columns = {list(columns)} counts from 0"
         )
     return fields[left], fields[right]
 
 
-def _take_json(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes, bytes]:
+def _take_json(line: bytes, columns: tuple[str, str], location: str) -> tuple[bytes, bytes]:
     if not line or len(line) > LINE_BYTES:
         return line, line
     try:
@@ -201,17 +201,19 @@ def _take_json(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes
     except UnicodeDecodeError:
         return line, line  # the doctor reports the invalid UTF-8
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not valid JSON ({error}); expected one object on each line") from None
+        raise DataError(f"{location}: not valid JSON ({error}); expected one object on each line") from None
     if not isinstance(record, dict):
-        raise DataError(f"{place}: a JSON {type(record).__name__}; expected an object with the fields {list(columns)}")
-    left, right = (_json_text(record, column, place) for column in columns)
+        raise DataError(
+            f"{location}: a JSON {type(record).__name__}; expected an object with the fields {list(columns)}"
+        )
+    left, right = (_json_text(record, column, location) for column in columns)
     return left, right
 
 
-def _json_text(record: dict[str, object], column: str, place: str) -> bytes:
+def _json_text(record: dict[str, object], column: str, location: str) -> bytes:
     if column not in record:
-        raise DataError(f"{place}: no field {column!r}; there are {sorted(record)}. Set columns to two of them")
+        raise DataError(f"{location}: no field {column!r}; there are {sorted(record)}. Set columns to two of them")
     value = record[column]
     if not isinstance(value, str):
-        raise DataError(f"{place}: field {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string")
+        raise DataError(f"{location}: field {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string")
     return value.encode("utf-8", "surrogatepass")  # a lone surrogate becomes invalid UTF-8, which the doctor reports

@@ -172,54 +172,54 @@ class _Lowered(Sizes):
         assert first is not None
         return first[0, :, 0, 1:]
 
-    def _layer(self, own: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
-        yield from self._attention(f"{own}.attention", f"{name}.self", with_keys=True)
-        yield from self._norm(f"{own}.around_attention.norm", f"{name}.around_self")
+    def _layer(self, prefix: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
+        yield from self._attention(f"{prefix}.attention", f"{name}.self", with_keys=True)
+        yield from self._norm(f"{prefix}.around_attention.norm", f"{name}.around_self")
         if self.name == "decoder":
-            yield from self._attention(f"{own}.cross", f"{name}.cross", with_keys=False)
-            yield from self._norm(f"{own}.around_cross.norm", f"{name}.around_cross")
-            yield from self._matrix(f"{name}.source", *self._keys_and_values(f"{own}.cross"))
-        inner, bias = self._linear(f"{own}.feed_forward.inner")
+            yield from self._attention(f"{prefix}.cross", f"{name}.cross", with_keys=False)
+            yield from self._norm(f"{prefix}.around_cross.norm", f"{name}.around_cross")
+            yield from self._matrix(f"{name}.source", *self._keys_and_values(f"{prefix}.cross"))
+        inner, bias = self._linear(f"{prefix}.feed_forward.inner")
         if self.stack.activation in GATED:
-            gate, gate_bias = self._linear(f"{own}.feed_forward.gate")
+            gate, gate_bias = self._linear(f"{prefix}.feed_forward.gate")
             inner, bias = (
                 np.concatenate((self._to_panels(a), self._to_panels(b))) for a, b in ((inner, gate), (bias, gate_bias))
             )
         yield from self._matrix(f"{name}.inner", inner, bias)
-        yield from self._matrix(f"{name}.outer", *self._linear(f"{own}.feed_forward.outer"))
-        yield from self._norm(f"{own}.around_feed_forward.norm", f"{name}.around_feed_forward")
+        yield from self._matrix(f"{name}.outer", *self._linear(f"{prefix}.feed_forward.outer"))
+        yield from self._norm(f"{prefix}.around_feed_forward.norm", f"{name}.around_feed_forward")
 
-    def _attention(self, own: str, name: str, with_keys: bool) -> Iterator[tuple[str, PackedTensor]]:
-        weight, bias = self._query(own)
+    def _attention(self, prefix: str, name: str, with_keys: bool) -> Iterator[tuple[str, PackedTensor]]:
+        weight, bias = self._query(prefix)
         if with_keys:
-            parts = self._keys_and_values(own)
+            parts = self._keys_and_values(prefix)
             weight, bias = (np.concatenate(pair) for pair in zip((weight, bias), parts, strict=True))
         yield from self._matrix(f"{name}.project", weight, bias)
-        joined, shift = self._linear(f"{own}.output")  # (D, D)
+        joined, shift = self._linear(f"{prefix}.output")  # (D, D)
         heads = joined.reshape(self.d_model, self.attention.heads, self.value_width)
         heads = np.pad(heads, ((0, 0), (0, 0), (0, self.padded_width - self.value_width)))
         yield from self._matrix(f"{name}.output", heads.reshape(self.d_model, -1), shift)
         if self.attention.query_key_norm:
             padding = (0, self.padded_width - self.width)
-            query, key = (self.weights[f"{own}.{side}_norm.weight"] for side in ("query", "key"))
+            query, key = (self.weights[f"{prefix}.{side}_norm.weight"] for side in ("query", "key"))
             yield f"{name}.query_norm", floats(np.pad(query * self.scale, padding))
             yield f"{name}.key_norm", floats(np.pad(key, padding))
         if isinstance(self.attention.score, Cosine):
-            yield f"{name}.sharpness", floats(np.exp(self.weights[f"{own}.score.log_scale"]).reshape(1, -1))
+            yield f"{name}.sharpness", floats(np.exp(self.weights[f"{prefix}.score.log_scale"]).reshape(1, -1))
 
-    def _query(self, own: str) -> tuple[Floats, Floats]:
-        weight, bias = self._linear(f"{own}.query")
+    def _query(self, prefix: str) -> tuple[Floats, Floats]:
+        weight, bias = self._linear(f"{prefix}.query")
         weight = weight.reshape(self.attention.heads, self.width, -1)
         bias = bias.reshape(self.attention.heads, self.width, 1)
         if isinstance(self.attention.score, Bilinear):
-            transposed = self.weights[f"{own}.score.matrix"].transpose(0, 2, 1).astype(np.float64)
+            transposed = self.weights[f"{prefix}.score.matrix"].transpose(0, 2, 1).astype(np.float64)
             weight, bias = (transposed @ weight).astype(np.float32), (transposed @ bias).astype(np.float32)
         if not self.attention.query_key_norm:  # else the norm would undo it, and it goes into the norm's weights
             weight, bias = weight * self.scale, bias * self.scale
         return self._padded_heads(weight), self._padded_heads(bias).reshape(-1)
 
-    def _keys_and_values(self, own: str) -> tuple[Floats, Floats]:
-        sides = [self._linear(f"{own}.{side}") for side in ("key", "value")]
+    def _keys_and_values(self, prefix: str) -> tuple[Floats, Floats]:
+        sides = [self._linear(f"{prefix}.{side}") for side in ("key", "value")]
         weights = [self._padded_heads(weight.reshape(self.groups, -1, self.d_model)) for weight, _ in sides]
         biases = [self._padded_heads(bias.reshape(self.groups, -1, 1)).reshape(-1) for _, bias in sides]
         return np.concatenate(weights), np.concatenate(biases)
@@ -238,13 +238,13 @@ class _Lowered(Sizes):
     def _matrix(self, name: str, weight: Floats, bias: Floats) -> Iterator[tuple[str, PackedTensor]]:
         yield from matrix(name, weight, bias, self.quantize).items()
 
-    def _norm(self, own: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
-        gain = self.weights[f"{own}.weight"]
+    def _norm(self, prefix: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
+        gain = self.weights[f"{prefix}.weight"]
         if isinstance(self.stack.norm, BatchNorm):
-            gain = gain / np.sqrt(self.weights[f"{own}.running_variance"] + np.float32(1e-5))
-            shift = self.weights[f"{own}.bias"] - self.weights[f"{own}.running_mean"] * gain
+            gain = gain / np.sqrt(self.weights[f"{prefix}.running_variance"] + np.float32(1e-5))
+            shift = self.weights[f"{prefix}.bias"] - self.weights[f"{prefix}.running_mean"] * gain
         else:
-            bias = self.weights.optional(f"{own}.bias")
+            bias = self.weights.optional(f"{prefix}.bias")
             shift = np.zeros_like(gain) if bias is None else bias
         yield from _affine(name, gain, shift)
 
@@ -375,69 +375,69 @@ class _Raised(Sizes):
         table[buckets.long().numpy()] = bias.T[: len(buckets)]
         return table
 
-    def _layer(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
-        yield from self._attention(f"{own}.attention", f"{name}.self", f"{name}.self.project")
-        yield from self._norm(f"{own}.around_attention.norm", f"{name}.around_self")
+    def _layer(self, prefix: str, name: str) -> Iterator[tuple[str, Floats]]:
+        yield from self._attention(f"{prefix}.attention", f"{name}.self", f"{name}.self.project")
+        yield from self._norm(f"{prefix}.around_attention.norm", f"{name}.around_self")
         if self.name == "decoder":
-            yield from self._attention(f"{own}.cross", f"{name}.cross", f"{name}.source")
-            yield from self._norm(f"{own}.around_cross.norm", f"{name}.around_cross")
+            yield from self._attention(f"{prefix}.cross", f"{name}.cross", f"{name}.source")
+            yield from self._norm(f"{prefix}.around_cross.norm", f"{name}.around_cross")
         d_ff, begin = self.stack.d_ff, padded(self.stack.d_ff)
         inner, bias = self.file.matrix(
             f"{name}.inner", 2 * begin if self.stack.activation in GATED else d_ff, self.d_model
         )
-        yield from _linear(f"{own}.feed_forward.inner", inner[:d_ff], bias[:d_ff])
+        yield from _linear(f"{prefix}.feed_forward.inner", inner[:d_ff], bias[:d_ff])
         if self.stack.activation in GATED:
             gate = slice(begin, begin + d_ff)
-            yield from _linear(f"{own}.feed_forward.gate", inner[gate], bias[gate])
-        yield from _linear(f"{own}.feed_forward.outer", *self.file.matrix(f"{name}.outer", self.d_model, d_ff))
-        yield from self._norm(f"{own}.around_feed_forward.norm", f"{name}.around_feed_forward")
+            yield from _linear(f"{prefix}.feed_forward.gate", inner[gate], bias[gate])
+        yield from _linear(f"{prefix}.feed_forward.outer", *self.file.matrix(f"{name}.outer", self.d_model, d_ff))
+        yield from self._norm(f"{prefix}.around_feed_forward.norm", f"{name}.around_feed_forward")
 
-    def _attention(self, own: str, name: str, keyed: str) -> Iterator[tuple[str, Floats]]:
+    def _attention(self, prefix: str, name: str, keyed: str) -> Iterator[tuple[str, Floats]]:
         """Weights of an attention; the last rows of the matrix `keyed` project keys and values."""
         heads, rows, queries = self.heads, self.groups * self.padded_width, self.heads * self.padded_width
         scale = np.float32(1) if self.attention.query_key_norm else self.scale
         joint = keyed == f"{name}.project"
         project = self.file.matrix(f"{name}.project", queries + (2 * rows if joint else 0), self.d_model)
         parts = (self._unpadded_heads(part[:queries], self.width) / scale for part in project)
-        yield from _linear(f"{own}.query", *parts)
+        yield from _linear(f"{prefix}.query", *parts)
         sides = [part[queries:] for part in project] if joint else self.file.matrix(keyed, 2 * rows, self.d_model)
         for side, begin, width in (("key", 0, self.width), ("value", rows, self.value_width)):
             parts = (self._unpadded_heads(part[begin : begin + rows], width) for part in sides)
-            yield from _linear(f"{own}.{side}", *parts)
+            yield from _linear(f"{prefix}.{side}", *parts)
         joined, shift = self.file.matrix(f"{name}.output", self.d_model, queries)  # (D, H * W)
         parted = joined.reshape(self.d_model, heads, self.padded_width)[:, :, : self.value_width]
-        yield from _linear(f"{own}.output", parted.reshape(self.d_model, -1), shift)
-        yield from self._scoring(own, name)
+        yield from _linear(f"{prefix}.output", parted.reshape(self.d_model, -1), shift)
+        yield from self._scoring(prefix, name)
 
-    def _scoring(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
+    def _scoring(self, prefix: str, name: str) -> Iterator[tuple[str, Floats]]:
         if self.attention.query_key_norm:
             for side, scale in (("query", self.scale), ("key", np.float32(1))):
                 norm = self.file.floats(f"{name}.{side}_norm", 1, self.padded_width)[0, : self.width]
-                yield f"{own}.{side}_norm.weight", norm / scale
+                yield f"{prefix}.{side}_norm.weight", norm / scale
         if isinstance(self.attention.score, Cosine):
             sharpness = self.file.floats(f"{name}.sharpness", 1, self.heads)
             if not (sharpness > 0).all():
                 raise RunError(f"{self.file.path}: '{name}.sharpness' is not above zero. Convert the model again")
-            yield f"{own}.score.log_scale", np.log(sharpness).reshape(-1, 1, 1)
+            yield f"{prefix}.score.log_scale", np.log(sharpness).reshape(-1, 1, 1)
         if isinstance(self.attention.score, Bilinear):
             identity = np.eye(self.width, dtype=np.float32)
-            yield f"{own}.score.matrix", np.broadcast_to(identity, (self.heads, *identity.shape))
+            yield f"{prefix}.score.matrix", np.broadcast_to(identity, (self.heads, *identity.shape))
 
     def _unpadded_heads(self, heads: Floats, width: int) -> Floats:
         """Remove the padding of heads: (H * W, ...) -> (H * K, ...)."""
         parted = heads.reshape(-1, self.padded_width, *heads.shape[1:])[:, :width]
         return parted.reshape(-1, *heads.shape[1:])
 
-    def _norm(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
+    def _norm(self, prefix: str, name: str) -> Iterator[tuple[str, Floats]]:
         sides = (self.file.floats(f"{name}.{kind}", 1, padded(self.d_model)) for kind in ("gain", "shift"))
         gain, shift = (side[0, : self.d_model] for side in sides)
         if isinstance(self.stack.norm, BatchNorm):
             gain = gain * np.sqrt(np.float32(1 + 1e-5))
-            yield f"{own}.running_mean", np.zeros_like(gain)
-            yield f"{own}.running_variance", np.ones_like(gain)
-        yield f"{own}.weight", gain
+            yield f"{prefix}.running_mean", np.zeros_like(gain)
+            yield f"{prefix}.running_variance", np.ones_like(gain)
+        yield f"{prefix}.weight", gain
         if not isinstance(self.stack.norm, RMSNorm):
-            yield f"{own}.bias", shift
+            yield f"{prefix}.bias", shift
 
 
 def _linear(name: str, weight: Floats, bias: Floats) -> Iterator[tuple[str, Floats]]:
