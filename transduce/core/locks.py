@@ -81,7 +81,7 @@ class RunLock:
                 os.close(descriptor)
                 raise
         self._descriptor = descriptor
-        # A forked child shares the lock: a data worker that outlives a killed trainer would go on holding the folder.
+        # A forked child shares the lock: a data worker that outlives a killed trainer would keep the folder locked.
         os.register_at_fork(after_in_child=self._close)
         return self
 

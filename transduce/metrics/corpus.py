@@ -264,7 +264,7 @@ KANA = 0.1  # share of Han and kana: Japanese has about half, Chinese hardly any
 
 @dataclass(frozen=True)
 class NamedTarget:
-    """A target language that somebody has named ("" where nobody has), and `by` what: "--language", a setting."""
+    """A target language that was named ("" if not), and `by` which option or setting."""
 
     language: str
     by: str
