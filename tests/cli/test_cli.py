@@ -62,7 +62,7 @@ def test_train_leaves_a_run_folder(walked: Path) -> None:
 
 
 @pytest.mark.slow
-def test_train_goes_on_with_the_run_that_is_there(walked: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_resumes_the_run_that_is_there(walked: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(walked)
     shutil.copytree("runs/mine", "runs/more")
     ran = run("train", "runs/more/config.toml", "training.steps=22", "--output", "runs/more")
@@ -418,7 +418,7 @@ def test_evaluate_a_model(toy: Toy, run: Run, tmp_path: Path) -> None:
     assert f"{toy.model} is a model: give the text to translate with --source FILE" in text
 
 
-def test_evaluate_refuses_options_of_a_model_where_none_is_asked(texts: Path, toy: Toy, run: Run) -> None:
+def test_evaluate_refuses_options_of_a_model_where_none_is_requested(texts: Path, toy: Toy, run: Run) -> None:
     for words in (["--ensemble", str(toy.model)], ["--beam", "2"], ["--engine", "torch"], ["--device", "cpu"]):
         told = f"{words[0]}: says how a model translates, and good holds translations already; leave it out, or give"
         assert refused(run("evaluate", "reference", "good", *words)).startswith(told)

@@ -198,7 +198,7 @@ def test_a_reader_that_leaves_is_no_error(unbuffered: str) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_is_told_in_words(unbuffered: str) -> None:
+def test_a_full_disk_is_reported_in_words(unbuffered: str) -> None:
     ran = shell("transduce config show > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert (ran.returncode, ran.stderr) == (2, "error: writing the output: the disk is full\n")
 
@@ -212,7 +212,7 @@ def test_a_full_disk_is_told_in_words(unbuffered: str) -> None:
         ("translate MODEL --to de <&-", "error: standard input: cannot be read: it is closed\n"),
     ],
 )
-def test_a_closed_stream_is_told_in_words(closed: str, told: str, toy: Toy) -> None:
+def test_a_closed_stream_is_reported_in_words(closed: str, told: str, toy: Toy) -> None:
     ran = shell(f"transduce {closed.replace('MODEL', str(toy.model))}")
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", told)
 
@@ -226,7 +226,7 @@ def test_closed_streams_that_are_not_needed_are_not_missed(toy: Toy, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_place_that_may_not_be_written_is_told_in_words() -> None:
+def test_a_place_that_may_not_be_written_is_reported_in_words() -> None:
     fail = (
         "import sys, transduce.core.config, transduce.__main__\n"
         "def fail(*words): raise PermissionError(13, 'Permission denied', '/elsewhere/x')\n"

@@ -107,7 +107,7 @@ def test_a_server_opens_all_its_models_so(toy: Toy, tmp_path: Path, run: Run, mo
     state.close()
 
 
-def test_a_corpus_of_rounded_weights_goes_on_with_no_others(
+def test_a_corpus_of_rounded_weights_resumes_with_no_others(
     toy: Toy, rounded: transduce.Translator, tmp_path: Path, run: Run
 ) -> None:
     words = (*words_of("distill", toy, tmp_path), "--beam", "1")

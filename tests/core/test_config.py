@@ -304,7 +304,7 @@ def test_the_words_for_a_wrong_setting(overrides: list[str], expected: str) -> N
     assert expected in message(Drawing, None, *overrides)
 
 
-def test_a_check_of_the_class_itself_is_told_with_the_dotted_key() -> None:
+def test_a_check_of_the_class_itself_is_reported_with_the_dotted_key() -> None:
     text = message(Config, "tiny", "model.encoder.attention.heads=7")
     assert text == "command line: model.encoder.attention.heads: 7 heads do not divide d_model = 128; choose a divisor"
 
@@ -508,14 +508,14 @@ def test_the_words_for_a_class_that_cannot_be_used(own_module: str) -> None:
         ("def __getattr__(name):\n    assert name == 'Y'", "AssertionError (FILE:2); expected"),
     ],
 )
-def test_what_a_module_raises_is_told(own_module: str, tmp_path: Path, code: str, told: str) -> None:
+def test_what_a_module_raises_is_reported(own_module: str, tmp_path: Path, code: str, told: str) -> None:
     file = write(tmp_path / "my_raising.py", code)
     text = message(Config, None, "search.kind=my_raising:X")
     sys.modules.pop("my_raising", None)
     assert f"search.kind: cannot import 'my_raising:X': {told.replace('FILE', str(file))}" in text
 
 
-def test_what_a_class_of_one_s_own_raises_is_told(own_module: str, tmp_path: Path) -> None:
+def test_what_a_class_of_one_s_own_raises_is_reported(own_module: str, tmp_path: Path) -> None:
     file = write(tmp_path / f"{own_module}.py", FAULTY)
     assert message(Config, None, f"search.kind={own_module}:Unresolved") == (
         f"command line: search.kind: the types of the settings of '{own_module}:Unresolved' cannot be read: NameError:"

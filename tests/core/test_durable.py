@@ -47,7 +47,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{tmp_path}/gone: writing README.md failed: No such file or directory: ")
 
 
-def test_a_file_in_the_place_of_a_folder_is_told_so(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "valid.en").write_text("one\n")
     for folder in (tmp_path / "valid.en", tmp_path / "valid.en" / "runs"):
         with pytest.raises(RunError) as caught, disk_errors(folder, "making the run folder", needed=1):

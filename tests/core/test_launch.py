@@ -17,7 +17,7 @@ TOLD = {
 }
 
 
-def test_alone_unless_all_is_told() -> None:
+def test_a_single_process_unless_every_variable_is_set() -> None:
     assert Launch.of({}) == Launch(0, 1, 0, 1)
     assert Launch.of(TOLD) == Launch(5, 8, 1, 4)
     for name in TOLD:  # a cluster may set some of these for purposes of its own

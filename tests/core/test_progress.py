@@ -70,7 +70,7 @@ def test_long_work_says_a_line_every_few_seconds_and_one_at_the_end(
     assert len(lines) == 5
 
 
-def test_what_is_made_at_once_is_told_at_once(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_made_at_once_is_reported_at_once(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """Translations come a window at a time: a minute for a thousand of them, not for the first one."""
 
     def stream() -> Iterator[int]:
@@ -87,7 +87,7 @@ def test_what_is_made_at_once_is_told_at_once(clock: Clock, capsys: pytest.Captu
     ]
 
 
-def test_the_rest_of_a_window_is_told_at_the_end(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rest_of_a_window_is_reported_at_the_end(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("Translating", None, "lines", burst=10) as shown:
         clock.now += 5
         for _ in range(14):

@@ -69,7 +69,7 @@ def test_a_config_that_is_a_pipe_does_not_stop_a_plot(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").is_file()
 
 
-def test_a_card_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_card_that_is_no_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / CARD).write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"README\.md: cannot be read .*expected text in UTF-8"):
         read_card(tmp_path)

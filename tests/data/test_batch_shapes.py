@@ -1,4 +1,4 @@
-"""Few shapes of batches: the cheapest widths, all pairs once, full rooms, and the same for any number of processes."""
+"""Static batch shapes: the cheapest widths, every pair once, full batches, equal for any number of processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_pair_is_in_one_batch_that_holds_it(tokens: int) -> None:
         assert target[members].sum() <= shapes.room[1]
 
 
-def test_a_pair_longer_than_the_budget_has_room() -> None:
+def test_a_pair_longer_than_the_budget_still_fits() -> None:
     source = np.array([5, 6, 500])
     shapes = choose_shapes(source, source, np.ones(3), 100, 2)
     assert min(shapes.room) >= 500
@@ -77,7 +77,7 @@ def test_no_pairs_make_no_batches() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "count"), [(4096, 4), (4096, 6), (25000, 6), (25000, 8)])
-def test_rooms_are_full(tokens: int, count: int) -> None:
+def test_batches_fill_their_capacity(tokens: int, count: int) -> None:
     source, target = lengths(200_000)
     shapes = choose_shapes(source, target, np.ones(len(source)), tokens, count)
     _, _, kinds = cut(source, target, shapes)

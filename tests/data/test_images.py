@@ -1,4 +1,4 @@
-"""Pictures to patches: where each pixel goes, every kind of file, and what is told of those that are bad."""
+"""Pictures to patches: where each pixel goes, every kind of file, and what is reported of bad ones."""
 
 from __future__ import annotations
 

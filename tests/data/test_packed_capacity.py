@@ -1,4 +1,4 @@
-"""How much room a batch's tokens need end to end, where it need not be that of any other."""
+"""The capacity of a packed batch: how many tokens it holds end to end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transduce.data.corpus import Corpus
 
 
 def made(folder: Path, packed: bool) -> list[tuple[int, int, tuple[int, int]]]:
-    """Real tokens, places and room of every batch."""
+    """Real tokens, places and packing capacity of every batch."""
     corpus = Corpus.open(toys.corpus(folder, toys.reversals(60), toys.reversals(5), "bpe", 30))
     stream = Batches(corpus.split("train"), corpus.tokenizers, 60, 8, seed=1, packed=packed)
     plan = stream.plan(0)
@@ -23,7 +23,7 @@ def made(folder: Path, packed: bool) -> list[tuple[int, int, tuple[int, int]]]:
     return found
 
 
-def test_rooms_are_as_large_as_what_they_hold_and_full_batches_have_none(tmp_path: Path) -> None:
+def test_capacities_are_as_large_as_what_they_hold_and_full_batches_have_none(tmp_path: Path) -> None:
     batches = made(tmp_path, packed=True)
     assert any(room != (0, 0) for _, _, room in batches)
     for real, places, room in batches:

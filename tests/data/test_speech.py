@@ -1,4 +1,4 @@
-"""Recordings to frames: against the definition, against torch's transform, and what is told of files that are bad."""
+"""Recordings to frames: against the definition, against torch's transform, and what is reported of bad files."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def every_batch(corpus: Corpus, sampling: float = 0.0) -> list[tuple[list[int], 
 
 
 def word_of(pieces: list[str]) -> list[int]:
-    """The word of each piece, told from the text that the pieces spell: an oracle that counts spaces."""
+    """The word of each piece, found from the text that the pieces spell: an oracle that counts spaces."""
     return [len("".join(pieces[: i + 1]).replace("▁", " ").split(" ")) - 2 for i in range(len(pieces))]
 
 

@@ -37,7 +37,7 @@ def both(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def converted(both: Path) -> Path:
-    """The same without weights for torch."""
+    """A converted folder without weights for torch."""
     (both / "model.safetensors").unlink()
     return both
 
@@ -78,7 +78,7 @@ def test_torch_takes_over_what_is_refused_and_says_so_once(
     assert translator("five", to="de") == own
 
 
-def test_what_auto_gives_to_torch_from_the_start_is_told_too(
+def test_what_auto_gives_to_torch_from_the_start_is_reported_too(
     both: Path, toy: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transduce.load([both, toy.model], "cpu")
@@ -94,7 +94,7 @@ def test_what_auto_gives_to_torch_from_the_start_is_told_too(
     assert not capsys.readouterr().err
 
 
-def test_what_stands_behind_is_opened_as_was_asked(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fallback_is_opened_with_the_same_options(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def open_torch(folders: object, device: str, trust: bool, *rest: object) -> transduce.Translator:
@@ -120,7 +120,7 @@ def test_an_engine_that_was_not_built(both: Path, toy: Toy, capsys: pytest.Captu
 def test_converted_weights_are_enough_for_torch(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the core was not built, for what it refuses, and where torch is asked for."""
+    """Where the core was not built, for what it refuses, and where torch is requested."""
     monkeypatch.setattr(library, "built", lambda: None)
     monkeypatch.setattr(library, "library", library.library.__wrapped__)  # it may be opened already
     whole = convert.convert(toy.model, tmp_path / "whole", quantize="none")

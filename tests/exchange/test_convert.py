@@ -140,7 +140,7 @@ def test_no_weight_is_left_out_in_silence() -> None:
         lower(model, built_model, quantize=True)
 
 
-def test_a_full_disk_is_told_in_its_own_words(
+def test_a_full_disk_is_reported_in_its_own_words(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     def full(path: Path, *parts: bytes) -> None:

@@ -73,7 +73,7 @@ def test_translations_are_those_of_marian(wiring: str, size: int, tmp_path: Path
     assert size == 1 or len(lengths) > 3, "translations of one length would show nothing of its normalization"
 
 
-def test_a_pre_norm_model_decodes_as_it_was_trained_where_asked(tmp_path: Path, run: Run) -> None:
+def test_a_pre_norm_model_decodes_as_it_was_trained_on_request(tmp_path: Path, run: Run) -> None:
     marian.folder(tmp_path / "theirs", "pre")
     assert run("import", tmp_path / "theirs", tmp_path / "trained", "--as-trained").code == 0
     assert run("import", tmp_path / "theirs", tmp_path / "decoded").code == 0

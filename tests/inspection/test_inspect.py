@@ -327,7 +327,7 @@ def test_recordings_are_looked_at_by_their_seconds() -> None:
         inspect(translator, "x", to="de")
 
 
-def test_members_of_an_ensemble_are_told_apart(tmp_path: Path) -> None:
+def test_members_of_an_ensemble_are_distinguished(tmp_path: Path) -> None:
     folders = [random_runs.run(tmp_path / str(seed), TRANSFORMER, seed=seed) for seed in (1, 2)]
     own = inspect(transduce.load(folders, "cpu"), "abc def", beam=2)
     assert {(one.member, one.name.split(".")[1]) for one in own.maps} == {(0, "0"), (1, "1")}

@@ -1,4 +1,4 @@
-"""The kernels that follow the logits write on the board what fixed.py writes: equals in order, ends, limits, slots.
+"""Kernels of the beam step against static_search.py: ties in order, ends, limits, slots.
 
 With a GPU, or TRITON_INTERPRET=1, the kernels themselves; without, only that choices go through them.
 """
@@ -123,7 +123,7 @@ def test_the_same_is_written(
     ],
     ids=str,
 )
-def test_choices_of_one_token_go_through_the_kernels(
+def test_one_token_steps_go_through_the_kernels(
     search: Any, constraints: DecodingConstraints, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""BLEU by target language: told by a setting, a tag or the script of the references; tokenised as `evaluate` does."""
+"""BLEU by target language: from a setting, a tag or the script of the references; tokenised as `evaluate` does."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def test_quality_by_length_is_the_mean_over_languages() -> None:
         ("", ""),
     ],
 )
-def test_scripts_without_spaces_are_told(text: str, language: str) -> None:
+def test_scripts_without_spaces_are_recognised(text: str, language: str) -> None:
     assert unspaced_language([text]) == language

@@ -33,7 +33,7 @@ def test_a_perfect_translation() -> None:
     assert ter(REFERENCES, REFERENCES).value == 0
 
 
-def test_lower_case_is_told_in_the_signature_and_raises_the_value() -> None:
+def test_lower_case_is_named_in_the_signature_and_raises_the_value() -> None:
     lowered = bleu(HYPOTHESES, REFERENCES, lowercase=True)
     assert "case:lc" in lowered.signature
     assert lowered.value > bleu(HYPOTHESES, REFERENCES).value

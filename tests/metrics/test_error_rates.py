@@ -39,7 +39,7 @@ def test_rates_are_edits_for_each_hundred_of_the_reference() -> None:
     assert words.signature.startswith("jiwer|case:mixed|tok:spaces|version:")
 
 
-def test_a_report_has_them_where_asked_for() -> None:
+def test_a_report_has_them_where_requested() -> None:
     result = evaluate(None, ["one two"], ["one three"], errors=True)
     assert {one.name: one.value for one in result.qualities}["WER"] == 50.0
     assert "WER" not in [one.name for one in evaluate(None, ["one"], ["one"]).qualities]

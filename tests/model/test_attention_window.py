@@ -1,4 +1,4 @@
-"""Self-attention in a window: against a sum written out by hand, in stretches as in one piece, and its cost."""
+"""Self-attention in a window: against a sum written out by hand, in chunks as in one piece, and its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory set aside once: paths that cross, sentences at places of their own, slots taken over; against plain advance.
+"""Static KV cache against plain advance: beams that cross, sentences at their own positions, slots reused.
 
 The oracle reads every path's tokens anew, all at once and alone.
 """
@@ -40,7 +40,7 @@ class Oracle:
 
 @pytest.mark.parametrize("pick", PICKS, ids=lambda pick: "-".join(map(str, pick.values())))
 @torch.no_grad()
-def test_paths_in_set_aside_memory_see_their_own_past(pick: dict[str, int]) -> None:
+def test_paths_in_a_static_cache_see_their_own_past(pick: dict[str, int]) -> None:
     model = randomised(transformer(pick))
     held = model.allocate_cache(CACHE)
     assert held is not None
@@ -89,7 +89,7 @@ def test_learned_positions_end_where_they_were_learned() -> None:
     assert model.allocate_cache(replace(CACHE, length=41)) is None
 
 
-def test_other_positions_go_as_far_as_asked() -> None:
+def test_other_positions_go_as_far_as_requested() -> None:
     for number, positions in enumerate(PARTS["positions"]):
         if positions != Learned(40):
             model = randomised(transformer(dict.fromkeys(PARTS, 0) | {"positions": number}))

@@ -124,7 +124,7 @@ def test_every_input_may_be_the_prediction_of_the_place_before() -> None:
                 assert found[row, place] == max(range(4, V), key=scores.__getitem__)
 
 
-def test_at_probability_0_nothing_is_asked() -> None:
+def test_at_probability_0_nothing_is_predicted() -> None:
     model, pairs = Says(torch.zeros(6, V)), batch()
     inputs = ScheduledSampling(Linear(0.0, 0.5, 10)).build(TOOLS)
     memory = model.encode(pairs.source, pairs.source_mask)
@@ -206,7 +206,7 @@ def test_targets_of_nothing_but_the_end() -> None:
 # -- noise -----------------------------------------------------------------------------------------------------------
 
 
-def test_noise_in_the_shares_asked_for_and_nowhere_else() -> None:
+def test_noise_in_the_shares_requested_and_nowhere_else() -> None:
     torch.manual_seed(1)
     pairs = wide()
     found = read(InputNoise(replace=0.3, drop=0.2), pairs)

@@ -85,7 +85,7 @@ def test_a_word_that_is_not_looked_at_at_all_gives_no_infinity() -> None:
 
 
 @pytest.mark.parametrize(("layer", "number"), [(0, 0), (1, 1), (-1, 1), (-2, 0)])
-def test_the_layer_is_the_one_asked_for(layer: int, number: int) -> None:
+def test_the_layer_is_the_one_requested(layer: int, number: int) -> None:
     model, pairs = build(), aligned([[4, 5, 6]], [[7, 8]])
     passed = forward(model, pairs, {})
     expected = passed.trace[f"decoder.{number}.cross"].mean(1) * off_diagonal(pairs.source_mask, pairs.target_mask, 0.2)

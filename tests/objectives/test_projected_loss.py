@@ -1,4 +1,4 @@
-"""The projected loss against plain log-softmax: sums, gradients, stretches of any size, masks, half precision."""
+"""The projected loss against plain log-softmax: sums, gradients, chunks of any size, masks, half precision."""
 
 from __future__ import annotations
 

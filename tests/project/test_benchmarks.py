@@ -72,7 +72,7 @@ def test_base_needs_363_million_a_pair_of_tokens_beside_attention() -> None:
     assert SIZES["base"].flops(1, 1, 0, 0, 0) == pytest.approx(363e6, rel=0.01)
 
 
-def test_pairs_are_what_was_asked_for_and_the_same_each_time() -> None:
+def test_pairs_are_what_was_requested_and_the_same_each_time() -> None:
     pairs, again = (Pairs.draw(3000, 50, 25, seed=3) for _ in range(2))
     lengths = np.array([len(tokens) + 1 for tokens in pairs.sources])
     assert 24 <= np.median(lengths) <= 26
@@ -191,7 +191,7 @@ def test_the_speedrun_runs_on_text_of_its_own(tmp_path: Path, warm: str) -> None
 
 
 @pytest.mark.slow
-def test_decoding_in_rooms_is_measured_and_checked(tmp_path: Path, warm: str) -> None:
+def test_decoding_in_static_caches_is_measured_and_checked(tmp_path: Path, warm: str) -> None:
     command = [warm, "benchmarks/gpu_decoding.py", "--size", "tiny", "--device", "cpu", "--output", str(tmp_path)]
     without = ["--without", "peer", "profile", "rounded", "products", "without", "plain"]
     done = subprocess.run([*command, *without], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -233,7 +233,7 @@ def test_two_checkouts_are_compared_in_turns() -> None:
     assert all(float(ratio) > 0 for _, ratio in ratios)
 
 
-def test_time_is_told_by_kind_gap_and_shape() -> None:
+def test_time_is_reported_by_kind_gap_and_shape() -> None:
     def event(name: str, begin: float, lasts: float, number: int = 0) -> dict[str, object]:
         return {"cat": "kernel", "name": name, "ts": begin, "dur": lasts, "args": {"External id": number}}
 

@@ -102,7 +102,7 @@ def test_kubernetes_trains_in_two_pods(tmp_path: Path, machines: dict[str, str])
     assert len(toys.reports(tmp_path / "run")) == 4
 
 
-def test_slurm_is_told_before_anything_runs() -> None:
+def test_slurm_options_stand_before_any_command() -> None:
     lines = SLURM.read_text().split("\n")
     told = [number for number, line in enumerate(lines) if line.startswith("#SBATCH ")]
     first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))

@@ -67,7 +67,7 @@ def test_sources_and_references_stay_together(toy: Toy, tmp_path: Path) -> None:
         decoding.trained(toy.model, tmp_path / "en", tmp_path / "short", tmp_path, [])
 
 
-def test_what_belongs_together_is_asked_for(
+def test_options_that_belong_together_are_required(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, told in (
@@ -123,7 +123,7 @@ def test_a_trained_model_is_timed_with_its_bleu(tmp_path: Path) -> None:
     assert "| 70 | 0.5 | 100.0 | 100.0 |" in table
 
 
-def test_times_are_told_by_their_middle_and_their_end() -> None:
+def test_times_are_reported_by_median_and_tail() -> None:
     found = gpu_book.timing_of([number / 100 for number in range(1, 101)])
     assert (found.p50, found.p95, found.least) == (0.505, 0.96, 0.01)
     assert found.row(1010)["tokens_per_s"] == 2000

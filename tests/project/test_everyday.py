@@ -55,7 +55,7 @@ def test_torch_says_the_same_with_its_weights(translator: transduce.Translator) 
     assert {language: with_torch("Cats like to sleep.", to=language) for language in SAID} == SAID
 
 
-def test_its_scores_are_those_that_were_asked_for(translator: transduce.Translator) -> None:
+def test_its_scores_are_those_that_were_requested(translator: transduce.Translator) -> None:
     """Student within 1.5 BLEU of the teacher, 8 bits within 0.2 of the student, 33 on average, in ten directions."""
     scores = json.loads((SHIPPED / SCORES).read_bytes())
     found = {

@@ -1,4 +1,4 @@
-"""The top-level config: its defaults are the paper's base model, and what it refuses is told with the whole key."""
+"""The top-level config: its defaults are the paper's base model, and errors name the whole key."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_nothing_imports_the_command_line_but_the_program() -> None:
 
 
 def test_kernels_have_one_door() -> None:
-    """How tokens lie is given to layers, which kernel does a piece of work is asked of dispatch.py."""
+    """Layers are given the token layout as an argument; dispatch.py alone chooses kernels."""
     outside = [path for path in FILES if not inside(name_of(path), "kernels")]
     known = {name for path in outside for name in imports(path) if name.startswith("transduce.kernels.")}
     assert known

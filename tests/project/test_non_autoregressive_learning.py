@@ -1,4 +1,4 @@
-"""Models that write all words at once, end to end: trained, validated, loaded, translating and scoring on the command
+"""Non-autoregressive models end to end: trained, validated, loaded, translating and scoring on the command
 line; and what does not go with them, refused when the config is read."""
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_the_names_are_these() -> None:
         transduce.trian  # noqa: B018
 
 
-def test_the_laboratory_is_a_package_fetched_when_asked_for() -> None:
+def test_the_laboratory_is_a_package_fetched_when_requested() -> None:
     assert transduce.lab.complexity.__name__ == "complexity"
     assert set(dir(transduce.lab)) >= set(transduce.lab.__all__)
     for name in transduce.lab.__all__:

@@ -153,7 +153,7 @@ def test_what_may_be_a_path_is_one(
         assert run("translate", "--from", "en", "--to", "de", text).lines == [translator(text, to="de")]
 
 
-def test_a_named_model_is_asked_only_when_told_the_source(
+def test_a_named_model_takes_the_directions_it_is_given(
     translator: transduce.Translator, folder: Path, run: Run, tmp_path: Path
 ) -> None:
     assert run("translate", folder, GERMAN, "--to", "de").lines == [translator(GERMAN, to="de")]
@@ -189,7 +189,7 @@ def test_scores_that_are_none(tmp_path: Path, translator: transduce.Translator) 
             directions_of(tmp_path, translator.tokenizers.source)
 
 
-def test_a_model_of_one_target_need_not_be_asked() -> None:
+def test_a_model_of_one_target_needs_no_direction() -> None:
     assert DirectionQuery((("de", "en"), ("fr", "en"))).way("Guten Morgen").target == "en"
     with pytest.raises(UserError, match="which the model does not translate from"):
         DirectionQuery((("de", "en"), ("en", "de"), ("en", "fr")), "fr").way()

@@ -1,7 +1,8 @@
-"""The four drivers of decoding behind one door: what the laws of test_decoding_laws.py are asked of.
+"""The drivers of decoding behind one interface, for the laws of test_decoding_laws.py.
 
-"table" is the eager search over the Markov chain; "eager", "static" and "native" decode one random Transformer, whose
-log-probabilities after every prefix are worked out beforehand, in double precision and without any search.
+"table" and "short table" are the eager search over a Markov chain; "eager", "static" and "native" decode one random
+Transformer, whose log-probabilities after every prefix are worked out beforehand, in double precision and without any
+search.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Driver:
 
     @property
     def exact(self) -> bool:
-        """Whether numbers are the same to the bit in any batch; those of torch's matrix products are not."""
+        """Whether numbers are bit-identical in any batch, which torch's matrix products do not promise."""
         return self.name.endswith("table") or self.name == "native"
 
     @property
@@ -105,7 +106,7 @@ class Driver:
         return self.engine.search(texts, search, constraints, keys)  # type: ignore[no-any-return]
 
     def assert_same(self, found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
-        """To the bit where this driver promises it."""
+        """Compare bit for bit where this driver promises it."""
         if self.exact:
             assert found == expected
         else:

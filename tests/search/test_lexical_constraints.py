@@ -71,7 +71,7 @@ def test_the_automaton_agrees_with_reading_all_that_is_written(include):
             assert left == ahead[column.index(token) if token in column else -1]
 
 
-def test_a_wish_that_another_fulfils_counts_once():
+def test_a_phrase_that_another_contains_counts_once():
     assert without_implied((((3,),), ((2, 3),), ((4,),))) == (((2, 3),), ((4,),))
     assert without_implied((((2, 3),), ((3,),), ((2, 3),))) == (((2, 3),),)
     assert without_implied((((2,), (3,)), ((3,), (2,)))) == (((2,), (3,)),)
@@ -114,7 +114,7 @@ def test_a_wide_beam_finds_the_best_of_all_that_hold_the_phrases(include, alpha)
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("extra", [0, 1, 4, 12])
 def test_even_a_narrow_beam_includes_all_and_ends(size, extra):
-    """`extra` tokens of room: with none, nothing but the phrases and the end fit."""
+    """`extra` tokens beyond the phrases: with none, nothing but the phrases and the end fit."""
     model = markov(10, seed=42)
     for include in CASES:
         longest = sum(min(map(len, ways)) for ways in include) + 1 + extra

@@ -194,7 +194,7 @@ def test_ctc_cannot_be_told_what_to_say(constraint: DecodingConstraints) -> None
     )
 
 
-def test_a_wish_that_it_might_stop_is_none_of_these() -> None:
+def test_a_cancel_token_is_no_constraint_on_words() -> None:
     """A server has it for every text."""
     model = build(Upsampled())
     stops = [DecodingConstraints(stop=CancelToken()) for _ in SOURCES]

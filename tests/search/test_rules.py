@@ -175,7 +175,7 @@ def test_forbidden_tokens_must_exist():
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_wishes_must_fit(search):
+def test_constraints_must_fit(search):
     with pytest.raises(ValueError) as error:
         search().build()(markov(), memory([0]), SYMBOLS, [DecodingConstraints((2,)), DecodingConstraints((3,))])
     assert str(error.value) == "constraints: expected one a sentence, 1 in all, got 2"
@@ -204,7 +204,7 @@ def test_what_other_engines_share_needs_no_torch():
         ("shortest", 4097, "a whole number from 0 to 4,096"),
     ],
 )
-def test_no_search_may_be_asked_for_that_never_ends(name: str, value: float, expected: str) -> None:
+def test_no_search_may_be_requested_that_never_ends(name: str, value: float, expected: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name}: expected {expected}, got "):
         Limits(**{"longest": 100_000, name: value})
 

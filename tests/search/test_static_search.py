@@ -1,4 +1,4 @@
-"""The best continuations by stretches of the vocabulary are the best of all, equals in order; what a plan takes on."""
+"""Top continuations by chunks of the vocabulary, ties in order; which searches the static driver serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in, and by what name: hosts, pages of other sites, proxies, wrong keys, and what is for insiders."""
+"""Who is admitted, and under which name: hosts, pages of other sites, proxies, wrong keys, and what is for insiders."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_wrong_keys_wait_and_right_ones_do_not() -> None:
     asyncio.run(run())
 
 
-def test_a_wrong_key_holds_no_room_at_the_gate(served_translator: transduce.Translator) -> None:
+def test_a_wrong_key_takes_no_capacity_at_the_gate(served_translator: transduce.Translator) -> None:
     client = served(served_translator, keys=("one",))
     state = client.app.state.transduce  # type: ignore[attr-defined]
     for path, asked in (("/translate", FORM), ("/v1/translate", {"text": "five", "source": "en", "target": "de"})):
@@ -179,7 +179,7 @@ def test_a_wrong_key_holds_no_room_at_the_gate(served_translator: transduce.Tran
     assert (state.gate.admitted, state.gate.held) == (0, 0)
 
 
-def test_keys_are_replaced_while_requests_go_on() -> None:
+def test_keys_are_replaced_while_requests_are_in_flight() -> None:
     keys = Keys(("old",), 0)
     asker = keys.check("old", "a")
     keys.replace(("old", "new"))

@@ -1,4 +1,4 @@
-"""Who is let in: tokens counted at the gate, keys and their rates, room for a long request's sentences."""
+"""Admission of requests: tokens counted at the gate, keys and their rates, capacity for long requests."""
 
 from __future__ import annotations
 

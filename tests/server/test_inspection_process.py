@@ -150,7 +150,7 @@ def test_what_nobody_waits_for_before_it_begins_starts_no_child(served: Served, 
     assert inspections.pid is None
 
 
-def test_a_child_that_is_killed_is_told_and_replaced(served: Served, inspections: InspectionProcess) -> None:
+def test_a_child_that_is_killed_is_reported_and_replaced(served: Served, inspections: InspectionProcess) -> None:
     killed: Any = partial(os._exit, 9)
     with pytest.raises(Refused, match="the process that looks into models ended early; ask again") as caught:
         inspections.run(replace(served, reopen=killed), LOOK, CancelToken())

@@ -1,4 +1,4 @@
-"""Looks into a model and other words at a place: what nobody waits for is left, and holds its room till then."""
+"""Inspections and alternatives over HTTP: cancelled ones stop, and hold their capacity until they do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PAIRS = (("en", "de"),)
 
 
-def test_the_room_is_free_when_the_thread_is(toy: Toy) -> None:
+def test_capacity_is_free_when_the_thread_is(toy: Toy) -> None:
     state = ServerState([Served("toy", toy.translator, PAIRS)], Settings())
     begun, heard, may_end = threading.Event(), threading.Event(), threading.Event()
 
@@ -94,7 +94,7 @@ def test_an_error_of_work_that_nobody_waits_for_is_no_missed_one(toy: Toy) -> No
     assert missed == []
 
 
-def test_asked_to_stop_the_library_does(toy: Toy) -> None:
+def test_a_cancelled_inspection_stops_in_the_library(toy: Toy) -> None:
     stop = CancelToken()
     stop.cancel()
     assert alternatives(toy.translator, "sixty-two", "", to="de", stop=stop) == []
@@ -103,7 +103,7 @@ def test_asked_to_stop_the_library_does(toy: Toy) -> None:
 
 
 class Endless:
-    """An engine that searches until it is asked to stop."""
+    """An engine that decodes until it is cancelled."""
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.stopped = engine, 0

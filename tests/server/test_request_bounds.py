@@ -29,7 +29,7 @@ def served(translator: transduce.Translator, **settings: Any) -> TestClient:
 
 @pytest.fixture
 def unmoved(served_translator: transduce.Translator, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of the model: nothing, where a request is refused before work begins."""
+    """Calls of the model: none, where a request is refused before work begins."""
     calls: list[str] = []
     for name in ("search", "score", "attend"):
         whole = getattr(served_translator.engine, name)

@@ -170,7 +170,7 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
         assert told.endswith("; give one key a line, and comments on lines of their own")
 
 
-def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest(
+def test_a_word_that_is_nearly_a_setting_is_reported_with_the_nearest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [field.name for field in dataclasses.fields(Settings)]

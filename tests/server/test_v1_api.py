@@ -18,7 +18,7 @@ ASKED = {"text": "sixty-two, eleven", "source": "en", "target": "de"}
 PAIR = {"source": "en", "target": "de", "texts": ["five", "sixty"], "translations": ["fünf", "sechzig"]}
 
 
-def test_translations_with_all_that_can_be_asked(client: TestClient, served_translator: transduce.Translator) -> None:
+def test_a_translation_with_every_option(client: TestClient, served_translator: transduce.Translator) -> None:
     found = client.post("/v1/translate", json={**ASKED, "n_best": 3, "alignment": "words"}).json()
     schemas.TranslateAnswer.model_validate(found)
     (one,) = found["translations"]
@@ -35,7 +35,7 @@ def test_translations_with_all_that_can_be_asked(client: TestClient, served_tran
     assert one["detected"] is None
 
 
-def test_wishes(client: TestClient, served_translator: transduce.Translator) -> None:
+def test_constraints_of_a_request(client: TestClient, served_translator: transduce.Translator) -> None:
     def text(**asked: Any) -> str:
         answer = client.post("/v1/translate", json={**ASKED, **asked})
         assert answer.status_code == 200, answer.text
@@ -252,7 +252,7 @@ def test_refusals(path: str, changed: dict[str, Any], status: int, text: str, cl
     assert answer.json()["code"]
 
 
-def test_a_body_that_is_no_object_is_told_without_names_of_classes(client: TestClient) -> None:
+def test_a_body_that_is_no_object_is_reported_without_names_of_classes(client: TestClient) -> None:
     for body, found in (([1], "a list of 1 item"), ("x", '"x"'), (3, "3")):
         answer = client.post("/v1/align", json=body)
         assert (answer.status_code, answer.json()["error"]) == (422, f"the body: expected a JSON object, got {found}")
@@ -286,7 +286,7 @@ def test_a_full_server_says_when_to_come_again(client: TestClient) -> None:
 
 
 def test_a_deadline_ends_the_work(served_translator: transduce.Translator) -> None:
-    """At once or in lines; then there is room again."""
+    """At once or in lines; then there is capacity again."""
     app = application([Served("toy", served_translator, (("en", "de"),))], Settings(seconds=0.05))
     client, gate = TestClient(app, "http://localhost"), app.state.transduce.gate
     asked = {"text": ["seven, eleven, " * 150] * 30, "source": "en", "target": "de", "beam": 16}

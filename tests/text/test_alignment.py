@@ -117,7 +117,7 @@ def test_parts_stand_one_after_the_other_and_cut_words_are_mended() -> None:
     assert mended.strengths == (1.0, 2.0, 1.0)  # both halves look at it
 
 
-def test_the_layer_is_the_one_asked_for() -> None:
+def test_the_layer_is_the_one_requested() -> None:
     trace = {f"decoder.{i}.cross": torch.full((1, 2, 3, 4), float(i)) for i in range(3)}
     trace |= {"decoder.0.self": torch.full((1, 2, 3, 4), 9.0)}
     for layer, value in ((None, 1.0), (0, 0.0), (2, 2.0), (-1, 2.0), (-3, 0.0)):
@@ -130,7 +130,7 @@ def test_the_layer_is_the_one_asked_for() -> None:
     assert cross_attention(both, None).unique().tolist() == [0.5]
 
 
-def test_a_model_without_attention_is_told_so() -> None:
+def test_a_model_without_attention_is_refused_in_words() -> None:
     with pytest.raises(UserError, match=r"alignments: this model's decoder does not look at the source by attention"):
         cross_attention({"decoder.0.self": torch.ones(1, 1, 1, 1), "decoder.0.out": torch.ones(1, 1, 1)}, None)
 

@@ -193,7 +193,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ),
     ],
 )
-def test_a_build_that_fails_is_told(corpus: Path, tmp_path: Path, plugged: str, name: str, told: str) -> None:
+def test_a_build_that_fails_is_reported(corpus: Path, tmp_path: Path, plugged: str, name: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         toys.run(corpus, tmp_path / "run", plugged.replace("Own", name))
     told = told.replace("FILE", str(tmp_path / "plug.py"))
@@ -219,7 +219,7 @@ def test_micro_batches_are_divided_once_by_the_count_of_all(corpus: Path, tmp_pa
 
 
 @pytest.mark.parametrize("name", [*FOREIGN, "Counting"])
-def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, plugged: str, name: str) -> None:
+def test_a_run_resumes_bit_identically(corpus: Path, tmp_path: Path, plugged: str, name: str) -> None:
     own = (plugged, f"training.optimizer.name={name}", *QUIET)
     toys.run(corpus, tmp_path / "whole", *own)
     toys.run(corpus, tmp_path / "parts", *own, "training.steps=3")

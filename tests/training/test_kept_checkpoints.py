@@ -47,7 +47,7 @@ def test_without_a_validation_split_the_last_weights_are_offered(
     assert "on cpu; not validated, for the corpus has no split 'valid'\n" in capfd.readouterr().err
 
 
-def test_minutes_end_the_run_and_more_minutes_go_on(
+def test_minutes_end_the_run_and_more_minutes_resume_it(
     corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -164,7 +164,7 @@ def test_an_average_of_the_best_is_taken_if_no_worse(
     )
 
 
-def test_fewer_checkpoints_than_asked_for_are_averaged_and_that_is_said(
+def test_fewer_checkpoints_than_requested_are_averaged_and_that_is_said(
     corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"

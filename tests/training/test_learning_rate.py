@@ -81,7 +81,7 @@ def said(warmup: int, pace: float = 0.1, schedule: Cosine | Constant | None = No
     return heard
 
 
-def test_a_peak_that_is_out_of_reach_is_told_once() -> None:
+def test_a_peak_that_is_out_of_reach_is_reported_once() -> None:
     (text,) = said(4000)
     assert "training.learning_rate.warmup: 4,000 steps, but at this pace" in text
     assert "run after some 1,000," in text
@@ -90,7 +90,7 @@ def test_a_peak_that_is_out_of_reach_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("minutes", "falls"), [(1200 / 60, False), (120 / 60, True)])
-def test_a_run_that_gets_more_time_is_told_of_the_warm_up_it_has(minutes: float, falls: bool) -> None:
+def test_a_run_that_gets_more_time_reports_the_warm_up_it_has(minutes: float, falls: bool) -> None:
     """It had 100 seconds for a thousand steps, 500 of them up; with 120 it would have had 600, and they are over."""
     heard: list[str] = []
     rate = LearningRateByBudget(Cosine(peak=1e-3, warmup=10_000), 8, 100_000, minutes, heard.append)

@@ -178,7 +178,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, variant: str) -> None:
+def test_a_run_resumes_bit_identically(corpus: Path, tmp_path: Path, variant: str) -> None:
     toys.run(corpus, tmp_path / "whole", *MUON, *VARIANTS[variant])
     toys.run(corpus, tmp_path / "parts", *MUON, *VARIANTS[variant], "training.steps=3")
     toys.run(corpus, tmp_path / "parts", *MUON, *VARIANTS[variant])
@@ -193,7 +193,7 @@ def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, variant: s
 def test_a_checkpoint_of_the_earlier_muon_is_refused(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, named: str
 ) -> None:
-    """Before, gates were one matrix and tables matrices like others: going on would be another training."""
+    """Before, gates were one matrix and tables matrices like others: resuming would be another training."""
 
     def earlier(config: Muon, model: EncoderDecoder) -> MuonWithAdam:
         return config.build(model.parameters(), [model.output_embedding.weight])

@@ -1,4 +1,4 @@
-"""A step asks the device for no number: on a GPU each such question would stop the line of work handed to it.
+"""A training step never waits for the device: on a GPU each value read would drain the queue.
 
 What the loss asks on a CPU alone, where the answer is at hand, is passed over.
 """
@@ -24,7 +24,7 @@ METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__")
 
 
 class Unasked(TorchDispatchMode):
-    """Any number asked for is an error."""
+    """Reading any value is an error."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in ASKING:

@@ -93,7 +93,7 @@ def test_where_halves_do_not_help_the_setting_is_named(
         toys.run(corpus, tmp_path / "run", *SETTINGS, *more)
 
 
-def test_packed_halves_have_room_for_their_own() -> None:
+def test_packed_halves_have_a_capacity_of_their_own() -> None:
     lines = [[5] * length for length in range(1, 8)]
     batch = replace(collate(lines, lines, SYMBOLS, SYMBOLS, 8, 8, rows=9), room=(400, 400))
     upper, lower = halves(batch)

@@ -1,4 +1,4 @@
-"""Processes that meet in a store full of those who met there before."""
+"""Rendezvous of processes in a store that earlier runs have used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON = timedelta(seconds=60)
 
 
 class Watched(HashStore):
-    """A store that tells when a rank has signed in, and when one has looked whether all have seen the same."""
+    """A store that reports when a rank has signed in, and when one has checked whether all agree."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def test_all_who_meet_agree_and_each_life_has_its_own_name() -> None:
     assert len(names) == 5
 
 
-def test_nobody_goes_on_with_the_dead() -> None:
+def test_nobody_continues_with_dead_processes() -> None:
     """Rank 1 comes late: rank 0 must not take what its dead forerunner left for it."""
     store = Watched(2)
     (old,) = lives(store, 2)

@@ -1,4 +1,4 @@
-"""Stopped and resumed is as if never stopped, to the bit: weights, optimizer, average, losses, exported model."""
+"""A resumed run is bit-identical to one never stopped: weights, optimizer, average, losses, exported model."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_finished_run_is_left_alone_and_says_so(
     )
 
 
-def test_settings_of_a_finished_run_change_in_config_and_card_and_are_told(
+def test_settings_of_a_finished_run_change_in_config_and_card_and_are_reported(
     corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A command that leaves them out sets them back, and says so too."""
@@ -204,7 +204,7 @@ def test_a_run_killed_just_before_its_end_is_ended(corpus: Path, tmp_path: Path)
     expect_same(folder, tmp_path / "whole")
 
 
-def test_more_steps_may_be_asked_for(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_more_steps_may_be_requested(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     toys.run(corpus, tmp_path / "run", "training.steps=3")
     assert toys.run(corpus, tmp_path / "run", "training.steps=5").step == 5
     assert f"{tmp_path / 'run'}: going on from step 3\n" in capfd.readouterr().err

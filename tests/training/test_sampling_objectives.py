@@ -1,4 +1,4 @@
-"""Objectives that draw, through the real loop: chosen by a word in the config, resumed to the same bits, and begun
+"""Objectives that draw, through the real loop: chosen by a word in the config, resumed bit-identically, and begun
 with the weights of another run.
 """
 
@@ -77,7 +77,7 @@ def test_a_run_may_start_from_converted_weights(corpus: Path, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(built() is None, reason="the core is not built: make native")
-def test_8_bit_weights_go_on_with_symbols_in_the_places_of_pieces(tmp_path: Path) -> None:
+def test_8_bit_weights_continue_with_symbols_in_the_places_of_pieces(tmp_path: Path) -> None:
     old = toys.corpus(tmp_path / "old", toys.copies(60), (), "bpe", 24)
     toys.run(old, tmp_path / "first", "training.steps=3")
     convert(tmp_path / "first", tmp_path / "converted", quantize="int8")
@@ -101,7 +101,7 @@ def test_8_bit_weights_go_on_with_symbols_in_the_places_of_pieces(tmp_path: Path
 
 
 @pytest.mark.skipif(built() is None, reason="the core is not built: make native")
-def test_weights_that_do_not_fit_are_told_with_the_file_they_are_in(corpus: Path, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_reported_with_the_file_they_are_in(corpus: Path, tmp_path: Path) -> None:
     toys.run(corpus, tmp_path / "first", "training.steps=1")
     convert(tmp_path / "first", tmp_path / "converted", quantize="none")
     start = f"training.start_from={tmp_path / 'converted'}"

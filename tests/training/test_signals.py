@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C to a real `transduce train`: it saves and leaves, and goes on to the same bits; twice aborts."""
+"""SIGTERM and Ctrl-C to a real `transduce train`: it saves, exits and resumes bit-identically; twice aborts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_leaves_and_the_run_goes_on(
+def test_a_signal_saves_and_exits_and_the_run_resumes(
     place: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:
     child = Child(warm, place, f"objective={SLOW}")

@@ -1,4 +1,4 @@
-"""A pass as it is written, and the same replayed as a CUDA graph (on a machine that has a GPU)."""
+"""Forward and backward passes, eager and replayed as a CUDA graph (on a machine with a GPU)."""
 
 from __future__ import annotations
 

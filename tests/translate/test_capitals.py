@@ -62,7 +62,7 @@ def test_it_is_read_small_and_answered_loudly(translator: transduce.Translator) 
     assert translator("I LOVE YOU", to="zh") == translator("I love you", to="zh")
 
 
-def test_words_that_are_wished_for_stay_as_they_are_written(translator: transduce.Translator) -> None:
+def test_included_words_stay_as_they_are_written(translator: transduce.Translator) -> None:
     (begun,) = translator.translate(["THE CAT IS ON THE TABLE."], to="de", prefixes="Die Katze")
     assert begun.text.startswith("Die Katze")
     assert "Tisch" in translator.translate(["THE CAT IS ON THE TABLE."], to="de", include=["Tisch"])[0].text

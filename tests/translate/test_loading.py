@@ -127,7 +127,7 @@ def test_a_config_of_another_size_is_noticed(folder: Path) -> None:
     assert "Use the configuration these weights were trained with" in text
 
 
-def test_a_damaged_config_is_told_with_its_key(folder: Path) -> None:
+def test_a_damaged_config_is_reported_with_its_key(folder: Path) -> None:
     config = folder / "config.toml"
     text = config.read_text()
     config.write_text(text.replace("d_model", "d_modle"))
@@ -171,7 +171,7 @@ def test_precision_and_graphs_in_words(toy: Toy, capsys: pytest.CaptureFixture[s
         transduce.load(toy.model, "cpu", graphs="yes")
 
 
-def test_on_a_gpu_searches_are_done_in_rooms(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_decoding_uses_static_caches(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the meaning of "cuda" changed, for want of one."""
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, place: module)
     monkeypatch.setattr("transduce.engines.torch.engine.pick_device", lambda name: torch.device("cuda"))

@@ -1,4 +1,4 @@
-"""`n_best` asks the model's own search for several translations: every kind of search, both engines, the server."""
+"""`n_best` gets several translations from the model's own search: every kind of search, both engines, the server."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def texts(found: transduce.Translation) -> list[str]:
     ],
     ids=str,
 )
-def test_the_own_search_is_asked_for_more(own: Any, count: int, expected: Any) -> None:
+def test_the_models_own_search_is_run_with_n_best(own: Any, count: int, expected: Any) -> None:
     nothing: Any = None
     translator = Translator(nothing, nothing, own)
     assert translator.choose_search(n_best=count) == expected
@@ -115,7 +115,7 @@ def test_the_command_line_writes_what_the_own_search_finds(folder: Path, run: Ru
         )
 
 
-def test_several_asked_for_by_a_search_are_written_as_by_n_best(toy: Toy, run: Run) -> None:
+def test_several_requested_by_a_search_are_written_as_by_n_best(toy: Toy, run: Run) -> None:
     asked = ("translate", toy.model, "--to", "de", "--device", "cpu", "five", "ninety-two")
     listed = run(*asked, "--beam", "6", "--n-best", "6").lines
     assert len(listed) == 12

@@ -152,7 +152,7 @@ def test_one_line_in_is_one_line_out(echo: Translator) -> None:
     assert long.split() == ("one two three. four five six. " * 5).split()
 
 
-def test_whether_the_end_was_reached_is_told(tokenizers: Tokenizers) -> None:
+def test_whether_the_end_was_reached_is_reported(tokenizers: Tokenizers) -> None:
     cut = Translator(Echo(finished=False), tokenizers, Greedy(), longest=20)
     assert [one.finished for one in cut.translate(["one", "one two three. " * 9, ""])] == [False, False, True]
     assert Translator(Echo(), tokenizers, Greedy()).translate(["one"])[0].finished
@@ -297,7 +297,7 @@ def test_one_text_in_place_of_a_list_is_not_taken_for_its_letters(echo: Translat
         (b"one", "texts: expected a list of texts, got b'one' (bytes); use translator(text), or [text]"),
     ],
 )
-def test_what_is_no_text_is_told_with_its_place(echo: Translator, texts: Any, expected: str) -> None:
+def test_what_is_no_text_is_reported_with_its_place(echo: Translator, texts: Any, expected: str) -> None:
     for call in (echo.translate, echo):
         with pytest.raises(UserError) as caught:
             call(texts)
@@ -433,7 +433,7 @@ def test_an_engine_that_makes_its_own_batches_is_given_more(tokenizers: Tokenize
 @pytest.mark.parametrize(
     "options", [{}, {"beam": 3, "n_best": 3}, {"beam": 2, "exclude": ["und"]}, {"prefixes": "ein"}]
 )
-def test_rooms_translate_as_the_plain_searches_do(toy: Toy, options: dict[str, Any]) -> None:
+def test_static_caches_translate_as_eager_search_does(toy: Toy, options: dict[str, Any]) -> None:
     engine = TorchEngine(toy.engine.model, toy.engine.source, toy.engine.target, toy.engine.device, "on")
     translator = Translator(
         engine, toy.translator.tokenizers, toy.translator.search, search_tokens=engine.search_tokens

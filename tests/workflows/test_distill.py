@@ -269,7 +269,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_asked_to_stop_it_keeps_what_is_done_and_goes_on_with_other_workers(
+def test_interrupted_it_keeps_what_is_done_and_resumes_with_other_workers(
     toy: Toy, distilled: Corpus, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
@@ -326,7 +326,7 @@ def test_what_is_complete_is_left_alone(toy: Toy, distilled: Corpus, capfd: pyte
     assert not distilled.folder.with_name(".out.distilling").exists()
 
 
-def test_a_gpu_is_shared_by_as_many_processes_as_are_asked_for_and_kept_busy(toy: Toy) -> None:
+def test_a_gpu_is_shared_by_as_many_processes_as_are_requested_and_kept_busy(toy: Toy) -> None:
     cpu, gpu = (distill.Teacher(("run",), ("",), device, False) for device in ("cpu", "cuda:0"))
     assert [cpu.processes(count) for count in (0, 1, 3)] == [0, 1, 3]  # 0: one on each core
     assert [gpu.processes(count) for count in (0, 1, 3)] == [1, 1, 3]
@@ -449,7 +449,7 @@ def test_a_corpus_with_another_tokenizer(toy: Toy, tmp_path: Path) -> None:
     )
 
 
-def test_going_on_with_other_settings_or_damaged_work(
+def test_resuming_with_other_settings_or_damaged_work(
     toy: Toy, distilled: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, ready = tmp_path / "out", []

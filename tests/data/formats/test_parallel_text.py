@@ -253,7 +253,7 @@ def sentences(count: int) -> tuple[list[bytes], list[bytes]]:
 
 
 @pytest.mark.parametrize("missing", [100, 700, 5000])
-def test_the_place_of_a_missing_line_is_told(tmp_path: Path, missing: int) -> None:
+def test_the_place_of_a_missing_line_is_reported(tmp_path: Path, missing: int) -> None:
     source, target = sentences(6000)
     del target[missing]
     text = two_files(tmp_path, b"\n".join(source) + b"\n", b"\n".join(target) + b"\n")
@@ -264,7 +264,7 @@ def test_the_place_of_a_missing_line_is_told(tmp_path: Path, missing: int) -> No
 
 
 @pytest.mark.parametrize(("first", "count"), [(20, 1), (1499, 200), (3000, 2)])
-def test_the_place_of_missing_lines_is_told_to_the_line(tmp_path: Path, first: int, count: int) -> None:
+def test_the_place_of_missing_lines_is_reported_to_the_line(tmp_path: Path, first: int, count: int) -> None:
     source, target = sentences(6000)
     del source[first : first + count]
     text = two_files(tmp_path, b"\n".join(source) + b"\n", b"\n".join(target) + b"\n")
@@ -275,7 +275,7 @@ def test_the_place_of_missing_lines_is_told_to_the_line(tmp_path: Path, first: i
 
 
 @pytest.mark.parametrize("missing", [1, 30, 100])
-def test_a_missing_end_is_told(tmp_path: Path, missing: int) -> None:
+def test_a_missing_end_is_reported(tmp_path: Path, missing: int) -> None:
     source, target = sentences(500)
     text = two_files(tmp_path, b"\n".join(source[:-missing]), b"\n".join(target))
     message = rf"has {500 - missing} lines but .* has 500.*the end of .*text\.en seems to be missing"
@@ -304,7 +304,7 @@ def test_long_files_are_counted_to_the_end(tmp_path: Path, monkeypatch: pytest.M
         chunks_of(text)
 
 
-def test_unrelated_or_few_lines_cannot_be_told(tmp_path: Path) -> None:
+def test_the_place_is_unknown_in_unrelated_or_few_lines(tmp_path: Path) -> None:
     text = two_files(tmp_path, b"a\nb\n", b"c\n")
     with pytest.raises(DataError, match=r"has 2 lines but .* has 1.*cannot be told from the line lengths"):
         chunks_of(text)

@@ -82,7 +82,7 @@ def config(text: Prepare, tmp_path: Path) -> Prepare:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Prepare:
-    """The same with text of its own, to be changed."""
+    """A corpus with text of its own, to be changed."""
     return make_text(tmp_path)
 
 
@@ -284,7 +284,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("target", "count"), STEPS)
-def test_a_stopped_prepare_goes_on_to_the_same_bytes(
+def test_a_stopped_prepare_resumes_to_identical_bytes(
     config: Prepare, alone: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, count: int
 ) -> None:
     undo = stop_at(monkeypatch, target, count)

@@ -32,7 +32,7 @@ def half(values: Array) -> Array:
 
 
 class Simulation:
-    """A post-norm Transformer with softmax attention; linear maps by whole numbers, the rest in float64."""
+    """A post-norm Transformer with softmax attention; linear maps by integers, the rest in float64."""
 
     def __init__(self, weights: dict[str, Array], heads: int) -> None:
         self.weights, self.heads = weights, heads

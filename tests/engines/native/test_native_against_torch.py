@@ -156,14 +156,14 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize("how", SEARCHES, ids=str)
-@pytest.mark.parametrize("wished", [False, True])
-def test_every_search_and_rule(pair: Pair, how: Any, wished: bool) -> None:
+@pytest.mark.parametrize("constrained", [False, True])
+def test_every_search_and_rule(pair: Pair, how: Any, constrained: bool) -> None:
     texts = sources(20, V)
-    constraints = [made_wishes(number, isinstance(how, Beam)) for number in range(20)] if wished else ()
+    constraints = [random_constraints(number, isinstance(how, Beam)) for number in range(20)] if constrained else ()
     assert_same(search(pair.native, texts, how, constraints), search(pair.torch, texts, how, constraints))
 
 
-def made_wishes(number: int, beam: bool) -> DecodingConstraints:
+def random_constraints(number: int, beam: bool) -> DecodingConstraints:
     """Some of each, contradictions among them, drawn by number."""
     draw = random.Random(number)
 

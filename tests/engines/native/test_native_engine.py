@@ -1,4 +1,4 @@
-"""The native engine as its callers see it: the same bits in any batch and from any thread, and clear refusals."""
+"""The native engine as its callers see it: bit-identical in any batch and from any thread, with clear errors."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_tokenizers_of_other_sizes_are_refused(engine: NativeEngine) -> None:
 
 
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer dies where memory ends")
-def test_a_shortage_of_memory_is_told_with_what_to_lower(pair: Pair) -> None:
+def test_a_shortage_of_memory_is_reported_with_what_to_lower(pair: Pair) -> None:
     """For real: a process that may have no more memory than it has, and a search that needs more."""
     code = f"""
 import resource, sys

@@ -1,4 +1,4 @@
-"""Kernels against numpy and each other: whole numbers to the last bit, whatever the machine multiplies with."""
+"""Kernels against numpy and each other: integers bit for bit, for every instruction set."""
 
 from __future__ import annotations
 

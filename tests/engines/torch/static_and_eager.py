@@ -1,4 +1,4 @@
-"""What tests of rooms share: a random model whose sentences end everywhere, searched in a room and as written."""
+"""Shared by tests of static caches: a random model whose sentences end anywhere, decoded statically and eagerly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VARIED = Limits(longest=14, no_repeat=1)  # else random models fall into loops a
 
 
 def engine_of(device: torch.device = CPU, **parts: Any) -> TorchEngine:
-    """A random model whose sentences end at all lengths, in rooms too small for a test's sentences."""
+    """A random model whose sentences end at all lengths, in caches too small for a test's sentences."""
     torch.manual_seed(5)
     shared = {"layers": 2, "attention": Attention(2), "d_ff": 24, **parts}
     config = Model(16, 0.1, "none", TransformerEncoder(**shared), TransformerDecoder(**shared))
@@ -45,7 +45,7 @@ def sentences(count: int, seed: int = 3, longest: int = 9) -> list[list[int]]:
     return [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
 
 
-def plainly(
+def decode_eagerly(
     engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, constraints: Sequence[DecodingConstraints] = ()
 ) -> Any:
     plain = TorchEngine(engine.model, SYMBOLS, SYMBOLS, engine.device)
@@ -67,10 +67,10 @@ def visits(engine: TorchEngine) -> int:
     return sum(slots.visits for slots in engine.rooms.rooms.values())
 
 
-def in_room(
+def decode_static(
     engine: TorchEngine, sources: Sequence[Sequence[int]], search: Any, constraints: Sequence[DecodingConstraints] = ()
 ) -> list[list[Hypothesis]]:
-    """Found in a room, and nowhere else."""
+    """Decode in a static cache, and nowhere else."""
     assert engine.rooms
     with torch.inference_mode():
         found = engine.rooms.search(

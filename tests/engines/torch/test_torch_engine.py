@@ -189,7 +189,7 @@ def test_full_precision_is_left_as_it_is(engine: TorchEngine) -> None:
     assert {parameter.dtype for parameter in engine.model.parameters()} == {torch.float32}
 
 
-def test_what_rooms_cannot_do_is_done_in_batches_of_usual_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_static_cache_can_hold_is_decoded_in_batches_of_usual_size(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(4)
     sizes = {"layers": 1, "attention": Attention(2), "d_ff": 16}
     model = Model(d_model=16, encoder=TransformerEncoder(**sizes), decoder=TransformerDecoder(**sizes)).build(  # type: ignore[arg-type]

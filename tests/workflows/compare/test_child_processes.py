@@ -1,4 +1,4 @@
-"""Processes side by side: in order, failures told with their last line, signals passed on. The children are tiny."""
+"""Processes side by side: in order, failures reported with their last line, signals passed on."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_one_that_needs_what_failed_is_not_begun(capsys: pytest.CaptureFixture[s
     assert "b: not begun, for it needs a, which failed" in capsys.readouterr().err
 
 
-def test_a_failure_stops_no_other_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_stops_no_other_and_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Path("logs").mkdir()
     Path("logs/a.log").write_text("an earlier attempt\n", encoding="utf-8")
     ended = run_tasks("Working", "steps", [task("a", "fail"), task("b", "die"), task("c", "0")], jobs=1)

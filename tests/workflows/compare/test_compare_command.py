@@ -174,10 +174,10 @@ def test_a_variant_that_breaks_harms_no_other(
 
 
 @pytest.mark.slow
-def test_a_variant_that_goes_on_from_another(
+def test_a_variant_that_continues_another(
     folder: Path, compared: subprocess.CompletedProcess[str], run: Run, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:
-    """What it goes on from is there already and is used; a rate of next to nothing leaves its weights as they were."""
+    """What it continues is there already and is used; a rate of next to nothing leaves its weights as they were."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "executable", warm)
     shutil.copytree("out/post", "longer/post")
@@ -197,7 +197,7 @@ def test_a_variant_that_goes_on_from_another(
 
 
 @pytest.mark.slow
-def test_a_stop_and_a_kill_and_going_on(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, warm: str) -> None:
+def test_a_stop_a_kill_and_resuming(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, warm: str) -> None:
     """SIGTERM saves and says so; a trainer killed outright is a failure; the same command then ends what is left."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "executable", warm)

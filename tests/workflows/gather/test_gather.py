@@ -183,7 +183,7 @@ def test_the_real_package_knows_phrases() -> None:
     assert script.simplify("著名") == "著名"
 
 
-def test_without_the_package_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opencc", None)
     script.converter.cache_clear()
     with pytest.raises(UserError, match=r"needs the package opencc: pip install 'transduce\[chinese\]'"):
@@ -223,7 +223,7 @@ def test_packed_text_is_the_same(packed: str, tmp_path: Path) -> None:
     }
 
 
-def test_killed_anywhere_it_goes_on_to_the_same_bytes(
+def test_killed_anywhere_it_resumes_to_identical_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = [write(tmp_path, "g", list(range(300))), write(tmp_path, "z", list(range(300)), "en zh")]
@@ -323,7 +323,7 @@ def test_labels_need_a_line_a_pair(tmp_path: Path) -> None:
         gather(settings(tmp_path, [text]))
 
 
-def test_nothing_left_is_told(tmp_path: Path) -> None:
+def test_nothing_left_is_reported(tmp_path: Path) -> None:
     text = {**write(tmp_path, "g", [1, 2]), "drop": "."}
     with pytest.raises(DataError, match=r"no training pair is left of those read; dropped of g: \{'markup': 2\}"):
         gather(settings(tmp_path, [text]))

@@ -1,4 +1,4 @@
-"""Variants of training pairs: both sides alike, in the shares asked for, the same every time."""
+"""Variants of training pairs: both sides alike, in the requested shares, deterministic."""
 
 from __future__ import annotations
 

@@ -109,13 +109,13 @@ def test_the_command_line_changes_paths_folders_and_stages(tmp_path: Path) -> No
         ('config = "tiny"', 'confg = "tiny"', "stage.confg: no such setting; did you mean 'config'?"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_stage(old: str, new: str, expected: str, tmp_path: Path) -> None:
+def test_what_is_wrong_in_a_file_is_reported_with_its_stage(old: str, new: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         read_pipeline(write(tmp_path, PLAN.replace(old, new)))
     assert expected in str(error.value)
 
 
-def test_a_wrong_word_on_the_command_line_is_told(tmp_path: Path) -> None:
+def test_a_wrong_word_on_the_command_line_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"expected folder=..., paths.NAME=... or STAGE.SETTING=..., where stages are"
     ):
@@ -153,7 +153,7 @@ def test_one_path_of_the_command_line_leaves_the_others(tmp_path: Path) -> None:
     assert corpus.settings["train"] == {"source": "elsewhere/a.en", "target": "elsewhere/more.de"}
 
 
-def test_a_file_that_is_not_there_is_told_with_the_pipelines_that_are(
+def test_a_file_that_is_not_there_is_reported_with_the_pipelines_that_are(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -171,7 +171,7 @@ def test_a_file_that_is_not_there_is_told_with_the_pipelines_that_are(
     assert refused(run("pipeline", "recipes")).startswith("recipes: is a folder; give a pipeline file, a .toml file of")
 
 
-def test_stages_that_are_not_there_are_told(tmp_path: Path, run: Run) -> None:
+def test_stages_that_are_not_there_are_reported(tmp_path: Path, run: Run) -> None:
     path = write(tmp_path)
     assert "no stage is called 'modle'; stages are corpus, model, taught; did you mean 'model'?" in refused(
         run("pipeline", path, "--until", "modle")

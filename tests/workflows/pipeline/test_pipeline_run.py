@@ -113,7 +113,7 @@ def test_what_only_looks_changed_is_left_alone(place: Path) -> None:
     assert pipeline("plan.toml", words).skipped == ALL
 
 
-def test_changed_settings_are_told_and_what_was_made_is_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_settings_are_reported_and_what_was_made_is_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline("plan.toml")
     words = ["corpus.settings.tokenizer.vocabulary=70"]
     assert "settings.tokenizer.vocabulary was 60, and is 70" in [one.why for one in pipeline_states("plan.toml", words)]
@@ -139,7 +139,7 @@ def test_a_stage_whose_needs_are_missing_is_refused() -> None:
         pipeline("plan.toml", start="corpus")
 
 
-def test_a_machine_without_the_text_shows_what_is_done_and_goes_on_from_there() -> None:
+def test_a_machine_without_the_text_shows_what_is_done_and_resumes_from_there() -> None:
     pipeline("plan.toml", until="text")
     os.rename("raw", "far-away")
     assert states() == {"text": "done", "corpus": "left", "other": "left"}
@@ -154,7 +154,7 @@ def test_what_was_deleted_is_made_again() -> None:
     assert (one.state, one.why) == ("begun", "what it made is not there any more")
 
 
-def test_a_killed_stage_goes_on_and_a_changed_one_begins_anew(
+def test_a_killed_stage_resumes_and_a_changed_one_begins_anew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from transduce.data.prepare import run as preparing
@@ -215,7 +215,7 @@ def test_the_command(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_training_goes_on_with_more_steps_and_is_set_aside_for_another_model(toy: Toy) -> None:
+def test_training_resumes_with_more_steps_and_is_set_aside_for_another_model(toy: Toy) -> None:
     import toy_model
 
     def words(*own: str) -> list[str]:

@@ -167,7 +167,7 @@ def test_killed_in_every_stage_it_ends_the_same(made: Made, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_evaluation_goes_on_with_the_next_direction(made: Made, tmp_path: Path) -> None:
+def test_an_evaluation_resumes_with_the_next_direction(made: Made, tmp_path: Path) -> None:
     kept = tmp_path / "scores"
     shutil.copytree(made.folder / "teacher_scores", kept)
     for name in ("results.json", "zh-en.json"):
@@ -204,7 +204,7 @@ def test_what_cannot_be_given_away_is_refused(made: Made, tmp_path: Path) -> Non
     assert "Not stated; mind the licences of the data." in card
 
 
-def test_folders_of_something_else_are_told(tmp_path: Path) -> None:
+def test_folders_of_something_else_are_reported(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"no results\.json in it; expected a folder that an evaluate stage has written"
     ):
