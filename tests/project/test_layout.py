@@ -194,3 +194,11 @@ def test_test_files_have_names_of_their_own() -> None:
     """Test folders are no packages, so that pytest wants each file name once."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py")]
     assert len(names) == len(set(names))
+
+
+def test_tests_mirror_the_package() -> None:
+    """Tests of `transduce/X` are in `tests/X`; those of the project as a whole in `tests/project`."""
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    assert not [folder for folder in folders - {Path("project")} if not (PACKAGE / folder / "__init__.py").is_file()]
+    assert Path() not in folders
