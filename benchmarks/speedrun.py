@@ -5,7 +5,7 @@
 
 Everything counts: preparing text, starting Python, compiling, validating, translating the test set. Training is watched
 by its validations on val and stopped at the first that reaches `--stop` (greedy BLEU), or at its planned end. Only then
-is test translated and scored, once. Prints a row for the board in docs/results.md.
+is test translated and scored, once. Prints a row for the board in docs/results/quality.md.
 """
 
 from __future__ import annotations

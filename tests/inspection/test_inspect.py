@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
