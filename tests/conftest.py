@@ -25,7 +25,7 @@ pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server", "browsing"]
 TRACED = 24  # of the cases of a test, spread over all of them
 # Files whose tests take longest, in that order: who begins with them has short ones left to share at the end.
 LONGEST = """test_demo test_readme test_compiled test_distributed test_kill test_learning test_annotated test_torchrun
-    test_exposure_bias test_parallel_learning test_distill test_benchmarks""".split()
+    test_exposure_bias test_non_autoregressive_learning test_distill test_benchmarks""".split()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import PARTS, SYMBOLS, D, V, close, covering, ragged, randomised
+from model_variants import PARTS, SYMBOLS, D, V, close, covering, ragged, randomised
 from torch import Tensor
 from torch.nn import functional as F
 

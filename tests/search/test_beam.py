@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import (
+from markov_model import (
     EOS,
     SYMBOLS,
     Markov,

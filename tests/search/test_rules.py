@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import EOS, SYMBOLS, V, markov, memory
+from markov_model import EOS, SYMBOLS, V, markov, memory
 
 from transduce.core.errors import ConfigError
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints

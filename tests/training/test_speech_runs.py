@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import toys
 from cli_runner import Run
-from made_senses import RATE, draw, sentence, write_speech
 from snapshots import same
+from toy_media import RATE, draw, sentence, write_speech
 from toy_model import Toy
 
 import transduce

@@ -1,0 +1,71 @@
+"""Asked to stop, a search leaves a sentence between two steps, and only that one: nobody waits for it any more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from both_engines import SMALL, needs_core, opened, sources
+
+from transduce.core.errors import DataError
+from transduce.search.constraints import CancelToken, DecodingConstraints
+from transduce.search.hypothesis import Hypothesis
+from transduce.search.settings import Beam, Greedy, Limits, Sample
+
+LONG = Limits(longest=200, shortest=199)
+SEARCHES = [Greedy(LONG), Beam(3, limits=LONG), Sample(samples=2, limits=LONG)]
+
+
+def find(engine: Any, texts: list[list[int]], search: Any, stops: list[CancelToken]) -> list[list[Hypothesis]]:
+    found: list[list[Hypothesis]] = engine.search(
+        texts, search, [DecodingConstraints(stop=stop) for stop in stops], range(len(texts))
+    )
+    return found
+
+
+@needs_core
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
+@pytest.mark.parametrize("name", ["native", "torch"])
+def test_what_is_not_wanted_is_left_and_the_rest_is_as_ever(name: str, search: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    engine = getattr(opened(SMALL, tmp_path), name)
+    texts = sources(5, 12)
+    expected = find(engine, texts, search, [CancelToken() for _ in texts])
+    stops = [CancelToken() for _ in texts]
+    stops[1].cancel()
+    found = find(engine, texts, search, stops)
+    assert all(len(hypothesis.tokens) <= 1 and not hypothesis.finished for hypothesis in found[1])
+    for i in (0, 2, 3, 4):
+        assert [hypothesis.tokens for hypothesis in found[i]] == [hypothesis.tokens for hypothesis in expected[i]]
+
+
+@needs_core
+def test_another_thread_stops_a_search_under_way(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    engine = opened(SMALL, tmp_path).native
+    forever = Beam(64, limits=Limits(longest=2048, shortest=2047))
+    stop, seen = CancelToken(), []
+    worker = threading.Thread(target=lambda: seen.append(find(engine, [[5, 6, 7]] * 9, forever, [stop] * 9)))
+    worker.start()
+    clock = time.pthread_getcpuclockid(worker.ident or 0)
+    while time.clock_gettime(clock) < 0.1:  # of its own processor time: opening a call takes far less
+        assert worker.is_alive(), "the search ended by itself"
+        time.sleep(0.001)
+    assert not seen
+    stop.cancel()
+    worker.join()
+    assert seen == [[[]] * 9]
+
+
+def test_a_translation_that_was_stopped_is_not_finished(toy: Any) -> None:
+    stop = CancelToken()
+    stop.cancel()
+    first, second = toy.translator.translate(["five", "six"], to="de", stops=[stop, CancelToken()])
+    assert not first.finished
+    assert second.text == toy.translator("six", to="de")
+    with pytest.raises(DataError, match="stops: 1 were given for at least 2 texts"):
+        toy.translator.translate(["five", "six"], to="de", stops=[stop])
