@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHORT = " training.steps=8 training.report_every=4 training.save_every=4 validation.every=4 data.tokens=512"
 # In an order in which each finds what those before have made.
-PAGES = "using models objectives all-at-once training engines distilling searching alignments comparing".split()
+PAGES = "using models objectives non-autoregressive training engines distilling decoding alignments comparing".split()
 TERSE = " search.limits.longest=12 validation.search.limits.longest=12"  # what has learned nothing seldom ends
 
 
@@ -85,7 +85,7 @@ def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:
     assert "| pre | " in (folder / "runs" / "compare" / "mine" / "table.md").read_text(encoding="utf-8")
     assert (folder / "mine.png").stat().st_size > 10_000
     programs = blocks("python", using) + blocks("python")
-    assert len(programs) == 6
+    assert len(programs) == 7
     for program in programs:
         done = subprocess.run(
             [warm, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
