@@ -176,15 +176,6 @@ def made_wishes(number: int, beam: bool) -> DecodingConstraints:
     return DecodingConstraints(prefix, include, exclude)
 
 
-def test_a_row_to_which_nothing_is_left_ends(pair: Pair) -> None:
-    everything = Limits(forbid=tuple(range(V)))
-    texts = sources(3, V)
-    for how in (Greedy(everything), Beam(size=2, limits=everything), Sample(limits=everything)):
-        found = search(pair.native, texts, how)
-        assert_same(found, search(pair.torch, texts, how))
-        assert all(not own[0].tokens for own in found)
-
-
 def test_targets_are_scored_to_their_end_whatever_is_in_them(pair: Pair) -> None:
     texts, targets = [[5, 6]], [[4, 3, 2, 0, 1, 7]]  # the end symbol and others that no search writes
     (own,), (expected,) = pair.native.score(texts, targets), pair.torch.score(texts, targets)
