@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -400,6 +401,8 @@ def test_what_cannot_be_looked_at_is_refused(toy: Toy, monkeypatch: pytest.Monke
         InspectOptions(top=0)
     with pytest.raises(ConfigError, match="branches: expected a number of questions, or 0 for none, got -1"):
         replace(InspectOptions(), branches=-1)
-    monkeypatch.setattr("transduce.inspection.inspect.MOST_LINES", 100)
+    monkeypatch.setattr(
+        sys.modules["transduce.inspection.inspect"], "MOST_LINES", 100
+    )  # the package has the function by that name
     with pytest.raises(DataError, match="attention weights; give it a shorter sentence"):
         inspect(toy.translator, TEXT)

@@ -84,7 +84,7 @@ def test_a_canvas_cut_at_its_end_goes_all_the_way(tmp_path: Path) -> None:
         open_teacher(tmp_path / "run", translator.tokenizers)
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "all-at-once.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "non-autoregressive.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.M | re.S)
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHORT = " training.steps=8 training.report_every=4 training.save_every=4 validation.every=4 data.tokens=512"
 # In an order in which each finds what those before have made.
-PAGES = "using models objectives all-at-once training engines distilling searching alignments comparing".split()
+PAGES = "using models objectives non-autoregressive training engines distilling decoding alignments comparing".split()
 TERSE = " search.limits.longest=12 validation.search.limits.longest=12"  # what has learned nothing seldom ends
 
 
@@ -45,12 +45,14 @@ def test_the_figures_of_the_first_screen_stand_with_the_results() -> None:
     one_way_and_back = r"([\d.]+) [^\d]*? and ([\d.]+) back"
     told = re.search(rf"on newstest2014 it has {one_way_and_back}, {one_way_and_back}", " ".join(README.split()))
     assert told
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^### News.*?(?=^##)", results, flags=re.MULTILINE | re.DOTALL)
-    assert f"| student, int8, native engine | {' | '.join(told.groups())} |" in section
-    (commands,) = blocks("sh", section)
-    for line, pair in zip(commands.splitlines(), ("en-de", "en-de", "en-fr", "en-fr"), strict=True):
-        assert line.startswith(f"transduce evaluate data/wmt-news/newstest2014.{pair}.")
+    summary = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    log = (ROOT / "docs" / "results" / "quality.md").read_text(encoding="utf-8")
+    for page, heading in ((summary, "### News"), (log, "## 2026-11-18: the shipped model on news")):
+        (section,) = re.findall(rf"^{heading}.*?(?=^##)", page, flags=re.MULTILINE | re.DOTALL)
+        assert f"| student, int8, native engine | {' | '.join(told.groups())} |" in section
+        (commands,) = blocks("sh", section)
+        for line, pair in zip(commands.splitlines(), ("en-de", "en-de", "en-fr", "en-fr"), strict=True):
+            assert line.startswith(f"transduce evaluate data/wmt-news/newstest2014.{pair}.")
     names = ("BLEU en-de", "de-en", "en-fr", "fr-en")
     ways = ", ".join(f"{figure} {name}" for figure, name in zip(told.groups(), names, strict=True))
     for card in ("transduce/everyday/README.md", "recipes/everyday.toml"):
@@ -83,7 +85,7 @@ def test_commands_and_python_run_as_printed(folder: Path, warm: str) -> None:
     assert "| pre | " in (folder / "runs" / "compare" / "mine" / "table.md").read_text(encoding="utf-8")
     assert (folder / "mine.png").stat().st_size > 10_000
     programs = blocks("python", using) + blocks("python")
-    assert len(programs) == 6
+    assert len(programs) == 7
     for program in programs:
         done = subprocess.run(
             [warm, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120

@@ -8,7 +8,7 @@ from transduce.workflows.demo import demo
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_learns_numbers_it_never_saw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exact = demo(tmp_path / "demo")
     shown = capsys.readouterr().out

@@ -50,14 +50,14 @@ EXPERIMENTS = (
     Experiment(
         "scaling-factor", "softmax and its gradient with and without 1/sqrt(d_k)", ScalingFactor, scaling_factor
     ),
-    Experiment("norms", "BatchNorm against LayerNorm, in changing company", Norms, norms),
+    Experiment("norms", "BatchNorm against LayerNorm, in different batches", Norms, norms),
     Experiment("positions", "the sinusoids, and every scheme beyond the trained length", Positions, positions),
     Experiment("length", "quality by sentence length: one vector, attention, Transformer", Length, length),
     Experiment("exposure", "what reading its own or wrong words does to a decoder", Exposure, exposure),
     Experiment(
         "teacher-forcing", "what reading right answers wins, in time and learning", TeacherForcing, teacher_forcing
     ),
-    Experiment("decoding", "one word after another against all at once", Decoding, decoding),
+    Experiment("decoding", "autoregressive against non-autoregressive", Decoding, decoding),
     Experiment("table3", "the paper's ablations on any corpus", Table3, table3),
 )
 NAMES = [experiment.name for experiment in EXPERIMENTS]
@@ -134,16 +134,16 @@ def read_times(folder: Path) -> dict[str, Took]:
 
 OPENING = """# The laboratory
 
-The arguments of "Attention Is All You Need" as measurements: each page is one experiment, its picture, its tables, what
-they show (computed from the numbers, and said where it was not as expected) and how to read it beside the paper. One
-command makes one page,
+Experiments on the arguments of "Attention Is All You Need". Each page has one experiment: a picture, tables, findings
+computed from the numbers (with a mark if they were not as expected), and how to read them beside the paper. One
+command makes one page:
 
     transduce lab complexity --output runs/lab
 
-and `transduce lab all --output docs/lab` (or `make lab`) makes all of them again. Models are small and data is
-generated, so that each takes a minute or two on a CPU; figures of time differ from machine to machine, powers, paths
-and qualities should not. `transduce lab` lists the experiments, `transduce lab --help` says how to give them a corpus
-of your own or a GPU. From Python:
+`transduce lab all --output docs/lab` (or `make lab`) makes all of them. Models are small and data is generated, so that
+each takes a minute or two on a CPU. Times differ between machines; exponents, paths and qualities should not.
+`transduce lab` lists the experiments; `transduce lab --help` says how to use a corpus of your own or a GPU. From
+Python:
 
     import transduce
     result = transduce.lab.scaling_factor(transduce.lab.ScalingFactor(keys=64))
@@ -168,9 +168,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
         missed += [f"- {name}: {text}" for text in failed]
     parts = [OPENING, "\n".join(rows)]
     if times:
-        parts.append(
-            f"\nSeconds are those on the clock; `{FILE}` also has those that cores worked, and the settings of the run."
-        )
+        parts.append(f"\nSeconds are wall time; `{FILE}` also has processor time and the settings of the run.")
     if missed:
         parts += ["\n## Not as expected\n", "\n".join(missed)]
     path = folder / "README.md"

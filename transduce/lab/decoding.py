@@ -108,8 +108,8 @@ class DecodingResult:
         )
         return LabReport(
             name="decoding",
-            title="Decoding: one word after another, or all at once",
-            question="How much faster is a decoder that writes all words at once, and what does it cost in quality?",
+            title="Decoding: autoregressive and non-autoregressive",
+            question="How much faster is a decoder that writes all tokens in one pass, and at what cost in quality?",
             setup=(
                 f"{self.place} (parallel ones {self.settings.patience:g} times as many). Speed is"
                 " that of the search, all ways in turns, the least of some tries."

@@ -139,7 +139,8 @@ class NormsResult:
         )
         return [
             Claim(
-                f"With LayerNorm a sentence's company changes its vectors by {max(layer):.1e}.", held=max(layer) < 1e-5
+                f"With LayerNorm the rest of the batch changes a sentence's vectors by {max(layer):.1e}.",
+                held=max(layer) < 1e-5,
             ),
             Claim(
                 f"With BatchNorm by {batch[0]:.2f} of their size among {self.settings.companies[0]} and {batch[-1]:.2f}"

@@ -108,7 +108,7 @@ class GraphedRunner(EagerRunner):
         super().__init__(module, device, bf16)
         self.seen: set[Shape] = set()
         self.recorded: dict[Shape, Recorded] = {}
-        self.graphs = CudaGraphCache(device, tuple(module.buffers()), lambda text: say(f"training.graphs: {text}"))
+        self.graphs = CudaGraphCache(device, lambda text: say(f"training.graphs: {text}"))
 
     def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
         shape = shape_of(batch)
@@ -131,7 +131,8 @@ class GraphedRunner(EagerRunner):
 
     def _record(self, shape: Shape, batch: Batch, step: int) -> None:
         fixed, losses = batch.to(self.device), []
-        if self.graphs.record(shape, lambda: losses.append(self.run(fixed, step))):
+        buffers = tuple(self.module.buffers())  # as they are now: a table that grows is replaced
+        if self.graphs.record(shape, lambda: losses.append(self.run(fixed, step)), buffers):
             self.recorded[shape] = Recorded(fixed, losses[0])
 
 

@@ -142,8 +142,8 @@ class ContinuousBatcher:
         self.ahead = 1 if self.device.type == "cuda" else 0  # steps asked for before it is known who was done
         module = cast("nn.Module", model)
         # Not the parameters themselves, which may be given other memory while these are still read.
-        weights = tuple(tensor.detach() for tensor in itertools.chain(module.parameters(), module.buffers()))
-        self.recorder = CudaGraphCache(self.device, weights)
+        self.weights = tuple(tensor.detach() for tensor in itertools.chain(module.parameters(), module.buffers()))
+        self.recorder = CudaGraphCache(self.device)
         self.step = compiled_step(stepper) if compiled else stepper
         self.arrivals: dict[torch.Size, Tensor] = {}
         self.visits = self.steps = 0
@@ -176,7 +176,7 @@ class ContinuousBatcher:
             self.arrivals[table.shape] = torch.empty(table.shape, dtype=table.dtype, device=self.device)
         arrivals = self.arrivals[table.shape]
         arrivals.copy_(table, non_blocking=True)
-        self.recorder.run(("arrivals", table.shape), lambda: self._admit(arrivals))
+        self.recorder.run(("arrivals", table.shape), lambda: self._admit(arrivals), self.weights)
 
     def _table(self, jobs: Sequence[QueuedSentence], slots: Sequence[int]) -> Tensor:
         """What `_admit` reads, in one tensor on the host, since each copy to a GPU takes the host ten microseconds.
@@ -220,7 +220,7 @@ class ContinuousBatcher:
         self.steps += 1
         self.recorder.recording = self.visits > 1 or self.steps > PATIENCE
         reach = min(reached(written + 1), self.shape.room.length)
-        self.recorder.run(("step", reach), lambda: self.step(reach))
+        self.recorder.run(("step", reach), lambda: self.step(reach), self.weights)
 
 
 def compiled_step(stepper: StaticSearchStep) -> Callable[[int], None]:

@@ -43,8 +43,8 @@ void check_finite(const std::string& name, const float* values, uint64_t count) 
 }  // namespace
 
 // The file is read into memory of its own, in large pages, and not mapped, which a file can only be in pages of 4 KiB:
-// mapped, the base model took 1.60 times as long at batch 1 and 1.05 times at batch 32 (docs/results.md). The memory is as
-// large as the file really is, whatever it says, and what is written to the file later changes nothing. The hash, which
+// mapped, the base model took 1.60 times as long at batch 1 and 1.05 times at batch 32 (docs/results/decoding-cpu.md).
+// The memory is as large as the file really is, whatever it says; later writes change nothing. The hash, which
 // Python took of the same path before, finds damage; it vouches for nobody, and no check here relies on it.
 WeightFile::WeightFile(const char* path) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
