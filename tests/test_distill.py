@@ -301,7 +301,7 @@ def test_a_signal_lets_the_chunk_under_way_end(
     assert len(chunks(tmp_path / "out")) == 1
     error = capfd.readouterr().err
     assert "SIGINT: ending with the sentences under way; once more aborts" in error
-    assert "SIGINT: what is translated is kept; the same command goes on from there" in error
+    assert "SIGINT: what is translated is kept; the same command resumes from there" in error
     transduce.distill(toy.model, tmp_path / "out", beam=5, workers=1, chunk_tokens=300)
     assert (
         f"going on: {made.pairs:,} of {len(distilled.split('train')):,} pairs are translated" in capfd.readouterr().err

@@ -88,7 +88,7 @@ def test_what_auto_gives_to_torch_from_the_start_is_told_too(
     assert precision.startswith("engine: native has the precision it was converted with, and bf16 was asked for")
     assert ensemble.endswith("(torch does it this time)")
     transduce.load(both, "cpu", graphs="on")
-    assert capsys.readouterr().err == "graphs: the native engine, which runs on the CPU, has none; searching without\n"
+    assert capsys.readouterr().err == "graphs: the native engine, which runs on the CPU, has none; decoding without\n"
     transduce.load(toy.model, "cpu")  # which was never converted
     transduce.load(both, "cpu", engine="torch", precision="bf16")  # nobody expects another engine
     assert not capsys.readouterr().err

@@ -131,7 +131,7 @@ def test_settings_of_another_run_are_refused_before_anything_starts(
 ) -> None:
     monkeypatch.chdir(folder)
     text = refused(run("compare", "two.toml", "data.folder=corpus", "model.d_model=32", "-o", "out"))
-    assert "out/post/seed-1: was trained with model.d_model = 16, and now 32 is asked for; choose another" in text
+    assert "out/post/seed-1: was trained with model.d_model = 16, and now 32 is requested; choose another" in text
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_a_stop_and_a_kill_and_going_on(folder: Path, run: Run, monkeypatch: pyt
 
     stopped = ran_until(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert stopped.code == 143
-    assert stopped.err.endswith("SIGTERM: stopped; the same command goes on from there\n")
+    assert stopped.err.endswith("SIGTERM: stopped; the same command resumes from there\n")
     assert len(list((place / "checkpoints").glob("step-*"))) >= 1
     killed = ran_until(kill)
     assert killed.code == 1

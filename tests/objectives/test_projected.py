@@ -29,7 +29,7 @@ def test_sums_and_gradients_are_those_of_log_softmax(
     rows: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_entropy, "CACHED", rows * V)
-    monkeypatch.setattr(cross_entropy, "STRETCH_ON_CPU", 2 * rows * V)  # the rows of a matrix product, in two parts
+    monkeypatch.setattr(cross_entropy, "CHUNK_ON_CPU", 2 * rows * V)  # the rows of a matrix product, in two parts
     states, weight, gold, mask = drawn()
     sums = projected_losses(states, weight, gold, mask, smoothing)
     found = torch.autograd.grad(3 * sums[0], (states, weight))
@@ -43,7 +43,7 @@ def test_sums_and_gradients_are_those_of_log_softmax(
 
 def test_a_bias_of_the_logits_has_its_gradient_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "CACHED", 2 * V)
-    monkeypatch.setattr(cross_entropy, "STRETCH_ON_CPU", 4 * V)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ON_CPU", 4 * V)
     states, weight, gold, mask = drawn()
     bias = torch.randn(V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
     sums = projected_losses(states, weight, gold, mask, 0.1, bias)

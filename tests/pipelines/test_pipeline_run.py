@@ -197,7 +197,7 @@ def test_a_signal_ends_the_pipeline_with_its_code(run: Run, monkeypatch: pytest.
     monkeypatch.setattr(PrepareStage, "run", lambda *_: "SIGTERM")
     ran = run("pipeline", "plan.toml")
     assert ran.code == 128 + signal.SIGTERM
-    assert "SIGTERM: stopped; the same command goes on from there" in ran.err
+    assert "SIGTERM: stopped; the same command resumes from there" in ran.err
     assert states()["corpus"] == "begun"
 
 

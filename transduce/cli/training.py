@@ -22,7 +22,7 @@ def train(
 ) -> None:
     """Train a model on a prepared corpus, or go on with a run that was stopped.
 
-    Ctrl-C or SIGTERM saves and leaves (exit code 130 or 143); the same command goes on from there, to the same result.
+    Ctrl-C or SIGTERM saves and leaves (exit code 130 or 143); the same command resumes from there, to the same result.
 
     Examples:
 
@@ -127,7 +127,7 @@ def compare(
 
     compared = run(file, words or [], output, jobs)
     if compared.signal:
-        print(f"{compared.signal.name}: stopped; the same command goes on from there", file=sys.stderr)
+        print(f"{compared.signal.name}: stopped; the same command resumes from there", file=sys.stderr)
         raise typer.Exit(128 + compared.signal)
     assert compared.results is not None
     render(compared.results, Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400))

@@ -51,7 +51,7 @@ def pipeline(
         return
     piped = run(file, words or [], start, until)
     if piped.signal:
-        print(f"{piped.signal.name}: stopped; the same command goes on from there", file=sys.stderr)
+        print(f"{piped.signal.name}: stopped; the same command resumes from there", file=sys.stderr)
         raise typer.Exit(128 + piped.signal)
     print(f"{piped.folder}: {len(piped.done)} stages done now, {len(piped.skipped)} done before")
 

@@ -414,7 +414,7 @@ def _translate(work: Work, chunks: Chunks, workers: int) -> Distilled | None:
                 raise
     if not stop.signal or not left:
         return None
-    _say(f"{stop.signal.name}: what is translated is kept; the same command goes on from there")
+    _say(f"{stop.signal.name}: what is translated is kept; the same command resumes from there")
     return Distilled(work.folder, total - left, 0, stop.signal.name)
 
 
