@@ -52,21 +52,24 @@ def inspect(
     """
     from transduce.cli.arguments import ParsedArgs, pick_targets
     from transduce.inspection.inspect import inspect as look
-    from transduce.inspection.inspect import told_to
+    from transduce.inspection.inspect import tags_for
     from transduce.inspection.terminal import View
     from transduce.translate.model_folder import shipped
 
     view = View(part, layer, head)
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
         raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
-    asked = [ParsedArgs(one, False, texts) for one in model or ()] or [ParsedArgs(shipped(), True, texts)]
-    opened = [(one, opening.load(one.folder)) for one in asked]
-    told = told_to([translator for _, translator in opened], to)
-    tags = [pick_targets(translator, one, "", own) for (one, translator), own in zip(opened, told, strict=True)]
+    parsed = [ParsedArgs(folder, False, texts) for folder in model or ()] or [ParsedArgs(shipped(), True, texts)]
+    opened = [(args, opening.load(args.folder)) for args in parsed]
+    languages = tags_for([translator for _, translator in opened], to)
+    tags = [
+        pick_targets(translator, args, "", language)
+        for (args, translator), language in zip(opened, languages, strict=True)
+    ]
     seen = [
-        look(translator, text, to=tag, target=target, prefix=prefix, beam=beam, model=one.name)
+        look(translator, text, to=tag, target=target, prefix=prefix, beam=beam, model=args.name)
         for number, text in enumerate(texts)
-        for (one, translator), tag in zip(opened, [own[number] for own in tags], strict=True)
+        for (args, translator), tag in zip(opened, [tags_of_model[number] for tags_of_model in tags], strict=True)
     ]
     _write(seen, view, output)
 
@@ -78,8 +81,8 @@ def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
 
         from transduce.inspection.terminal import show
 
-        for one in seen:
-            show(Console(), one, view)
+        for inspection in seen:
+            show(Console(), inspection, view)
     elif output.suffix in (".png", ".svg"):
         from transduce.inspection.picture import save
 

@@ -1,7 +1,7 @@
-"""What each head does, in a few numbers one can sort by (after Voita et al. 2019 and Clark et al. 2019).
+"""Describe each attention head in a few numbers one can sort by (after Voita et al. 2019 and Clark et al. 2019).
 
-All are means over the rows of a map. Where rows and columns differ in number, as in cross-attention, place i of T rows
-lies opposite place i * (S - 1) / (T - 1) of S columns. Shapes: H heads, T rows, S columns. Imports no torch.
+All are means over the rows of a map. Where rows and columns differ in number, as in cross-attention, position i of T
+rows lies opposite position i * (S - 1) / (T - 1) of S columns. Shapes: H heads, T rows, S columns. Imports no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from transduce.inspection.record import Head, Map
 
-CLEAR = 0.5  # a head that gives at least half of its weight to one kind of place is named after it
+CLEAR = 0.5  # a head that gives at least half of its weight to one kind of position is named after it
 ROLES = {
     "diagonal": ("itself", "the place opposite"),
     "previous": ("the token before", "the place before"),
@@ -21,7 +21,7 @@ ROLES = {
 
 
 def heads_of(one: Map) -> list[Head]:
-    """The facts of each head of a map."""
+    """The statistics of each head of a map."""
     count, rows, columns = one.weights.shape
     weights = one.weights.astype(np.float64)
     opposite = np.zeros(rows) if rows == 1 else np.arange(rows) * (columns - 1) / (rows - 1)
@@ -49,22 +49,22 @@ def heads_of(one: Map) -> list[Head]:
 
 
 def entropy(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row, in bits: 0 where a head looks at one place, log2 S where at all alike."""
+    """The entropy of each row in bits: 0 where a head looks at one position, log2 S where at all alike."""
     safe = np.where(weights > 0, weights, 1.0)
     found: NDArray[np.float64] = -(weights * np.log2(safe)).sum(-1)
     return np.abs(found)  # not -0.0
 
 
 def _mass(weights: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The share of the weight that lies in some places: (H,)."""
+    """The share of the weight at the positions where a mask is True: (H,)."""
     found: NDArray[np.float64] = (weights * where).sum(-1).mean(-1)
     return found
 
 
 def _ends(one: Map, columns: int) -> NDArray[np.bool_]:
-    """The end symbol of a source, the start symbol of a target: where heads rest that have nothing to look for."""
-    place = 0 if one.part == "decoder" else columns - 1
-    found: NDArray[np.bool_] = np.arange(columns) == place
+    """The end symbol of a source or the start symbol of a target, where heads rest that have nothing to look for."""
+    end = 0 if one.part == "decoder" else columns - 1
+    found: NDArray[np.bool_] = np.arange(columns) == end
     return found
 
 
