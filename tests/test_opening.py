@@ -126,5 +126,5 @@ def test_a_corpus_of_rounded_weights_goes_on_with_no_others(
     facts = {**made.manifest["distillation"], "chunk_tokens": 300}
     del facts["kept"]
     (work / "settings.json").write_text(json.dumps(facts))
-    with pytest.raises(RunError, match="was begun with precision = 'bf16', and now 'fp32' is asked for"):
+    with pytest.raises(RunError, match="was begun with precision = 'bf16', and now 'fp32' is requested"):
         transduce.distill(toy.model, made.folder, beam=1, workers=1)

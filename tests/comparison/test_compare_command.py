@@ -149,7 +149,7 @@ def test_less_training_than_there_was_is_refused(
     monkeypatch.setattr(comparing, "last_reported", lambda path, key: {"step": 20, "seconds": 2}[key])
     text = refused(run("compare", "two.toml", "data.folder=corpus", word, "-o", "out"))
     assert text.startswith("variant 'post': out/post/seed-1 was trained for ")
-    assert f"{told} already, and {'8' if 'steps' in word else '0'} are asked for; ask for as many at least" in text
+    assert f"{told} already, and {'8' if 'steps' in word else '0'} are requested; request as many at least" in text
     assert text.endswith("or choose another folder with --output")
 
 

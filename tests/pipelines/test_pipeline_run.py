@@ -170,7 +170,7 @@ def test_a_killed_stage_goes_on_and_a_changed_one_begins_anew(
     capsys.readouterr()
     pipeline("plan.toml", until="corpus")
     told = capsys.readouterr().err
-    assert "[2/3] corpus: going on" in told
+    assert "[2/3] corpus: resuming" in told
     assert "parts are tokenized" in told
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "final_report", die)
@@ -179,7 +179,7 @@ def test_a_killed_stage_goes_on_and_a_changed_one_begins_anew(
     assert Path("runs/.other.parts").exists()
     capsys.readouterr()
     pipeline("plan.toml")
-    assert "going on" not in capsys.readouterr().err
+    assert "resuming" not in capsys.readouterr().err
     assert set(states().values()) == {"done"}
 
 

@@ -1,7 +1,7 @@
-"""The first two minutes: number words in English, German and Chinese, generated here, learned and translated.
+"""The demo: number words in English, German and Chinese, generated, learned and translated in two minutes.
 
-One small model turns 0 to 999,999, written out in any of the three languages, into any other, told which by a tag
-such as `<2de>`. Numbers held out from training show whether it has learned to count or only to recite.
+One small model turns 0 to 999,999, written out in any of the three languages, into any other, chosen by a tag such as
+`<2de>`. Numbers held out from training show whether it has learned to count or only to recite.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTINGS = (
 
 
 def demo(folder: Path, steps: int = 0) -> float:
-    """Prepare, train, score and give a tour in `folder`; gives the share of held-out numbers translated exactly."""
+    """Prepare, train, score and give a tour in `folder`; return the share of held-out numbers translated exactly."""
     console = Console()
     console.print("[bold]1. Text.[/] Number words in English, German and Chinese, written by the program.")
     numbers = write_text(folder / "text")
@@ -56,7 +56,7 @@ def demo(folder: Path, steps: int = 0) -> float:
 
 
 def write_text(folder: Path, count: int = 6000, seed: int = 1) -> list[int]:
-    """Parallel files for each pair of languages; gives the numbers held out."""
+    """Write parallel files for each pair of languages; return the numbers held out."""
     chooser = random.Random(seed)
     numbers = list(range(100)) + [chooser.randrange(10 ** chooser.randint(3, 6)) for _ in range(count)]
     numbers = list(dict.fromkeys(numbers))
