@@ -1,4 +1,4 @@
-"""Two checkouts of this project on the same work, in turns: is the newer one as fast as the older?
+"""Compare the speed of two checkouts of this project on the same work, in turns.
 
     git worktree add --detach ../before COMMIT && (cd ../before && python setup.py -q build_ext --inplace)
     python benchmarks/before_after.py --before ../before

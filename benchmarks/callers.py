@@ -1,4 +1,4 @@
-"""Many Python threads that call one native translator: do they get their own answers, and as fast as a single caller?
+"""Call one native translator from many Python threads: check the answers, and compare the speed with one caller's.
 
     python benchmarks/callers.py --models base small --callers 8
 

@@ -179,7 +179,7 @@ AWKWARD = {
 
 @pytest.mark.parametrize("data", AWKWARD.values(), ids=AWKWARD.keys())
 def test_as_many_lines_out_as_in(toy: Toy, run: Run, data: bytes) -> None:
-    """Lines end at \\n only, in and out; an unended last line is a line."""
+    r"""Lines end at \n only, in and out; an unended last line is a line."""
     expected = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
     ran = run("translate", toy.model, "--to", "de", stdin=data)
     assert ran.code == 0, ran.err

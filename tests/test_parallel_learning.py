@@ -1,5 +1,7 @@
-"""Models that write all words at once, end to end: trained, validated, loaded, translating and scoring on the command
-line; and what does not go with them, refused when the config is read."""
+"""Non-autoregressive models, end to end: trained, validated, loaded, translating and scoring on the command line.
+
+What does not go with them is refused when the config is read.
+"""
 
 from __future__ import annotations
 

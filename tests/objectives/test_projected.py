@@ -97,7 +97,7 @@ def test_padding_is_never_projected_on_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("words", [50, 9000])
 def test_the_kernel_finds_the_same_losses_and_slopes(words: int) -> None:
-    """TRITON_INTERPRET=1 python -m pytest tests/objectives/test_projected.py"""
+    """Run it without a GPU: TRITON_INTERPRET=1 python -m pytest tests/objectives/test_projected.py."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if dispatch.training is None or not (interpreted or torch.cuda.is_available()):
         pytest.skip("needs triton, and a GPU or TRITON_INTERPRET=1")

@@ -24,7 +24,7 @@ def inspect(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            "--model", "-m", metavar="MODEL", help="Folder of a model; again to compare. If none: the one that we ship."
+            "--model", "-m", metavar="MODEL", help="Folder of a model; repeat to compare. Default: the shipped one."
         ),
     ] = None,
     output: Annotated[
@@ -40,7 +40,7 @@ def inspect(
     *,
     opening: Opening,
 ) -> None:
-    """Look inside: attention of every head, the beam's tree, what was nearly said at each step, the logit lens.
+    """Look inside a model: attention of every head, the beam's tree, candidates of each step, the logit lens.
 
     Examples:
 
@@ -75,7 +75,7 @@ def inspect(
 
 
 def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
-    """To the terminal, or as the file's name ends."""
+    """Write to the terminal, or to a file in the format of its suffix."""
     if output is None:
         from rich.console import Console
 
@@ -94,11 +94,13 @@ def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
 
 
 def _write_text(seen: list[Inspection], output: Path) -> None:
-    """A page, or JSON."""
+    """Write a page, or JSON."""
     from transduce.inspection.page import page
 
     try:
-        found = page(seen) if output.suffix == ".html" else json.dumps([one.as_json() for one in seen]) + "\n"
+        found = (
+            page(seen) if output.suffix == ".html" else json.dumps([inspection.as_json() for inspection in seen]) + "\n"
+        )
         output.write_text(found, encoding="utf-8")
     except OSError as error:
         raise DataError(f"{output}: cannot be written: {unwritable(output, error)}") from None

@@ -30,16 +30,18 @@ _COUNTED = (64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Complexity:
-    """What is measured. Times and memory are those of a training pass, forward and back, of one sequence over `lengths`
-    at width `width`, and of `batch` sequences of `length` over `widths`; () is what suits the device.
+    """Settings of the complexity measurements.
+
+    Times and memory are those of a training pass, forward and back, of one sequence over `lengths` at width `width`,
+    and of `batch` sequences of `length` over `widths`; () is what suits the device.
     """
 
     lengths: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
     width: int = 64
     length: int = 64
-    batch: int = 16  # with few, narrow layers spend their time on starting
-    window: int = 16  # places seen on either side in restricted self-attention
+    batch: int = 16  # with few, narrow layers spend their time on overhead
+    window: int = 16  # positions seen on either side in restricted self-attention
     kernel: int = 3
     repeats: int = 5
     device: str = "auto"
@@ -61,7 +63,7 @@ class Complexity:
 
 @dataclass(frozen=True)
 class Layer:
-    """All that was found of one kind of layer; each value belongs to a length or a width of the settings."""
+    """The measurements of one kind of layer; each value belongs to a length or a width of the settings."""
 
     kind: Kind
     operations_over_length: tuple[int, ...]
@@ -85,7 +87,7 @@ class ComplexityResult:
     layers: tuple[Layer, ...]
 
     def power(self, layer: Layer, what: str) -> Exponent:
-        """How `what` (a field of Layer) grows."""
+        """The fitted power with which `what` (a field of Layer) grows."""
         sizes = {
             "operations_over_length": _COUNTED,
             "operations_over_width": _COUNTED,
@@ -185,7 +187,7 @@ class ComplexityResult:
 
 
 def complexity(settings: Complexity | None = None) -> ComplexityResult:
-    """Count, search and time every kind of layer."""
+    """Count operations, search paths and time every kind of layer."""
     settings = settings or Complexity()
     device = pick_device(settings.device)
     gpu = device.type == "cuda"
@@ -221,7 +223,7 @@ def _kept(kind: Kind, length: int, width: int, batch: int, device: torch.device)
 def _timed(
     rows: tuple[Kind, ...], sizes: list[tuple[int, int, int]], repeats: int, device: torch.device
 ) -> list[tuple[float, ...]]:
-    """For each kind the time at each size (n, d, B), all of them in turns."""
+    """The time of each kind at each size (n, d, B), measured in turns."""
 
     def task(kind: Kind, size: tuple[int, int, int]) -> Callable[[], None]:
         length, width, batch = size
@@ -240,7 +242,7 @@ def _timed(
 
 
 def findings(result: ComplexityResult) -> list[Claim]:
-    """What the numbers say, beside what Table 1 says."""
+    """Compare the measurements with Table 1."""
     found = []
     for what, letter, field in (("over n", "n", "over_length"), ("over d", "d", "over_width")):
         off, told = [], []

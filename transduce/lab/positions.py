@@ -1,5 +1,4 @@
-"""Where a word stands (section 3.5): the picture of the sinusoids, what distance means in them, and longer sentences
-than seen.
+"""Positions (section 3.5): the picture of the sinusoids, what distance means in them, and unseen lengths.
 
 "We chose the sinusoidal version because it may allow the model to extrapolate to sequence lengths longer than the ones
 encountered during training": tried here for every scheme.
@@ -31,7 +30,7 @@ _PICTURE = 128  # positions and numbers in the picture
 
 @dataclass(frozen=True)
 class Positions(TrainingExperiment):
-    """Strings of 1 to `longest` letters are copied in training, longer ones afterwards."""
+    """Settings: strings of 1 to `longest` letters are copied in training, longer ones afterwards."""
 
     steps: int = 300
     longest: int = 10
@@ -48,7 +47,7 @@ class Positions(TrainingExperiment):
 
 @dataclass(frozen=True)
 class Copied:
-    """Strings of these lengths: letters written at their place, and whole strings."""
+    """The quality on strings of these lengths: letters at their position, and whole strings."""
 
     scheme: str
     shortest: int
@@ -59,8 +58,10 @@ class Copied:
 
 @dataclass(frozen=True)
 class PositionsResult:
-    """`rows`: every scheme in every range of length; `shift_error` is how far PE(pos + k) is from the rotation of
-    PE(pos); `products` are PE(pos) . PE(pos + k) for k = 0, 1, ..., over their value at 0.
+    """The results: `rows` has every scheme in every range of length.
+
+    `shift_error` is how far PE(pos + k) is from the rotation of PE(pos); `products` are PE(pos) . PE(pos + k) for
+    k = 0, 1, ..., over their value at 0.
     """
 
     settings: Positions
@@ -156,7 +157,7 @@ def positions(settings: Positions | None = None) -> PositionsResult:
 
 
 def letters_right(texts: list[str], pairs: tuple[Pair, ...]) -> float:
-    """The share of letters that stand where they should."""
+    """The share of letters at their right position."""
     right = sum(
         one == other
         for text, (_, target) in zip(texts, pairs, strict=True)
@@ -166,7 +167,7 @@ def letters_right(texts: list[str], pairs: tuple[Pair, ...]) -> float:
 
 
 def shift_error(shift: int = 17, length: int = 200, d_model: int = 64) -> float:
-    """How far PE(pos + shift) is from PE(pos) with each pair of numbers turned by the same angle at every position."""
+    """How far PE(pos + shift) is from PE(pos) with each pair of numbers rotated by one angle for all positions."""
     table = sinusoids(length + shift, d_model).double()
     pairs = table.view(-1, d_model // 2, 2)  # sin, cos
     turned = torch.stack((_turn(pairs, shift, 0), _turn(pairs, shift, 1)), dim=-1)
@@ -174,7 +175,7 @@ def shift_error(shift: int = 17, length: int = 200, d_model: int = 64) -> float:
 
 
 def _turn(pairs: Tensor, shift: int, which: int) -> Tensor:
-    """sin(a + b) = sin a cos b + cos a sin b, cos(a + b) = cos a cos b - sin a sin b, with b read off the table."""
+    """Rotate pairs: sin(a + b) and cos(a + b) by the addition theorems, with b read off the table."""
     sin, cos = pairs[shift, :, 0], pairs[shift, :, 1]
     if which == 0:
         return pairs[..., 0] * cos + pairs[..., 1] * sin
@@ -182,6 +183,6 @@ def _turn(pairs: Tensor, shift: int, which: int) -> Tensor:
 
 
 def products(length: int = 64, d_model: int = 64) -> tuple[float, ...]:
-    """PE(0) . PE(k) over PE(0) . PE(0); the same from every position on."""
+    """The products PE(0) . PE(k) over PE(0) . PE(0), equal from every position on."""
     table = sinusoids(length, d_model).double()
     return tuple(((table @ table[0]) / (table[0] @ table[0])).tolist())

@@ -96,7 +96,10 @@ _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|[Bb]roken pipe|
 
 
 class Group:
-    """This process, its device, and the others if torchrun started several: `with Group(device_name) as group:`."""
+    """A group of processes, this one's rank and device in it: `with Group(device_name) as group:`.
+
+    torchrun starts several processes; without it the group has one.
+    """
 
     def __init__(self, device: str) -> None:
         self.launch = Launch.of(os.environ)

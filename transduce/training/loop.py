@@ -228,7 +228,8 @@ class _Run:
             self._export(offered, name + which(self.config.training.ema, raw=False))
         log.say(
             f"{reason}: saved step {progress.step:,} in {self.folder}; the same command resumes from there, and the"
-            f" folder is a model with the weights of step {progress.step if progress.best_step < 0 else progress.best_step:,}"
+            " folder is a model with the weights of step"
+            f" {progress.step if progress.best_step < 0 else progress.best_step:,}"
         )
 
     def _planned(self, step: int) -> bool:

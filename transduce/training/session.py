@@ -200,4 +200,5 @@ def _own_optimizer(config: Any, model: EncoderDecoder) -> torch.optim.Optimizer:
 
 
 def full_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gather the full tensors of all names."""
     return {name: full_tensor(tensor) for name, tensor in tensors.items()}
