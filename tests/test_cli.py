@@ -82,7 +82,7 @@ def test_doctor_reports_and_refuses(run: Run, tmp_path: Path, monkeypatch: pytes
     assert "a:3" in ran.out.decode()
     (tmp_path / "b").write_bytes(b"eins\nzw\xffei\ndrei\nvier\n")
     ran = run("doctor", "train.source=a", "train.target=b", "workers=1")
-    assert "this text would be refused:\n" in refused(ran)
+    assert "this text would be rejected:\n" in refused(ran)
     assert "b:2" in ran.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 

@@ -158,7 +158,7 @@ def _check_reach(model: Model, sides: tuple[int, int], folder: str, name: str) -
         learned = getattr(getattr(stack, "positions", None), "longest", places)
         if places > learned:
             raise ConfigError(
-                f"model.{part}.positions.longest: positions are learned for {learned} places, and the longest batch of"
+                f"model.{part}.positions.longest: there are {learned} learned positions, and the longest batch of"
                 f" {folder} (data.{name}) has {places}, with end symbol and padding; set it to at least {places}, or"
                 f" model.{part}.positions.kind to one without an end such as sinusoidal, or prepare the text without"
                 " sentences so long"

@@ -177,23 +177,23 @@ def check_target(translator: Translator, folder: Path, target: str) -> None:
         )
 
 
-def pick_targets(translator: Translator, meant: ParsedArgs, source: str, target: str) -> list[str]:
+def pick_targets(translator: Translator, args: ParsedArgs, source: str, target: str) -> list[str]:
     """The tag of each text, or the one of a stream; for a named model directions count only if `source` is given.
 
     A direction that was detected where no target was requested is printed on standard error, since it may be wrong.
     """
-    if not meant.ours and not source:
-        check_target(translator, meant.folder, target)
-        return [target] * max(1, len(meant.texts))
+    if not args.ours and not source:
+        check_target(translator, args.folder, target)
+        return [target] * max(1, len(args.texts))
     from transduce.text.languages import name_of
     from transduce.translate.directions import DirectionQuery, directions_of, has_tag
 
     tokenizer = translator.tokenizers.source
-    pairs = directions_of(meant.folder, tokenizer)
+    pairs = directions_of(args.folder, tokenizer)
     if not pairs:
-        raise UserError(f"--from {source}: {meant.folder} does not tell which languages it translates; leave it out")
+        raise UserError(f"--from {source}: {args.folder} does not tell which languages it translates; leave it out")
     query = DirectionQuery(pairs, source, target)
-    ways = [query.way(text) for text in meant.texts] or [query.way()]
+    ways = [query.way(text) for text in args.texts] or [query.way()]
     for way in ways:
         if way.recognised and not target:
             names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]

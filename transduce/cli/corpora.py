@@ -63,7 +63,7 @@ def doctor(words: Words = None) -> None:
     report = examine(configs.load(Prepare, file, overrides, defaults=[["output=unused"]]))
     Console(soft_wrap=True).print(report.render())
     if report.refused:
-        raise DataError("this text would be refused:\n" + "\n".join(report.refused))
+        raise DataError("this text would be rejected:\n" + "\n".join(report.refused))
     check_not_empty(report)
 
 

@@ -87,10 +87,10 @@ def translate(
 
     unit = _unit_of(alignments, pieces)
     files = input or []
-    meant = split_model(words or [], files)
-    texts, folders = meant.texts, [meant.folder, *(ensemble or [])]
+    args = split_model(words or [], files)
+    texts, folders = args.texts, [args.folder, *(ensemble or [])]
     translator = opening.load(folders)
-    tags = pick_targets(translator, meant, source, to)
+    tags = pick_targets(translator, args, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     stream = translator.stream(
         texts or read_files(files),

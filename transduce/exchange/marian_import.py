@@ -254,7 +254,7 @@ def _check_sizes(settings: MarianSettings, tensors: dict[str, ForeignTensor], pa
     sizes = {settings.source_size, settings.target_size}
     if layers > len(tensors) or not sizes <= rows:
         raise RunError(
-            f"{path}: config.json tells of {layers:,} layers and {max(sizes):,} pieces; the file has {len(tensors):,}"
+            f"{path}: config.json describes {layers:,} layers and {max(sizes):,} pieces; the file has {len(tensors):,}"
             f" tensors and embeddings of {max(rows, default=0):,}. Copy the model again"
         )
 

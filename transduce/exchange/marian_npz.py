@@ -193,7 +193,7 @@ def _items(data: bytes, path: Path) -> Iterator[Item]:
     (count,) = struct.unpack_from("<Q", data, len(VERSION))
     position = len(VERSION) + 8
     if count > (len(data) - position) // _ITEM_HEADER.size:
-        raise RunError(f"{path}: tells of {count:,} tensors, more than fit into {len(data):,} bytes; {_AGAIN}")
+        raise RunError(f"{path}: announces {count:,} tensors, more than fit into {len(data):,} bytes; {_AGAIN}")
     headers = [_ITEM_HEADER.unpack_from(data, position + _ITEM_HEADER.size * number) for number in range(count)]
     position += _ITEM_HEADER.size * count
     names = []

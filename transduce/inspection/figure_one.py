@@ -157,8 +157,8 @@ def alive(
         }
         for name in FIGURE_1
     }
-    said = {"text": text, "translation": seen.translation, "notes": seen.notes}
-    return {**said, "layers": layers, "layer": layer, "blocks": blocks}
+    sentence = {"text": text, "translation": seen.translation, "notes": seen.notes}
+    return {**sentence, "layers": layers, "layer": layer, "blocks": blocks}
 
 
 def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> dict[str, tuple[Shown, ...]]:
@@ -259,9 +259,9 @@ def _from_source(block: str, part: str) -> bool:
 
 def _shown(name: str, tensor: Tensor, rows: tuple[str, ...], target: Tokenizer) -> Shown:
     """The first columns of a tensor (1, rows, columns); of a vocabulary those that are likely in some row."""
-    whole = tensor[0].float().cpu().numpy()
+    values = tensor[0].float().cpu().numpy()
     if name in ("logits", "p"):
-        few = math.ceil(WIDEST / 2 / len(whole))
-        best = np.unique([np.argsort(-row)[:few] for row in whole])
-        return Shown.of(name, whole, rows, best, tuple(target.pieces(best.tolist())))
-    return Shown.of(name, whole, rows, np.arange(min(WIDEST, whole.shape[1])))
+        few = math.ceil(WIDEST / 2 / len(values))
+        best = np.unique([np.argsort(-row)[:few] for row in values])
+        return Shown.of(name, values, rows, best, tuple(target.pieces(best.tolist())))
+    return Shown.of(name, values, rows, np.arange(min(WIDEST, values.shape[1])))

@@ -261,16 +261,16 @@ def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | N
     """What any engine offers: token probabilities with candidates, and mean cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
-    (said,) = case.translator.engine.score([case.source], [best.tokens])
+    (log_probs,) = case.translator.engine.score([case.source], [best.tokens])
     read = target.pieces([bos, *best.tokens])
     tokens = (*best.tokens, eos)
     others = _candidates(case, best, top, stop)
     ranks = [
         sum(other.log_prob > log_prob for other in candidates if other.token != token)
-        for token, log_prob, candidates in zip(tokens, said, others, strict=True)
+        for token, log_prob, candidates in zip(tokens, log_probs, others, strict=True)
     ]
     unknown = [math.nan] * len(tokens)
-    rows = zip(read, tokens, target.pieces(tokens), said, ranks, unknown, others, strict=True)
+    rows = zip(read, tokens, target.pieces(tokens), log_probs, ranks, unknown, others, strict=True)
     (weights,) = case.translator.engine.attend([case.source], [best.tokens], None)
     padded = np.zeros((1, len(tokens), len(case.pieces)), dtype=np.float32)
     padded[0, : weights.shape[0], : weights.shape[1]] = weights  # the weights of end symbols are unknown

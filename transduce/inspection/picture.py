@@ -43,28 +43,28 @@ def draw(seen: Sequence[Inspection], view: View) -> Figure:
         raise UserError("drawing attention needs matplotlib: pip install 'transduce[plot]'") from None
     known = {font.name for font in font_manager.fontManager.ttflist}
     with rc_context({"font.family": [name for name in FONTS if name in known] or ["sans-serif"]}):
-        sizes = [_size(one, view) for one in seen]
+        sizes = [_size(inspection, view) for inspection in seen]
         tall = max(height for _, height in sizes)
         figure = Figure((sum(width for width, _ in sizes), tall), dpi=120, layout="constrained")
         shares = [width for width, _ in sizes]
         parts = figure.subfigures(1, len(seen), width_ratios=shares, squeeze=False)
-        for part, one in zip(parts[0], seen, strict=True):
-            part.suptitle(f"{one.text}\n{one.translation}", fontsize=11)
-            if (sight := _sight(one, view)) is not None:
-                _over_sight(part, view.of(one), sight)
-            elif any(_grid(one, view)):
-                left, right = part.subfigures(1, 2, width_ratios=_halves(one, view))
-                _matrix(left.add_subplot(), one, view)
-                _overview(right, one, view)
+        for part, inspection in zip(parts[0], seen, strict=True):
+            part.suptitle(f"{inspection.text}\n{inspection.translation}", fontsize=11)
+            if (sight := _sight(inspection, view)) is not None:
+                _over_sight(part, view.of(inspection), sight)
+            elif any(_grid(inspection, view)):
+                left, right = part.subfigures(1, 2, width_ratios=_halves(inspection, view))
+                _matrix(left.add_subplot(), inspection, view)
+                _overview(right, inspection, view)
             else:
-                _matrix(part.add_subplot(), one, view)
+                _matrix(part.add_subplot(), inspection, view)
     return figure
 
 
 def _grid(seen: Inspection, view: View) -> tuple[int, int]:
     """Layers and heads that are drawn small beside the mean; (0, 0) where a layer was requested."""
-    maps = [one for one in seen.maps if one.part == view.part]
-    heads = max((len(one.weights) for one in maps), default=0)
+    maps = [layer for layer in seen.maps if layer.part == view.part]
+    heads = max((len(layer.weights) for layer in maps), default=0)
     return (len(maps), heads) if heads > 1 and view.layer is None else (0, 0)
 
 
@@ -130,11 +130,11 @@ def _overview(figure: object, seen: Inspection, view: View) -> None:
     """Draw every head small, a row a layer."""
     layers, heads = _grid(seen, view)
     every = figure.subplots(layers, heads, squeeze=False)  # type: ignore[attr-defined]
-    maps = [one for one in seen.maps if one.part == view.part]
-    for one, line in zip(maps, every, strict=True):
+    maps = [layer_map for layer_map in seen.maps if layer_map.part == view.part]
+    for layer_map, line in zip(maps, every, strict=True):
         for number, axes in enumerate(line):
             axes.set_xticks([])
             axes.set_yticks([])
-            if number < len(one.weights):
-                axes.imshow(one.weights[number], cmap="Blues", vmin=0, vmax=1, aspect="auto")
-                axes.set_title(f"{one.layer}.{number}", fontsize=7, pad=2)
+            if number < len(layer_map.weights):
+                axes.imshow(layer_map.weights[number], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+                axes.set_title(f"{layer_map.layer}.{number}", fontsize=7, pad=2)

@@ -155,9 +155,11 @@ def _steps(seen: Inspection) -> RenderableType:
     table = Table("", "read", "wrote", "", "it could have said", box=None, padding=(0, 1))
     for number, step in enumerate(seen.steps[:MOST_STEPS], start=1):
         others = [other for other in step.candidates if other.token != step.token][:CANDIDATES]
-        said = "  ".join(f"{plain(other.piece)} {math.exp(other.log_prob):.1%}" for other in others)
+        alternatives = "  ".join(f"{plain(other.piece)} {math.exp(other.log_prob):.1%}" for other in others)
         written = Text(plain(step.written), style="bold" if step.rank == 0 else "bold yellow")
-        table.add_row(str(number), plain(step.read), written, f"{math.exp(step.log_prob):.0%}", Text(said, style="dim"))
+        table.add_row(
+            str(number), plain(step.read), written, f"{math.exp(step.log_prob):.0%}", Text(alternatives, style="dim")
+        )
     if len(seen.steps) > MOST_STEPS:
         table.add_row("…", "", f"{len(seen.steps) - MOST_STEPS} more", "", "")
     return table

@@ -71,12 +71,12 @@ def trace(
             logits, _ = engine.model.advance(batch.target[:, :-1], engine.model.start(memory), found, batch.target_mask)
             tops = _tops(lambda rows: logits[0, rows], gold, tokenizer, top)
             del logits
-            said = tops.log_probs
+            log_probs = tops.log_probs
         else:
-            said = engine.model.token_log_probs(memory, batch.target, batch.target_mask, found)[0].tolist()
+            log_probs = engine.model.token_log_probs(memory, batch.target, batch.target_mask, found)[0].tolist()
             tops = None
-        maps = maps_of(found, int(memory.mask.sum()), len(said))
-        layers = _layer_logits(engine.model, found, len(said))
+        maps = maps_of(found, int(memory.mask.sum()), len(log_probs))
+        layers = _layer_logits(engine.model, found, len(log_probs))
         if tops is None and layers:  # all positions undecided: the last layer's logits are the model's
             tops = _tops(layers[max(layers)], gold, tokenizer, top)
         glimpses = tuple(
@@ -85,7 +85,7 @@ def trace(
             for lens in [_tops(logits_of, gold, tokenizer, LENS_CANDIDATES)]
         )
     read = [engine.target.bos, *written] if stepwise else gold.tolist()
-    return Traced(maps, steps_of(tops, gold, said, read, tokenizer), glimpses, memory)
+    return Traced(maps, steps_of(tops, gold, log_probs, read, tokenizer), glimpses, memory)
 
 
 def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ...]:
@@ -136,14 +136,14 @@ def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> To
 
 
 def steps_of(
-    tops: Tops | None, gold: Tensor, said: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
+    tops: Tops | None, gold: Tensor, log_probs: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
 ) -> tuple[DecodingStep, ...]:
     """A step for each token of gold (T,); `tops` is None where the model has no distributions."""
     pieces, before = tokenizer.pieces(gold.tolist()), tokenizer.pieces(read)
     if tops is None:
-        given = zip(before, gold.tolist(), pieces, said, strict=True)
+        given = zip(before, gold.tolist(), pieces, log_probs, strict=True)
         return tuple(DecodingStep(last, token, piece, log_prob) for last, token, piece, log_prob in given)
-    columns = (before, gold.tolist(), pieces, said, tops.ranks, tops.entropies, tops.candidates)
+    columns = (before, gold.tolist(), pieces, log_probs, tops.ranks, tops.entropies, tops.candidates)
     return tuple(DecodingStep(*row) for row in zip(*columns, strict=True))
 
 
@@ -277,8 +277,8 @@ class _Growing:
             self.lost += sum(path[-1] == self.eos for path, log_prob in ranked[:width] if log_prob > -torch.inf)
         left = len(here.paths) - self.lost
         known = {path for path, _ in ranked}
-        kept = {path for path in following or () if path[:-1] in live and path not in known}  # a draw may be far down
-        ranked += [(path, float(here.log_probs[live[path[:-1]], path[-1]])) for path in sorted(kept)]
+        drawn = {path for path in following or () if path[:-1] in live and path not in known}  # a draw may be far down
+        ranked += [(path, float(here.log_probs[live[path[:-1]], path[-1]])) for path in sorted(drawn)]
         going = 0
         for rank, (path, log_prob) in enumerate(ranked):
             total = self.total[path[:-1]] + log_prob

@@ -54,7 +54,7 @@ EXPERIMENTS = (
     Experiment(
         "teacher-forcing", "what reading right answers wins, in time and learning", TeacherForcing, teacher_forcing
     ),
-    Experiment("decoding", "one word after another against all at once", Decoding, decoding),
+    Experiment("decoding", "autoregressive against non-autoregressive decoding", Decoding, decoding),
     Experiment("table3", "the paper's ablations on any corpus", Table3, table3),
 )
 NAMES = [experiment.name for experiment in EXPERIMENTS]
@@ -158,9 +158,9 @@ def index(folder: Path, names: Sequence[str]) -> Path:
         if not page.exists():
             continue
         lines = page.read_text(encoding="utf-8").split("\n")
-        held, failed = _told(lines, held=True), _told(lines, held=False)
+        as_expected, failed = _told(lines, as_expected=True), _told(lines, as_expected=False)
         title, seconds = lines[0].removeprefix("# "), shown(times[name].seconds) if name in times else ""
-        expected = f"{len(held)} of {len(held) + len(failed)}"
+        expected = f"{len(as_expected)} of {len(as_expected) + len(failed)}"
         rows.append(f"| [{title}]({page.name}) | {lines[2]} | {expected} | {seconds} |")
         missed += [f"- {name}: {text}" for text in failed]
     parts = [OPENING, "\n".join(rows)]
@@ -175,7 +175,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
     return path
 
 
-def _told(lines: Sequence[str], held: bool) -> list[str]:
+def _told(lines: Sequence[str], as_expected: bool) -> list[str]:
     """The findings of a page that held, or did not."""
-    mark = f"- **{Claim('', held).mark}**: "
+    mark = f"- **{Claim('', as_expected).mark}**: "
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

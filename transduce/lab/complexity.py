@@ -129,12 +129,12 @@ class ComplexityResult:
         def row(layer: Layer) -> tuple[object, ...]:
             counted = (self.power(layer, f"operations_over_{side}") for side in ("length", "width"))
             took = (self.power(layer, f"seconds_over_{side}") for side in ("length", "width"))
-            kept = (self.power(layer, f"kept_over_{side}") for side in ("length", "width"))
+            stored = (self.power(layer, f"kept_over_{side}") for side in ("length", "width"))
             return (
                 layer.kind.name,
                 layer.kind.cost,
-                *(f"{one.value:.2f}" for one in counted),
-                *map(str, (*took, *kept)),
+                *(f"{power.value:.2f}" for power in counted),
+                *map(str, (*took, *stored)),
             )
 
         headings = "layer", "the paper", "operations: n^", "d^", "time: n^", "d^", "memory: n^", "d^"
@@ -157,12 +157,12 @@ class ComplexityResult:
         rows: list[tuple[object, ...]] = []
         for layer in self.layers:
             over_length = zip(self.lengths, layer.seconds_over_length, layer.kept_over_length, strict=True)
-            for n, seconds, kept in over_length:
-                rows.append((layer.kind.name, n, self.settings.width, 1, 1000 * seconds, kept / 2**20))
+            for n, seconds, stored in over_length:
+                rows.append((layer.kind.name, n, self.settings.width, 1, 1000 * seconds, stored / 2**20))
             over_width = zip(self.widths, layer.seconds_over_width, layer.kept_over_width, strict=True)
-            for d, seconds, kept in over_width:
+            for d, seconds, stored in over_width:
                 size = self.settings.length, d, self.settings.batch
-                rows.append((layer.kind.name, *size, 1000 * seconds, kept / 2**20))
+                rows.append((layer.kind.name, *size, 1000 * seconds, stored / 2**20))
         headings = "layer", "n", "d", "sequences", "ms", "kept for the backward pass, MiB"
         return LabTable("times", "Every measurement", headings, tuple(rows))
 
@@ -245,16 +245,16 @@ def findings(result: ComplexityResult) -> list[Claim]:
     """Compare the measurements with Table 1."""
     found = []
     for what, letter, field in (("over n", "n", "over_length"), ("over d", "d", "over_width")):
-        off, told = [], []
+        off, powers = [], []
         for layer in result.layers:
             expected = getattr(layer.kind, field)
             if expected is None:
                 continue
             power = result.power(layer, f"seconds_{field}")
-            told.append(f"{layer.kind.name} {power} (table: {expected})")
+            powers.append(f"{layer.kind.name} {power} (table: {expected})")
             if abs(power.value - expected) > NEAR:
                 off.append(layer.kind.name)
-        text = f"Time {what} grows with these powers of {letter}: {'; '.join(told)}."
+        text = f"Time {what} grows with these powers of {letter}: {'; '.join(powers)}."
         found.append(Claim(text + (f" Off by more than {NEAR}: {listed(off)}." if off else ""), held=not off))
     wrong = [
         f"{layer.kind.name} at n = {n}: {path}, not {layer.kind.path(n)}"
@@ -273,8 +273,8 @@ def findings(result: ComplexityResult) -> list[Claim]:
 
 def _crossings(result: ComplexityResult) -> list[Claim]:
     attention, recurrent = result.layers[:2]
-    place = _COUNTED.index(HEAD)
-    same = attention.operations_over_length[place], recurrent.operations_over_length[place]
+    at_head_width = _COUNTED.index(HEAD)
+    same = attention.operations_over_length[at_head_width], recurrent.operations_over_length[at_head_width]
     counted = Claim(
         f"At n = d = {HEAD} self-attention takes {same[0]:,} operations and recurrence {same[1]:,}: by counting they"
         f" cross {'exactly at n = d' if same[0] == same[1] else 'elsewhere'}.",

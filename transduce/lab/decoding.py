@@ -110,8 +110,8 @@ class DecodingResult:
         )
         return LabReport(
             name="decoding",
-            title="Decoding: one word after another, or all at once",
-            question="How much faster is a decoder that writes all words at once, and what does it cost in quality?",
+            title="Decoding: autoregressive or non-autoregressive",
+            question="How much faster is non-autoregressive decoding, and what does it cost in quality?",
             setup=(
                 f"{self.place} (parallel ones {self.settings.patience:g} times as many). Speed is"
                 " that of the search, all ways in turns, the least of some tries."
@@ -141,8 +141,8 @@ class DecodingResult:
             ),
         ]
         if len(passes) > 1:
-            told = ", ".join(f"{way.name} {way.chrf:.1f}" for way in passes)
-            found.append(Claim(f"More passes, better text: chrF {told}.", held=passes[-1].chrf > passes[0].chrf))
+            listed = ", ".join(f"{way.name} {way.chrf:.1f}" for way in passes)
+            found.append(Claim(f"More passes, better text: chrF {listed}.", held=passes[-1].chrf > passes[0].chrf))
         return found
 
     def _draw(self, figure: Figure) -> None:

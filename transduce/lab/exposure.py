@@ -114,12 +114,12 @@ class ExposureResult:
         plain, *others = self.rows
         share = self.settings.wrong[-1]
         last = {row.way: row.after_wrong[0] - row.after_wrong[-1] for row in self.rows}
-        told = ", ".join(f"{way} {100 * lost:.1f}" for way, lost in last.items())
+        listed = ", ".join(f"{way} {100 * lost:.1f}" for way, lost in last.items())
         gaps = ", ".join(f"{row.way} {100 * row.gap:.1f}" for row in self.rows)
         late, early = plain.forced[-1] - plain.free[-1], plain.forced[0] - plain.free[0]
         return [
             Claim(
-                f"With {share:.0%} of the inputs wrong these points of accuracy are lost: {told}.",
+                f"With {share:.0%} of the inputs wrong these points of accuracy are lost: {listed}.",
                 held=all(last[row.way] < last[plain.way] for row in others),
             ),
             Claim(f"Reading its own words instead of right ones costs these points: {gaps}.", held=plain.gap > 0),

@@ -90,11 +90,11 @@ class LengthResult:
 
     def _findings(self) -> list[Claim]:
         losses = {name: self.of(name)[0].chrf - self.of(name)[-1].chrf for name in FAMILIES}
-        told = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
+        listed = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
         fixed, attending, transformer = (self.of(name)[-1].chrf for name in FAMILIES)
         return [
             Claim(
-                f"chrF lost from the shortest sentences to the longest: {told}.",
+                f"chrF lost from the shortest sentences to the longest: {listed}.",
                 held=losses["RNN, one vector"] == max(losses.values()),
             ),
             Claim(

@@ -132,7 +132,7 @@ class NormsResult:
         power = fitted(self.settings.companies, batch) if len(batch) > 1 else None
         gaps = {(row.norm, row.tokens): row.using_loss - row.training_loss for row in self.trained}
         small = min(self.settings.tokens)
-        told = "; ".join(
+        listed = "; ".join(
             f"{row.norm}, {row.tokens} tokens: {row.training_loss:.3f} as trained, {row.using_loss:.3f} as used,"
             f" {row.exact:.0%} exact"
             for row in self.trained
@@ -148,7 +148,7 @@ class NormsResult:
                 held=batch[-1] < batch[0] and min(batch) > 1e-3,
             ),
             Claim(
-                f"Held-out loss: {told}.",
+                f"Held-out loss: {listed}.",
                 held=abs(gaps["LayerNorm", small]) < 1e-4 < abs(gaps["BatchNorm", small]),
             ),
             Claim(

@@ -75,8 +75,8 @@ class PositionsResult:
 
     def report(self) -> LabReport:
         ranges = [f"{row.shortest}-{row.longest}" for row in self.of(self.settings.schemes[0])]
-        letters = tuple((one, *(100 * row.letters for row in self.of(one))) for one in self.settings.schemes)
-        whole = tuple((one, *(100 * row.exact for row in self.of(one))) for one in self.settings.schemes)
+        letters = tuple((scheme, *(100 * row.letters for row in self.of(scheme))) for scheme in self.settings.schemes)
+        exact_rows = tuple((scheme, *(100 * row.exact for row in self.of(scheme))) for scheme in self.settings.schemes)
         headings = ("scheme", *(f"{label} letters" for label in ranges))
         distances = tuple((k, product) for k, product in enumerate(self.products))
         return LabReport(
@@ -86,7 +86,7 @@ class PositionsResult:
             setup=f"{self.place}. The first range is what was trained on; greedy search.",
             tables=(
                 LabTable("positions", "Letters at their place, %", headings, letters),
-                LabTable("exact", "Whole strings, %", headings, whole),
+                LabTable("exact", "Whole strings, %", headings, exact_rows),
                 LabTable("distances", "Sinusoids: PE(pos) · PE(pos + k), 1 at k = 0", ("k", "product"), distances[:17]),
             ),
             findings=tuple(self._findings()),
@@ -95,12 +95,14 @@ class PositionsResult:
         )
 
     def _findings(self) -> list[Claim]:
-        seen = {one: self.of(one)[0].letters for one in self.settings.schemes}
-        beyond = {one: self.of(one)[-1].letters for one in self.settings.schemes}
-        order = sorted(beyond, key=lambda one: -beyond[one])
-        told = ", ".join(f"{one} {100 * beyond[one]:.0f} % (seen lengths: {100 * seen[one]:.0f} %)" for one in order)
-        whole = [one for one in order if beyond[one] > 0.9 * seen[one]]
-        text = "none keeps nine tenths of it" if not whole else f"{listed(whole)} keep nine tenths of it"
+        seen = {scheme: self.of(scheme)[0].letters for scheme in self.settings.schemes}
+        beyond = {scheme: self.of(scheme)[-1].letters for scheme in self.settings.schemes}
+        order = sorted(beyond, key=lambda scheme: -beyond[scheme])
+        ranking = ", ".join(
+            f"{scheme} {100 * beyond[scheme]:.0f} % (seen lengths: {100 * seen[scheme]:.0f} %)" for scheme in order
+        )
+        lasting = [scheme for scheme in order if beyond[scheme] > 0.9 * seen[scheme]]
+        text = "none keeps nine tenths of it" if not lasting else f"{listed(lasting)} keep nine tenths of it"
         found = [
             Claim(
                 "PE(pos + k) is PE(pos) turned, the same turn for every pos: the largest difference is"
@@ -108,15 +110,16 @@ class PositionsResult:
                 held=self.shift_error < 1e-5,
             ),
             Claim(
-                f"Letters at their place at about twice the trained length: {told}; {text}.",
+                f"Letters at their place at about twice the trained length: {ranking}; {text}.",
                 held=None,
             ),
         ]
         if "sinusoidal" in beyond:
-            own = beyond["sinusoidal"]
-            text = f"The sinusoids keep {own / max(seen['sinusoidal'], 1e-9):.0%} of their quality at twice the length;"
+            sinusoidal = beyond["sinusoidal"]
+            kept = sinusoidal / max(seen["sinusoidal"], 1e-9)
+            text = f"The sinusoids keep {kept:.0%} of their quality at twice the length;"
             found.append(
-                Claim(f'{text} the paper hoped that they "may allow" it.', held=own > 0.9 * seen["sinusoidal"])
+                Claim(f'{text} the paper hoped that they "may allow" it.', held=sinusoidal > 0.9 * seen["sinusoidal"])
             )
         return found
 
@@ -145,7 +148,9 @@ def positions(settings: Positions | None = None) -> PositionsResult:
     task = copying(6000, range(1 + longest // 3, longest + 1), 200, settings.seed)
     rows: list[Copied] = []
     with settings.bench(task) as bench:
-        tests = {one: strings(100, range(max(3, one[0]), one[1] + 1), settings.seed + 1) for one in ranges}
+        tests = {
+            lengths: strings(100, range(max(3, lengths[0]), lengths[1] + 1), settings.seed + 1) for lengths in ranges
+        }
         for scheme in settings.schemes:
             words = [f"model.{side}.positions={scheme}" for side in ("encoder", "decoder")]
             translator = bench.train(scheme, *TRANSFORMER, *words, "data.tokens=512").open()
@@ -159,9 +164,9 @@ def positions(settings: Positions | None = None) -> PositionsResult:
 def letters_right(texts: list[str], pairs: tuple[Pair, ...]) -> float:
     """The share of letters at their right position."""
     right = sum(
-        one == other
+        written == expected
         for text, (_, target) in zip(texts, pairs, strict=True)
-        for one, other in zip(text, target, strict=False)
+        for written, expected in zip(text, target, strict=False)
     )
     return right / sum(len(target) for _, target in pairs)
 

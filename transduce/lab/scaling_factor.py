@@ -88,7 +88,7 @@ class ScalingFactorResult:
         power = fitted(self.settings.widths, [row.variance for row in plain])
         last, first = plain[-1], plain[0]
         spread = [row.variance for row in scaled]
-        lost, kept = scaled[-1].gradient / last.gradient, scaled[-1].gradient / scaled[0].gradient
+        lost, remaining = scaled[-1].gradient / last.gradient, scaled[-1].gradient / scaled[0].gradient
         return [
             Claim(
                 f"The variance of the dot products grows as d_k^({power}); footnote 4 says d_k^1.",
@@ -105,7 +105,7 @@ class ScalingFactorResult:
             ),
             Claim(
                 f"At d_k = {last.width} the gradient through softmax is {lost:.1f} times larger with the factor than"
-                f" without; with it, it is {kept:.2f} of what it was at d_k = {scaled[0].width}.",
+                f" without; with it, it is {remaining:.2f} of what it was at d_k = {scaled[0].width}.",
                 held=lost > 2,
             ),
             Claim(

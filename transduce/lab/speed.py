@@ -151,10 +151,10 @@ class SpeedResult:
         found = []
         for other in others:
             ratios = [ours / theirs for ours, theirs in zip(first.pace, other.pace, strict=True)]
-            told = ", ".join(
+            listed = ", ".join(
                 f"{ratio:.2f} at {length}" for ratio, length in zip(ratios, self.settings.lengths, strict=True)
             )
-            text = f"Training, {first.name} tokens/s over those of {other.name}, by length of sentence: {told}."
+            text = f"Training, {first.name} tokens/s over those of {other.name}, by length of sentence: {listed}."
             gains = ratios[-1] > ratios[0] if other.waits else None  # "critical at longer sequence lengths"
             found.append(Claim(text, gains))
         timed = {family.name: family.seconds for family in self.families if family.seconds is not None}
@@ -203,8 +203,8 @@ def speed(settings: Speed | None = None) -> SpeedResult:
         width, tokens = settings.width or (512 if gpu else 64), settings.tokens or (16384 if gpu else 1024)
         runs = [bench.train(name, *words, validations=10) for name, words in _families(width, tokens).items()]
         paces = training_tokens_per_second(runs, settings.lengths, tokens, settings.repeats, bench.device)
-        own = {} if gpu else _own_paces(bench, runs, tokens, settings.repeats)
-        return SpeedResult(settings, bench.place, gpu, tuple(_measured(settings, bench, runs, paces, own)))
+        own_paces = {} if gpu else _own_paces(bench, runs, tokens, settings.repeats)
+        return SpeedResult(settings, bench.place, gpu, tuple(_measured(settings, bench, runs, paces, own_paces)))
 
 
 def _families(width: int, tokens: int) -> dict[str, list[str]]:
@@ -234,7 +234,7 @@ def _own_paces(bench: Bench, runs: list[LabRun], tokens: int, repeats: int) -> d
 
 
 def _measured(
-    settings: Speed, bench: Bench, runs: list[LabRun], paces: dict[tuple[str, int], float], own: dict[str, float]
+    settings: Speed, bench: Bench, runs: list[LabRun], paces: dict[tuple[str, int], float], own_paces: dict[str, float]
 ) -> list[Family]:
     opened = {run.name: run.open() for run in runs}
     sources = some_sources(Corpus.open(bench.corpus), 32)
@@ -244,7 +244,7 @@ def _measured(
     for run in runs:
         curve = [(step, value) for step, _, value in run.curve("chrf")]
         reports = run.reports()
-        rate = own.get(run.name) or max(line["tokens_per_second"] for line in reports)
+        rate = own_paces.get(run.name) or max(line["tokens_per_second"] for line in reports)
         tokens_a_step = sum(line["tokens_per_second"] * line["stretch"] for line in reports) / run.history.steps
         families.append(
             Family(

@@ -132,12 +132,12 @@ class Table3Result:
     def _findings(self) -> list[Claim]:
         changes = {row.name: row.perplexity / self.base.perplexity - 1 for row in self.rows if row.name != "base"}
         order = sorted(changes, key=lambda name: changes[name])
-        told = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in order)
-        found = [Claim(f"Perplexity against base, the best first: {told}.")]
+        listed = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in order)
+        found = [Claim(f"Perplexity against base, the best first: {listed}.")]
         smaller = [name for name in ("C-width-half", "C-layers-third", "C-feed-forward-half") if name in changes]
         if smaller:
-            told = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in smaller)
-            text = f'Row (C): "bigger models are better". Here smaller ones have perplexities of {told} against base.'
+            listed = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in smaller)
+            text = f'Row (C): "bigger models are better". Here smaller ones have perplexities of {listed} against base.'
             found.append(Claim(text, held=all(changes[name] > 0 for name in smaller)))
         for name, text in CLAIMS.items():
             if name in changes:

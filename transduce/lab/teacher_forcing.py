@@ -108,7 +108,7 @@ class TeacherForcingResult:
         short, long = self.passes[0], self.passes[-1]
         worst = max(row.difference for row in self.passes)
         ends = {row.way: row.curve[-1][1] for row in self.learned}
-        told = ", ".join(f"{way} {value:.1f}" for way, value in ends.items())
+        listed = ", ".join(f"{way} {value:.1f}" for way, value in ends.items())
         first = self.learned[0].way
         ratios = short.one_by_one / short.together, long.one_by_one / long.together
         return [
@@ -119,7 +119,7 @@ class TeacherForcingResult:
                 held=ratios[1] > ratios[0] > 1,
             ),
             Claim(
-                f"chrF after {self.settings.steps} steps, reading: {told}.",
+                f"chrF after {self.settings.steps} steps, reading: {listed}.",
                 held=ends[first] > ends[self.learned[-1].way],
             ),
         ]

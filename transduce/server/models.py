@@ -182,6 +182,6 @@ def pairs_of(folder: Path, translator: Translator) -> Pairs:
     pairs = directions_of(folder, translator.tokenizers.source)
     if not pairs:
         raise ConfigError(
-            f"{folder}: which languages it translates is not told there; say so, as in: transduce serve en-de={folder}"
+            f"{folder}: its languages are not stated there; state them, as in: transduce serve en-de={folder}"
         )
     return pairs

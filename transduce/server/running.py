@@ -125,8 +125,8 @@ class Server(uvicorn.Server):
         """Start as uvicorn does, with our own log line where no connection can be accepted."""
         asyncio.get_running_loop().set_exception_handler(Trouble())
         await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(BACKLOG)  # uvicorn set it to ACCEPTED
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # uvicorn set it to ACCEPTED
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit

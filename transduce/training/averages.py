@@ -60,17 +60,17 @@ def average_run(folder: Path, last: int, best: int) -> str:
         if found is None:
             raise RunError(f"{folder}: there are no checkpoints to average; expected {folder}/checkpoints/step-...")
         progress = TrainingProgress.of_state(read_state(found.path), found.path)
-        kept = step_folders(folder)
-        steps = sorted(kept)[-last:] if last else [step for step in progress.best_steps(best) if step in kept]
+        saved = step_folders(folder)
+        steps = sorted(saved)[-last:] if last else [step for step in progress.best_steps(best) if step in saved]
         if len(steps) < max(last, best):
             raise RunError(
                 f"{folder}: {max(last, best)} checkpoints were requested and {len(steps)} are kept; request fewer, or"
                 f" train with training.keep_{'last' if last else 'best'}={max(last, best)}"
             )
         stem = progress.stem(config.training.ema)
-        weights = average([kept[step] for step in steps], stem)
-        told = ", ".join(f"{step:,}" for step in sorted(steps))
-        name = f"{average_of(len(steps))} ({'step' if len(steps) == 1 else 'steps'} {told})"
+        weights = average([saved[step] for step in steps], stem)
+        listed = ", ".join(f"{step:,}" for step in sorted(steps))
+        name = f"{average_of(len(steps))} ({'step' if len(steps) == 1 else 'steps'} {listed})"
         name += which(config.training.ema, raw=stem == "model")
         replace_weights(folder, weights, name, progress.longest)
     return f"{folder / MODEL}: {name}"

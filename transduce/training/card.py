@@ -92,9 +92,9 @@ def _how_measured(config: Config, facts: Facts) -> str:
     return text + _searches(search_label(config.validation.search), search_label(config.search))
 
 
-def _searches(measured: str, own: str) -> str:
-    """Name the search of the scores, and the model's own where it differs."""
-    others = f"; `transduce translate` and `transduce evaluate` use {own} (`search`)" if own != measured else ""
+def _searches(measured: str, default: str) -> str:
+    """Name the search of the scores, and the model's default where it differs."""
+    others = f"; `transduce translate` and `transduce evaluate` use {default} (`search`)" if default != measured else ""
     return f"Translated with {measured} (`validation.search`){others}."
 
 
@@ -112,9 +112,9 @@ def with_other_settings(text: str, before: Config, config: Config) -> str:
     if before.data.folder != config.data.folder:
         text = re.sub(r"(?m)^Prepared corpus: `.*?`\.", lambda _: _prepared(config), text)
     if before.search != config.search:
-        own = search_label(config.search)
+        default = search_label(config.search)
         pattern = r"(?m)^Translated with (.*?) \(`validation\.search`\).*$"
-        text = re.sub(pattern, lambda found: _searches(found[1], own), text)
+        text = re.sub(pattern, lambda found: _searches(found[1], default), text)
     return text
 
 

@@ -202,14 +202,14 @@ def _lines_until(path: Path, step: int) -> list[str]:
     """Complete lines of an earlier log up to a step; a half-written last line and later steps are left out."""
     if not path.exists():
         return []
-    kept: list[str] = []
+    lines: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line)
+                lines.append(line)
         except (ValueError, KeyError, TypeError):
             continue
-    return kept
+    return lines
 
 
 def board_writer() -> Any:

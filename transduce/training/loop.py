@@ -351,8 +351,8 @@ class _Run:
         if self.group.first:
             steps = self._last(training.average)
             if training.average_of == "best" and progress.best_step >= 0:
-                kept = step_folders(self.folder)
-                steps = [step for step in progress.best_steps(training.average) if step in kept]
+                saved = step_folders(self.folder)
+                steps = [step for step in progress.best_steps(training.average) if step in saved]
         steps = self.group.broadcast(steps)
         if len(steps) < training.average:
             there = "1 is there" if len(steps) == 1 else f"{len(steps)} are there"
@@ -368,8 +368,8 @@ class _Run:
         training, stem = self.config.training, self.session.progress.stem(self.config.training.ema)
         weights = {key: tensor.clone() for key, tensor in alike.items()}
         if self.group.first:
-            kept = step_folders(self.folder)
-            found = average([kept[step] for step in steps], stem)
+            saved = step_folders(self.folder)
+            found = average([saved[step] for step in steps], stem)
             weights = {key: found[key].to(self.session.device) for key in alike}
         self.group.spread(weights.values())
         name = f"{average_of(len(steps))} ({training.average_of})"

@@ -229,18 +229,22 @@ def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, en
     check_is_model(folder)
     if not tokenizers.continues(Tokenizers.load(folder / TOKENIZER)):  # before the other model is built
         raise _other_tokenizer(folder, "model to start from")
-    weights, own = open_weights(folder, trust=False)[2].weights(), model.weights()
+    weights, initial = open_weights(folder, trust=False)[2].weights(), model.weights()
     if entire:
         file = folder / (MODEL if (folder / MODEL).is_file() else NATIVE)
-        check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, file)
-    fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
+        check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in initial.items()}, file)
+    fitting = {
+        name: tensor for name, tensor in weights.items() if name in initial and tensor.shape == initial[name].shape
+    }
     if not fitting:
         raise RunError(
             f"{folder}: none of its tensors has the name and the shape of one of the new model's; choose a model more"
             ' like it, or set training.start_from="" to begin with random weights'
         )
-    model.load_weights(own | fitting)
-    return [] if entire else [f"training.start_from: {len(fitting)} tensors of {len(own)} begin as those of {folder}"]
+    model.load_weights(initial | fitting)
+    return (
+        [] if entire else [f"training.start_from: {len(fitting)} tensors of {len(initial)} begin as those of {folder}"]
+    )
 
 
 def _other_tokenizer(folder: Path, role: str) -> RunError:

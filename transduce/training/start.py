@@ -60,9 +60,11 @@ class CompiledStep(ObjectiveStep):
             torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
         return Loss(*self.compiled(tensors, batch.room))
 
-    def _parts(self, tensors: tuple[Tensor, ...], room: tuple[int, int]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _parts(
+        self, tensors: tuple[Tensor, ...], capacity: tuple[int, int]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         source, source_mask, target, target_mask, *alignment = tensors
-        batch = Batch(source, source_mask, target, target_mask, alignment[0] if alignment else None, room)
+        batch = Batch(source, source_mask, target, target_mask, alignment[0] if alignment else None, capacity)
         loss = self.objective(self.model, batch, 0)
         return loss.total, loss.count, loss.metrics
 
@@ -132,10 +134,10 @@ def warm_up(session: Session, passes: EagerRunner, batches: Batches, say: Callab
 
 def nothing(batches: Batches, rows: int, width: int) -> Batch:
     """An empty batch of a given shape."""
-    symbols, room = batches.tokenizers, batches.few.room if batches.packed else (0, 0)
+    symbols, capacity = batches.tokenizers, batches.few.room if batches.packed else (0, 0)
     empty = collate([], [], symbols.source.symbols, symbols.target.symbols, width, width, rows)
     alignment = torch.zeros(rows, width, width) if batches.split.aligned else None
-    return replace(empty, alignment=alignment, room=room)
+    return replace(empty, alignment=alignment, room=capacity)
 
 
 def _timed(passes: EagerRunner, batch: Batch, step: int, device: torch.device) -> float:

@@ -254,8 +254,8 @@ def _fitted(batch: Batch) -> Batch:
         return batch
     # On a batch that is still on the host: nothing waits for the device.
     most = max(int(batch.source_mask.sum()), int(batch.target_mask.sum()), 1)
-    room = -(-most // _ROUND) * _ROUND
-    return replace(batch, room=(min(room, batch.room[0]), min(room, batch.room[1])))
+    capacity = -(-most // _ROUND) * _ROUND
+    return replace(batch, room=(min(capacity, batch.room[0]), min(capacity, batch.room[1])))
 
 
 def _copied(loss: Loss) -> Loss:

@@ -131,7 +131,7 @@ class DirectionQuery:
         what = f"{where} {name_of(way.source)} ({way.source})"
         other = "; if it is something else, say so with --from" if way.recognised else ""
         if way.target == way.source:
-            raise UserError(f"{what}, which is what --to asks for too; give another language to translate to{other}")
+            raise UserError(f"{what}, which --to names too; give another language to translate to{other}")
         if not ends or (way.target and way.target not in ends):
             can = f"translates to {', '.join(ends)} only" if ends else "does not translate from"
             raise UserError(f"{what}, which the model {can}{other}")

@@ -93,17 +93,17 @@ def _not_native(
 ) -> ConfigError | RunError | None:
     """Why the native engine cannot run these folders on this device; None if it can."""
     if len(folders) > 1 or weights:
-        return ConfigError("engine: native runs one model, and an ensemble was asked for; use engine=torch")
+        return ConfigError("engine: native runs one model, and an ensemble was requested; use engine=torch")
     if not (folders[0] / NATIVE).is_file():
         return RunError(
             f"{folders[0]}: is not converted, as models of the native engine are; run `transduce convert {folders[0]}"
             " FOLDER` and give that folder, or use engine=torch"
         )
     if device not in ("auto", "cpu"):
-        return ConfigError(f"engine: native runs on the CPU, and device={device} was asked for; use engine=torch")
+        return ConfigError(f"engine: native runs on the CPU, and device={device} was requested; use engine=torch")
     if precision != "fp32":
         return ConfigError(
-            f"engine: native has the precision it was converted with, and {precision} was asked for; use engine=torch"
+            f"engine: native has the precision it was converted with, and {precision} was requested; use engine=torch"
         )
     return None
 

@@ -371,7 +371,7 @@ class Translator:
         cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
         if constraints.include and len(cut) > 1:
             raise DataError(
-                f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
+                f"include: the text {text[:40]!r}... is longer than the model reads at once, and it is unknown which of"
                 f" its {len(cut)} parts the words belong to; give the parts as texts of their own"
             )
         later = replace(constraints, prefix=()) if constraints.prefix else constraints

@@ -77,11 +77,14 @@ def _preparation(folder: Path) -> Prepare:
         text = folder / "text"
         return tuple(
             ParallelText(
-                source=f"{text}/{split}.{one}", target=f"{text}/{split}.{two}", tag=f"<2{two}>", name=f"{one}-{two}"
+                source=f"{text}/{split}.{source}",
+                target=f"{text}/{split}.{target}",
+                tag=f"<2{target}>",
+                name=f"{source}-{target}",
             )
-            for one in LANGUAGES
-            for two in LANGUAGES
-            if one != two
+            for source in LANGUAGES
+            for target in LANGUAGES
+            if source != target
         )
 
     tags = tuple(f"<2{language}>" for language in LANGUAGES)
@@ -92,15 +95,15 @@ def _preparation(folder: Path) -> Prepare:
 
 def _show(console: Console, translator: Translator, numbers: list[int]) -> float:
     table = Table("number", Column("said in", overflow="fold"), Column("translated", overflow="fold"))
-    for number, (one, two) in zip(numbers, [("en", "de"), ("de", "zh"), ("zh", "en"), ("en", "zh")], strict=False):
-        source = LANGUAGES[one](number)
-        table.add_row(f"{number:,}", source, translator(source, to=two))
+    for number, (begin, end) in zip(numbers, [("en", "de"), ("de", "zh"), ("zh", "en"), ("en", "zh")], strict=False):
+        source = LANGUAGES[begin](number)
+        table.add_row(f"{number:,}", source, translator(source, to=end))
     console.print(table)
     right = total = 0
-    for one, two in [("en", "de"), ("de", "en"), ("en", "zh"), ("zh", "en"), ("de", "zh"), ("zh", "de")]:
-        sources = [LANGUAGES[one](number) for number in numbers]
-        translations = translator(sources, to=two)
-        right += sum(text == LANGUAGES[two](number) for text, number in zip(translations, numbers, strict=True))
+    for begin, end in [("en", "de"), ("de", "en"), ("en", "zh"), ("zh", "en"), ("de", "zh"), ("zh", "de")]:
+        sources = [LANGUAGES[begin](number) for number in numbers]
+        translations = translator(sources, to=end)
+        right += sum(text == LANGUAGES[end](number) for text, number in zip(translations, numbers, strict=True))
         total += len(numbers)
     console.print(
         f"\n[bold]Exactly right:[/] {right} of {total} translations of held-out numbers ({right / total:.1%})."

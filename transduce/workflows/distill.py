@@ -113,10 +113,10 @@ def search_of(translator: Translator, beam: int | None, best_of: int, run: str |
     if beam is None:
         beam = max(BEAM, best_of) if isinstance(translator.search, Beam) else 0
     elif beam > 0 and getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
-        own = configs.kind_of(type(translator.search))
+        kind = configs.kind_of(type(translator.search))
         raise ConfigError(
             f"beam: {beam} asks for a beam search, which needs a model that writes token by token, and {run} is"
-            f" non-autoregressive; leave it out, or say 0, for the model's own search, '{own}'"
+            f" non-autoregressive; leave it out, or say 0, for the model's own search, '{kind}'"
         )
     if 0 < beam < best_of:
         raise ConfigError(f"best_of: expected at most the beam's size ({beam}), got {best_of}; give a larger beam")
@@ -154,8 +154,8 @@ class Work:
     def facts(self) -> dict[str, Any]:
         """What determines the translations: a stopped run resumes only with equal facts."""
         models, pairs = list(self.teacher.digests), self.pairs
-        own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
-        return {**own, "precision": self.teacher.precision, **configs.flatten(SearchOption(self.search))}
+        facts = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
+        return {**facts, "precision": self.teacher.precision, **configs.flatten(SearchOption(self.search))}
 
     def path(self, number: int) -> Path:
         return self.folder / f"{number:07d}"
@@ -329,13 +329,13 @@ class Chunks:
         return self.order[self.bounds[number] : self.bounds[number + 1]]
 
 
-def _open_corpus(given: str, own: str, run: str | Path) -> Corpus:
-    if not given and not (Path(own) / MANIFEST).is_file():
+def _open_corpus(given: str, of_run: str, run: str | Path) -> Corpus:
+    if not given and not (Path(of_run) / MANIFEST).is_file():
         raise DataError(
-            f"{run}: was trained on the corpus {own or '(none)'}, which is not there (seen from {Path.cwd()}); "
+            f"{run}: was trained on the corpus {of_run or '(none)'}, which is not there (seen from {Path.cwd()}); "
             "say where a prepared corpus lies with --corpus FOLDER"
         )
-    opened = Corpus.open(given or own)
+    opened = Corpus.open(given or of_run)
     if opened.reader is not None:
         raise DataError(
             f"{opened.folder}: holds {opened.reader.kind}, and only sources of text are distilled; transcribe them,"

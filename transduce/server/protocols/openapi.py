@@ -256,7 +256,7 @@ def _foreign(summary: str, given: dict[str, Any] | None, answer: dict[str, Any],
     answers = {"200": {"description": summary, "content": _json(answer)}}
     for status, text in errors.items():
         if status != "415":
-            text = "The request asks for more work than is allowed." if status == "422" else text
+            text = "The request needs more work than is allowed." if status == "422" else text
             answers[status] = {"description": text, "content": _json({"$ref": f"#/components/schemas/{failure}"})}
     if given:
         answers["415"] = {

@@ -166,11 +166,11 @@ def read_plan(
     return ComparisonPlan(Path(file).stem, names, comparison.baseline, comparison.language, tuple(runs))
 
 
-def _ground(comparison: Comparison, place: str, words: Sequence[Sequence[str]], file: str) -> configs.Layers:
+def _ground(comparison: Comparison, origin_of_base: str, words: Sequence[Sequence[str]], file: str) -> configs.Layers:
     """The config layers that all variants share; a base that is a file lies beside the file that names it (`place`)."""
     base: str | Path = comparison.base
-    if comparison.base.endswith(".toml") and place != "command line":
-        base = Path(place).parent / comparison.base
+    if comparison.base.endswith(".toml") and origin_of_base != "command line":
+        base = Path(origin_of_base).parent / comparison.base
     merged = configs.layers(Config, base)
     trees = [(f"{file}: settings", comparison.settings)]
     trees += [("command line", read_overrides(layer)) for layer in words]

@@ -65,7 +65,7 @@ def _join(pairs: Iterator[Pair], share: float, longest: int) -> Iterator[Pair]:
 
 
 def _may_follow(run: list[Pair], pair: Pair, longest: int) -> bool:
-    fits = all(length(one) + length(two) < longest for one, two in zip(_joined(run), pair, strict=True))
+    fits = all(length(before) + length(after) < longest for before, after in zip(_joined(run), pair, strict=True))
     return fits and _is_sentence(pair)
 
 
@@ -75,8 +75,8 @@ def _is_sentence(pair: Pair) -> bool:
 
 
 def _joined(run: list[Pair]) -> Pair:
-    one, two = (("" if HAN.search(texts[0]) else " ").join(texts) for texts in zip(*run, strict=True))
-    return one, two
+    source, target = (("" if HAN.search(texts[0]) else " ").join(texts) for texts in zip(*run, strict=True))
+    return source, target
 
 
 def _has_case(pair: Pair) -> bool:
@@ -90,8 +90,8 @@ def _upper(pair: Pair) -> Pair:
 def _title(pair: Pair) -> Pair:
     if not _has_case(pair) or max(map(length, pair)) > LONGEST_TITLE:
         return pair
-    one, two = _bare(pair)
-    return _titled(one), _titled(two)
+    source, target = _bare(pair)
+    return _titled(source), _titled(target)
 
 
 def _titled(text: str) -> str:
@@ -102,5 +102,5 @@ def _titled(text: str) -> str:
 def _bare(pair: Pair) -> Pair:
     if not _is_sentence(pair):
         return pair
-    one, two = (_OPENING.sub("", _FINAL.sub("", text)) for text in pair)
-    return one, two
+    source, target = (_OPENING.sub("", _FINAL.sub("", text)) for text in pair)
+    return source, target

@@ -122,8 +122,8 @@ def _blamed(error: str, file: str, name: str, words: Sequence[str]) -> str:
     found = re.match(rf"stage\.({DOTTED})", error)
     key = f"{name}.{found[1].rstrip('.')}" if found else ""
     for word in of_stage:
-        said = word.partition("=")[0].strip()
-        if key and f"{key}.".startswith(f"{said}."):  # the word itself, or a table that it gives
+        key_of_word = word.partition("=")[0].strip()
+        if key and f"{key}.".startswith(f"{key_of_word}."):  # the word itself, or a table that it gives
             return f"command line: {name}.{error.removeprefix('stage.')}"
     laid = f", with {', '.join(word.partition('=')[0].strip() for word in of_stage)} of the command line laid over"
     return f"{file}: stage '{name}'{laid if of_stage else ''}: {error}"
