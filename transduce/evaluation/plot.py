@@ -223,7 +223,7 @@ def _mark_best(axes: Axes, history: History, colour: str) -> None:
         axes.plot(*best, color=colour, marker="*", markersize=15, markeredgecolor="white", zorder=3)
         text = axes.annotate(f"{best[1]:.1f}", best, xytext=(0, 9), textcoords="offset points", ha="center", zorder=3)
         text.set(color=colour, weight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
-        axes.margins(y=0.13)  # room for the figure above the highest star
+        axes.margins(y=0.13)  # space for the figure above the highest star
 
 
 def dress(axes: Axes, label: str) -> None:

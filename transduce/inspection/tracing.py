@@ -117,7 +117,7 @@ class Tops:
     candidates: list[tuple[Candidate, ...]]
 
 
-Logits = Callable[[slice], Tensor]  # of some places (rows, V)
+Logits = Callable[[slice], Tensor]  # of some positions (rows, V)
 
 
 def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> Tops:

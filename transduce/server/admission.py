@@ -217,7 +217,7 @@ def width_of(n_best: int, beam: int, included: int = 0) -> int:
 
 
 def check_included(included: int, tokens: int, settings: Settings) -> int:
-    """Return the tokens of forced words, if a search can keep so many hypotheses of a sentence of some tokens."""
+    """Check the tokens of forced words against what a search can hold for a sentence of `tokens`; return them."""
     if included > MOST_INCLUDED:
         raise Refused(
             422,
@@ -236,7 +236,7 @@ def check_included(included: int, tokens: int, settings: Settings) -> int:
 
 
 def check_work(tokens: int, settings: Settings) -> int:
-    """Return the tokens, if a request may be that much work."""
+    """Check a request's work in tokens against the limit; return it."""
     if tokens > settings.request_tokens:
         raise Refused(
             422,
@@ -271,7 +271,7 @@ def check_excluded(words: Sequence[str]) -> None:
 
 
 def check_cells(cells: int, settings: Settings, what: str = "the answer") -> int:
-    """Return the number of attention weights, if so many may be requested."""
+    """Check the number of attention weights of a request against the limit; return it."""
     if cells > settings.cells:
         raise Refused(
             422,

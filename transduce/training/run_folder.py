@@ -41,8 +41,8 @@ from transduce.translate.model_folder import (
     read_card,
 )
 
-# Settings a resumed run may change without becoming another run. That the corpus is unchanged, wherever it lies now,
-# its digest tells.
+# Settings a resumed run may change without becoming another run. The corpus may be moved: its digest tells that
+# it is unchanged.
 FREE = (
     "license",
     "search",

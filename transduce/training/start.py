@@ -38,7 +38,7 @@ SHAPES = 6  # of batches, where compiled code decides their number
 # Estimated gain and cost of compiling. On an H200 `base` trains 571,000 target tokens/s uncompiled, with graphs, and
 # 1,002,000 compiled; compiling took about a minute.
 SAVED, SECONDS = 0.4, 60.0
-# The kernels of varlen_attention.py, residual.py and losses.py by their names in torch.
+# The kernels of transduce/kernels, by their names in torch.
 KERNELS = ("attended", "attended_back", "normed_sum", "normed_sum_back", "losses_and_slopes")
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 

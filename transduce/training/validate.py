@@ -32,7 +32,7 @@ WORST = 100.0  # for a target that a model cannot write: one too long for its fr
 
 @dataclass(frozen=True)
 class Example:
-    """One held-out sentence with its translation, for people to look at."""
+    """One held-out sentence with its reference and its translation."""
 
     source: str
     reference: str

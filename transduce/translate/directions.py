@@ -1,6 +1,6 @@
 """The language pairs a model offers, read from its folder, and the choice of a direction for a text.
 
-A model with tags of target languages only is not given the source's: it is detected (text/detection) to pick a target
+A model with tags of target languages only is not given the source's: text/languages.py detects it to pick a target
 where none is requested, and to refuse a target that the text is in already. Imports no torch.
 """
 

@@ -71,7 +71,7 @@ class Translator:
 
     `search` is a search config used when a call names none. Sources of more than `longest` tokens are cut at sentence
     ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch;
-    `search_tokens`, if given, what an engine searches at once that makes batches of its own. `decoder` is the config of
+    `search_tokens`, if given, the tokens handed to an engine that batches itself. `decoder` is the config of
     the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
     pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet.
     """
@@ -124,7 +124,7 @@ class Translator:
     ) -> list[Translation]:
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
-        `n_best` asks the model's own search for so many, `beam` for a beam search of that size, which finds as many at
+        `n_best` requests that many of the model's own search, `beam` a beam search of that size, which finds as many at
         most; `search` replaces it.
         `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags
         (one language, or one a text).

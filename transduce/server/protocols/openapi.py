@@ -1,6 +1,6 @@
 """The OpenAPI document of every JSON endpoint, from the pydantic models, with an example request for each.
 
-pages/html.py shows it to people. The examples are made of a sentence that the served model can read.
+server/pages/html.py shows it to people. The examples are made of a sentence that the served model can read.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def read_plan(
 
 
 def _ground(comparison: Comparison, origin_of_base: str, words: Sequence[Sequence[str]], file: str) -> configs.Layers:
-    """The config layers that all variants share; a base that is a file lies beside the file that names it (`place`)."""
+    """The config layers that all variants share; a base that is a file lies beside the naming file."""
     base: str | Path = comparison.base
     if comparison.base.endswith(".toml") and origin_of_base != "command line":
         base = Path(origin_of_base).parent / comparison.base
