@@ -1,4 +1,4 @@
-"""Compare the speed of two checkouts of this project, in alternating passes over the same work.
+"""Compare the speed of two checkouts of this project on the same work, in turns.
 
     git worktree add --detach ../before COMMIT && (cd ../before && python setup.py -q build_ext --inplace)
     python benchmarks/before_after.py --before ../before

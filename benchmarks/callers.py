@@ -1,4 +1,4 @@
-"""Check many Python threads on one native translator: correct results, and the throughput of a single caller.
+"""Call one native translator from many Python threads: check the answers, and compare the speed with one caller's.
 
     python benchmarks/callers.py --models base small --callers 8
 

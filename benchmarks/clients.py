@@ -203,8 +203,10 @@ def install(client: Client, folder: Path) -> None:
 
 
 def run(client: Client, folder: Path | None, names: dict[str, str]) -> str | None:
-    """The error output; "" on success, None if the client is not installed in its environment in the folder,
-    or, without a folder, beside this Python."""
+    """The error of a client; "" if there was none, None where the client is not installed.
+
+    It is looked for in its environment below the folder, or, without a folder, beside this Python.
+    """
     place = folder / client.environment if folder is not None else Path(sys.prefix)
     given = "".join(f"{'var ' if client.node else ''}{name} = {json.dumps(value)}\n" for name, value in names.items())
     if client.node:

@@ -201,7 +201,7 @@ class Contest:
         return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
     def bleu(self, written: list[Tokens], batch: int) -> str:
-        """SacreBLEU of a child's output: with batches, in the order of its sources' lengths."""
+        """Score a child's output with sacreBLEU: with batches, in the order of its sources' lengths."""
         if not self.references:
             return ""
         import sacrebleu

@@ -21,7 +21,7 @@ LONGEST = 512
 
 
 def smoothed(logits: Tensor, gold: Tensor, smoothing: float) -> Tensor:
-    """torch's own smoothed cross-entropy, the mean over real tokens."""
+    """The smoothed cross-entropy of torch itself, the mean over real tokens."""
     return F.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=PAD, label_smoothing=smoothing)
 
 

@@ -1,4 +1,4 @@
-"""Compare the native engine in int8 with torch in fp32 by BLEU, and check its batch invariance.
+"""Compare the native engine in int8 with torch in fp32, and sentences alone with those in batches.
 
     python benchmarks/quality.py RUN --source test.en.gz --target test.de.gz        # BLEU of fp32, and of int8
     python benchmarks/quality.py RUN --many train.en.gz --sentences 10000           # alone, in batches, in any order

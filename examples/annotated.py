@@ -232,8 +232,10 @@ class FeedForward(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A vector for each token. "We share the same weight matrix between the two embedding layers and the pre-softmax
-    linear transformation"; the embedding layers multiply it by sqrt(d_model)."""
+    """A vector for each token, times sqrt(d_model).
+
+    "We share the same weight matrix between the two embedding layers and the pre-softmax linear transformation."
+    """
 
     def __init__(self, vocabulary: int, d_model: int) -> None:
         super().__init__()

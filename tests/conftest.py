@@ -1,7 +1,8 @@
-"""Shared by all tests: one torch thread (two on a shared machine made toy models 25 times slower), and the fixtures
-`toy` (a small trained model, toy_model.py), `run` (the command line in this process, cli_runner.py), `warm` (a
-Python that has torch loaded, warm.py) and `native_toy`, `client` (the toy converted, and served in this process,
-toy_server.py).
+"""Shared by all tests: one torch thread, and the fixtures.
+
+Two threads on a shared machine made toy models 25 times slower. The fixtures are `toy` (a small trained model,
+toy_model.py), `run` (the command line in this process, cli_runner.py), `warm` (a Python that has torch loaded, warm.py)
+and `native_toy`, `client` (the toy converted, and served in this process, toy_server.py).
 """
 
 import gc

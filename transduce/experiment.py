@@ -25,11 +25,11 @@ ObjectiveChoice = CrossEntropy | RDrop | Reinforce | MinimumRisk | MaskedPredict
 
 @dataclass(frozen=True)
 class Data:
-    """Which prepared corpus is read, and how it is cut into batches."""
+    """Which prepared corpus to read, and how to cut it into batches."""
 
     folder: str = ""
     tokens: int = (
-        4096  # padded tokens (of files, frames) a batch, on each side; 0 = as many as the GPU holds, found by trying
+        4096  # padded tokens (of files, frames) a batch, on each side; 0 = as many as the GPU holds, found by trials
     )
     bucket: int = 8  # lengths are padded to multiples of this, more coarsely as they grow
     shapes: int = 0  # at most so many shapes of batches, of real tokens; 0 = as `bucket` has it, few where compiled
@@ -56,9 +56,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that makes a run what it is; the defaults are the paper's base model.
+    """The config of a run; the defaults are the paper's base model.
 
-    `search` is how the finished model translates when nothing else is said.
+    `search` is how the finished model translates unless requested otherwise.
     """
 
     seed: int = 1
@@ -102,7 +102,7 @@ class Config:
 
 
 def _check_recomputable(config: Config) -> None:
-    """Refuse activation checkpointing where layers cannot be worked out a second time."""
+    """Raise ConfigError for activation checkpointing where layers cannot be recomputed."""
     for name, stack in (("encoder", config.model.encoder), ("decoder", config.model.decoder)):
         if not isinstance(stack, StackConfig):
             raise ConfigError(
@@ -124,7 +124,7 @@ def _check_recomputable(config: Config) -> None:
 
 
 def check_source(model: Model, corpus: Corpus) -> None:
-    """Refuse a model that reads something else than the corpus holds."""
+    """Raise ConfigError for a model that reads something else than the corpus holds."""
     reader, width = corpus.reader, model.source.width
     if reader is None and width:
         raise ConfigError(
@@ -141,7 +141,7 @@ def check_source(model: Model, corpus: Corpus) -> None:
 
 
 def check_positions(config: Config, corpus: Corpus) -> None:
-    """Refuse learned positions that end before the sentences of the corpus do, as batches pad them."""
+    """Raise ConfigError for learned positions that end before the corpus's sentences do, as batches pad them."""
     data = config.data
     _check_reach(config.model, widest(corpus.split(data.train), data.bucket, data.shapes), f"{corpus.folder}", "train")
     if data.valid in corpus.splits:  # whose batches are padded to their longest sentence
@@ -149,16 +149,16 @@ def check_positions(config: Config, corpus: Corpus) -> None:
 
 
 def _check_reach(model: Model, sides: tuple[int, int], folder: str, name: str) -> None:
-    """The same for the places of source and target in the longest batch of a split."""
+    """Check learned positions against the source and target positions of a split's longest batch."""
     source, target = sides
     read = source if isinstance(model.source, Tokens) else len(model.source.places(source))
-    length = getattr(model.decoder, "length", None)  # of a decoder that writes all at once
+    length = getattr(model.decoder, "length", None)  # of a non-autoregressive decoder
     written = target if length is None else length.places(read, target)
     for part, stack, places in (("encoder", model.encoder, read), ("decoder", model.decoder, written)):
         learned = getattr(getattr(stack, "positions", None), "longest", places)
         if places > learned:
             raise ConfigError(
-                f"model.{part}.positions.longest: positions are learned for {learned} places, and the longest batch of"
+                f"model.{part}.positions.longest: there are {learned} learned positions, and the longest batch of"
                 f" {folder} (data.{name}) has {places}, with end symbol and padding; set it to at least {places}, or"
                 f" model.{part}.positions.kind to one without an end such as sinusoidal, or prepare the text without"
                 " sentences so long"

@@ -67,10 +67,10 @@ def test_train_resumes_the_run_that_is_there(walked: Path, run: Run, monkeypatch
     shutil.copytree("runs/mine", "runs/more")
     ran = run("train", "runs/more/config.toml", "training.steps=22", "--output", "runs/more")
     assert ran.code == 0, ran.err
-    assert "going on from step 20" in ran.err
+    assert "resuming from step 20" in ran.err
     assert "finished: 22 steps" in ran.err
     text = refused(run("train", "runs/more/config.toml", "model.dropout=0.3", "-o", "runs/more"))
-    assert "runs/more: was trained with model.dropout = 0.0, and now 0.3 is asked for; choose another folder" in text
+    assert "runs/more: was trained with model.dropout = 0.0, and now 0.3 is requested; choose another folder" in text
 
 
 def test_doctor_reports_and_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_doctor_reports_and_refuses(run: Run, tmp_path: Path, monkeypatch: pytes
     assert "a:3" in ran.out.decode()
     (tmp_path / "b").write_bytes(b"eins\nzw\xffei\ndrei\nvier\n")
     ran = run("doctor", "train.source=a", "train.target=b", "workers=1")
-    assert "this text would be refused:\n" in refused(ran)
+    assert "this text would be rejected:\n" in refused(ran)
     assert "b:2" in ran.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
@@ -116,7 +116,7 @@ def test_average_and_plot(walked: Path, run: Run, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     ran = run("average", "run", "--last", "1")
     assert ran.lines == ["run/model.safetensors: average of 1 checkpoint (step 20)"]
-    assert "9 checkpoints were asked for and" in refused(run("average", "run", "--best", "9"))
+    assert "9 checkpoints were requested and" in refused(run("average", "run", "--best", "9"))
     assert "run: say how many checkpoints to average, either --last N or --best N" in refused(run("average", "run"))
     shutil.rmtree("run/checkpoints")
     assert "run: there are no checkpoints to average; expected run/checkpoints/step-..." in refused(
@@ -179,7 +179,7 @@ AWKWARD = {
 
 @pytest.mark.parametrize("data", AWKWARD.values(), ids=AWKWARD.keys())
 def test_as_many_lines_out_as_in(toy: Toy, run: Run, data: bytes) -> None:
-    """Lines end at \\n only, in and out; an unended last line is a line."""
+    r"""Lines end at \n only, in and out; an unended last line is a line."""
     expected = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
     ran = run("translate", toy.model, "--to", "de", stdin=data)
     assert ran.code == 0, ran.err

@@ -75,7 +75,7 @@ def test_scores_and_alignments_of_rounded_weights(
     assert ran.lines != run(*words_of("score", toy, tmp_path), "--device", "cpu").lines
     ran = run(*words_of("align", toy, tmp_path), *BF16, "--graphs", "on")
     assert ran.lines == [one.pharaoh() for one in rounded.align(*pair, "de")]
-    assert "graphs: a CPU has none; searching without\n" in ran.err
+    assert "graphs: a CPU has none; decoding without\n" in ran.err
 
 
 def test_translations_of_rounded_weights(toy: Toy, rounded: transduce.Translator, tmp_path: Path, run: Run) -> None:
@@ -97,7 +97,7 @@ def test_a_server_opens_all_its_models_so(toy: Toy, tmp_path: Path, run: Run, mo
     shutil.copytree(toy.model, tmp_path / "second", ignore=shutil.ignore_patterns("checkpoints"))
     ran = run("serve", f"en-de={toy.model}", f"en-zh={tmp_path / 'second'}", *BF16, "--graphs", "compiled")
     assert ran.code == 0, ran.err
-    assert ran.err.count("graphs: a CPU has none; searching without\n") == 2
+    assert ran.err.count("graphs: a CPU has none; decoding without\n") == 2
     state = served[0].state.transduce
     for one in state.models.served:
         engine = one.translator.engine
@@ -126,5 +126,5 @@ def test_a_corpus_of_rounded_weights_resumes_with_no_others(
     facts = {**made.manifest["distillation"], "chunk_tokens": 300}
     del facts["kept"]
     (work / "settings.json").write_text(json.dumps(facts))
-    with pytest.raises(RunError, match="was begun with precision = 'bf16', and now 'fp32' is asked for"):
+    with pytest.raises(RunError, match="was begun with precision = 'bf16', and now 'fp32' is requested"):
         transduce.distill(toy.model, made.folder, beam=1, workers=1)

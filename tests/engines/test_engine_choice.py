@@ -84,11 +84,11 @@ def test_what_auto_gives_to_torch_from_the_start_is_reported_too(
     transduce.load([both, toy.model], "cpu")
     transduce.load(both, "cpu", precision="bf16")
     ensemble, precision = capsys.readouterr().err.splitlines()
-    assert ensemble.startswith("engine: native runs one model, and an ensemble was asked for")
-    assert precision.startswith("engine: native has the precision it was converted with, and bf16 was asked for")
+    assert ensemble.startswith("engine: native runs one model, and an ensemble was requested")
+    assert precision.startswith("engine: native has the precision it was converted with, and bf16 was requested")
     assert ensemble.endswith("(torch does it this time)")
     transduce.load(both, "cpu", graphs="on")
-    assert capsys.readouterr().err == "graphs: the native engine, which runs on the CPU, has none; searching without\n"
+    assert capsys.readouterr().err == "graphs: the native engine, which runs on the CPU, has none; decoding without\n"
     transduce.load(toy.model, "cpu")  # which was never converted
     transduce.load(both, "cpu", engine="torch", precision="bf16")  # nobody expects another engine
     assert not capsys.readouterr().err
@@ -165,13 +165,13 @@ def test_what_no_engine_can_open(toy: Toy, converted: Path) -> None:
     )
     assert refusal(ConfigError, toy.model, engine="onnx") == "engine: expected auto, torch or native, got 'onnx'"
     assert refusal(ConfigError, [converted, converted], engine="native") == (
-        "engine: native runs one model, and an ensemble was asked for; use engine=torch"
+        "engine: native runs one model, and an ensemble was requested; use engine=torch"
     )
     assert refusal(ConfigError, converted, engine="native", device="cuda") == (
-        "engine: native runs on the CPU, and device=cuda was asked for; use engine=torch"
+        "engine: native runs on the CPU, and device=cuda was requested; use engine=torch"
     )
     assert refusal(ConfigError, converted, engine="native", precision="bf16") == (
-        "engine: native has the precision it was converted with, and bf16 was asked for; use engine=torch"
+        "engine: native has the precision it was converted with, and bf16 was requested; use engine=torch"
     )
 
 

@@ -146,8 +146,8 @@ def test_no_runs_no_folder_no_file_no_reports(tmp_path: Path) -> None:
             "metrics.jsonl:5: not JSON (Expecting value: line 1 column 1 (char 0)). Found 'loss 3.2'; expected",
         ),
         ("[1, 2]", "metrics.jsonl:5: not a JSON object. Found '[1, 2]'; expected one object a line, such as {"),
-        ('{"kind": "train", "step": "x", "loss": 1}', "metrics.jsonl:5: 'step' is 'x'; expected a whole number."),
-        ('{"kind": "train", "loss": 1}', "metrics.jsonl:5: 'step' is None; expected a whole number."),
+        ('{"kind": "train", "step": "x", "loss": 1}', "metrics.jsonl:5: 'step' is 'x'; expected an integer."),
+        ('{"kind": "train", "loss": 1}', "metrics.jsonl:5: 'step' is None; expected an integer."),
         ('{"kind": "train", "step": 5, "loss": "low"}', "metrics.jsonl:5: 'loss' is 'low'; expected a number."),
     ],
 )

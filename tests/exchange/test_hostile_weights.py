@@ -108,7 +108,7 @@ def test_a_compressed_archive_is_refused(pickled: Path, tensors: dict[str, Tenso
 
 
 def test_a_pickle_that_grows_is_refused(pickled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch would run this: each call of the encoder doubles the text."""
+    """PyTorch would run this: each call of the encoder doubles the text."""
     doubled = b"c_codecs\nencode\n(C\x01aX\x03\x00\x00\x00hextR"
     with zipfile.ZipFile(pickled, "w") as packed:
         packed.writestr("a/data.pkl", b"\x80\x02" + doubled + b".")

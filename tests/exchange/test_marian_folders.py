@@ -216,7 +216,7 @@ def test_binary_files_that_are_refused(tmp_path: Path) -> None:
     for length in (8, 12, 16, 40, 3000, len(good) // 2, len(good) - 1):
         assert str(path) in refusal(good[:length])
     assert "bytes, and" in refusal(good[:-1])
-    assert "tells of 18,446,744,073,709,551,615 tensors" in refusal(good[:8] + b"\xff" * 8 + good[16:])
+    assert "announces 18,446,744,073,709,551,615 tensors" in refusal(good[:8] + b"\xff" * 8 + good[16:])
     packed = good.index((0x10001).to_bytes(8, "little"))
     assert "is of type 0x11801, expected float32, float16 or intgemm8" in refusal(
         good[:packed] + (0x11801).to_bytes(8, "little") + good[packed + 8 :]

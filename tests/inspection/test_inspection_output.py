@@ -129,7 +129,7 @@ def test_long_sentences_are_shown_as_a_list(seen: Inspection) -> None:
 def test_views_that_are_not_there(seen: Inspection) -> None:
     with pytest.raises(ConfigError, match="part: expected encoder, decoder or cross, got 'both'"):
         View("both")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="head: 1 was asked for without a layer; heads differ from layer to layer"):
+    with pytest.raises(ConfigError, match="head: 1 was requested without a layer; heads differ from layer to layer"):
         View(head=1)
     with pytest.raises(ConfigError, match="head: expected one of the 2 that this model has, 0 to 1, got 2"):
         View("cross", 0, 2).of(seen)
@@ -171,4 +171,4 @@ def test_the_command_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
     assert message.endswith("x.pdf: expected a name that ends in .html, .png, .svg or .json")
     (tmp_path / "file").write_text("")
     assert "cannot be written: " in refused(run(*words, "-o", tmp_path / "file" / "x.html"))
-    assert refused(run(*words, "--head", "1")).startswith("head: 1 was asked for without a layer")
+    assert refused(run(*words, "--head", "1")).startswith("head: 1 was requested without a layer")

@@ -50,7 +50,7 @@ def copy_rest(ours: EncoderBlock | DecoderBlock, theirs: nn.Module, norms: tuple
 
 
 def scramble(module: nn.Module) -> None:
-    """torch starts biases at 0 and norms at 1, which would hide a wrong copy."""
+    """PyTorch starts biases at 0 and norms at 1, which would hide a wrong copy."""
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() == 1:

@@ -60,7 +60,7 @@ def test_links_by_hand() -> None:
 
 
 def test_its_gradient_on_the_scores_is_that_of_cross_entropy() -> None:
-    """softmax - links at tokens with links, whatever the scale of the scores; nothing elsewhere."""
+    """The gradient is softmax - links at tokens with links, whatever the scale of the scores; nothing elsewhere."""
     links = torch.zeros(1, 4, 5)
     links[0, 0, 1] = 1.0
     links[0, 1, :2] = 0.5

@@ -29,7 +29,7 @@ def test_sums_and_gradients_are_those_of_log_softmax(
     rows: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_entropy, "CACHED", rows * V)
-    monkeypatch.setattr(cross_entropy, "STRETCH_ON_CPU", 2 * rows * V)  # the rows of a matrix product, in two parts
+    monkeypatch.setattr(cross_entropy, "CHUNK_ON_CPU", 2 * rows * V)  # the rows of a matrix product, in two parts
     states, weight, gold, mask = drawn()
     sums = projected_losses(states, weight, gold, mask, smoothing)
     found = torch.autograd.grad(3 * sums[0], (states, weight))
@@ -43,7 +43,7 @@ def test_sums_and_gradients_are_those_of_log_softmax(
 
 def test_a_bias_of_the_logits_has_its_gradient_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "CACHED", 2 * V)
-    monkeypatch.setattr(cross_entropy, "STRETCH_ON_CPU", 4 * V)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ON_CPU", 4 * V)
     states, weight, gold, mask = drawn()
     bias = torch.randn(V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
     sums = projected_losses(states, weight, gold, mask, 0.1, bias)
@@ -97,7 +97,7 @@ def test_padding_is_never_projected_on_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("words", [50, 9000])
 def test_the_kernel_finds_the_same_losses_and_slopes(words: int) -> None:
-    """TRITON_INTERPRET=1 python -m pytest tests/objectives/test_projected_loss.py"""
+    """Run it without a GPU: TRITON_INTERPRET=1 python -m pytest tests/objectives/test_projected_loss.py."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if dispatch.training is None or not (interpreted or torch.cuda.is_available()):
         pytest.skip("needs triton, and a GPU or TRITON_INTERPRET=1")

@@ -1,5 +1,7 @@
-"""Every file in configs/ loads, opens with its command and the result it gave, and every preset and every variant of
-every comparison takes a step."""
+"""Every file in configs/ loads, and opens with its command and the result it gave.
+
+Every preset and every variant of every comparison takes a step.
+"""
 
 from pathlib import Path
 from typing import cast, get_args

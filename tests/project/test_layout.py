@@ -174,7 +174,7 @@ def test_nothing_unpickles_but_the_one_door_for_weights_alone() -> None:
 
 
 def test_lines_end_at_newline_only() -> None:
-    """str.splitlines cuts at U+2028, U+0085, form feeds; files opened as text turn \\r into \\n."""
+    r"""No str.splitlines, which cuts at U+2028, U+0085, form feeds; files opened as text turn \r into \n."""
     for path in FILES:
         for node in ast.walk(tree_of(path)):
             assert not (isinstance(node, ast.Attribute) and node.attr == "splitlines"), f"{path}:{node.lineno}"

@@ -1,5 +1,7 @@
-"""Non-autoregressive models end to end: trained, validated, loaded, translating and scoring on the command
-line; and what does not go with them, refused when the config is read."""
+"""Non-autoregressive models, end to end: trained, validated, loaded, translating and scoring on the command line.
+
+What does not go with them is refused when the config is read.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def test_a_canvas_cut_at_its_end_goes_all_the_way(tmp_path: Path) -> None:
     translator = transduce.load(tmp_path / "run", "cpu")
     assert math.isfinite(translator.score(["abc"], ["abc"])[0].log_prob)
     assert translator.translate(["abc"], prefixes="ab")[0].text.startswith("ab")
-    with pytest.raises(RunError, match="the teacher writes all tokens at once; one that writes token by token"):
+    with pytest.raises(RunError, match="the teacher is non-autoregressive; one that writes token by token"):
         open_teacher(tmp_path / "run", translator.tokenizers)
 
 

@@ -85,8 +85,7 @@ def test_every_name_is_fetched_by_a_star() -> None:
 
 
 def test_public_names_are_documented_and_typed() -> None:
-    """Each public function and class, and each public method of these classes, has a docstring of its own; functions
-    have annotations throughout."""
+    """Each public function, class and public method has a docstring of its own; functions have annotations."""
     for name in NAMES:
         thing = getattr(transduce, name)
         assert inspect.getdoc(thing), name

@@ -121,7 +121,7 @@ def test_the_language_decides_where_it_can(translator: transduce.Translator, run
         ),
         (
             ["--to", "de", GERMAN],
-            f"'{GERMAN}': this seems to be German (de), which is what --to asks for too; give another language to"
+            f"'{GERMAN}': this seems to be German (de), which --to names too; give another language to"
             " translate to; if it is something else, say so with --from",
         ),
         (
@@ -129,7 +129,7 @@ def test_the_language_decides_where_it_can(translator: transduce.Translator, run
             f"'{GERMAN}': this seems to be German (de), which the model translates to en only; if",
         ),
         (["--to", "zh", "--from", "de"], "--from de: German (de), which the model translates to en only"),
-        (["--from", "de", "--to", "de", "x"], "--from de: German (de), which is what --to asks for too; give another"),
+        (["--from", "de", "--to", "de", "x"], "--from de: German (de), which --to names too; give another"),
         (["--from", "en"], "--from en: English (en), which the model translates to de, zh; pick one with --to"),
         (["--to", "sv", "x"], "--to sv: the model does not know this language; it knows en, de, zh"),
         (["12 + 7"], "'12 + 7': too little to tell which language it is in; say what to translate it to with --to"),

@@ -41,7 +41,7 @@ def find(search: Any, model: Any, sources: list[list[int]], constraints: Any = N
 
 
 def heard(model: Any, source: list[int], tokens: tuple[int, ...]) -> float:
-    """log p of the tokens under the head: the sum over every path that collapses to them."""
+    """The log p of the tokens under the head: the sum over every path that collapses to them."""
     with torch.no_grad():
         memory = model.encode(*pad_sources([source], SYMBOLS))
         log_probs = model.heads["ctc"](memory)[0].double().log_softmax(-1)
@@ -54,7 +54,7 @@ def heard(model: Any, source: list[int], tokens: tuple[int, ...]) -> float:
 
 
 def told(model: Any, source: list[int], tokens: tuple[int, ...]) -> float:
-    """log p under the decoder, a token at a time."""
+    """The log p under the decoder, a token at a time."""
     with torch.no_grad():
         state = model.start(model.encode(*pad_sources([source], SYMBOLS)))
         total, before = 0.0, SYMBOLS.bos

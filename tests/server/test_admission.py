@@ -214,9 +214,9 @@ def test_together_cancels_the_others_where_one_fails() -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"characters": 0}, "characters: expected a whole number from 1 to 10,000,000, got 0; docs/serving.md"),
-        ({"body": 5}, "body: expected a whole number from 1,024 to 1,073,741,824, got 5; docs"),
-        ({"workers": 100_000_000}, "workers: expected a whole number from 1 to 256, got 100000000; docs/serving.md"),
+        ({"characters": 0}, "characters: expected an integer from 1 to 10,000,000, got 0; docs/serving.md"),
+        ({"body": 5}, "body: expected an integer from 1,024 to 1,073,741,824, got 5; docs"),
+        ({"workers": 100_000_000}, "workers: expected an integer from 1 to 256, got 100000000; docs/serving.md"),
         ({"seconds": 0.0}, "seconds: expected seconds above 0, a day at most, got 0.0"),
         ({"gather": 2.0}, "gather: expected seconds from 0 to 1, got 2.0"),
         ({"keys": ("a b",)}, "keys: expected visible ASCII characters without spaces"),
@@ -232,7 +232,7 @@ def test_settings(wrong: dict[str, int], text: str) -> None:
 def test_largest_settings(name: str) -> None:
     _, most = BOUNDS[name]
     assert getattr(Settings(**{name: most}), name) == most  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=f"^{name}: expected a whole number from .* to {most:,}, got {most + 1};"):
+    with pytest.raises(ConfigError, match=f"^{name}: expected an integer from .* to {most:,}, got {most + 1};"):
         Settings(**{name: most + 1})  # type: ignore[arg-type]
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     assert f"`{name}` " in page

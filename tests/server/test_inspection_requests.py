@@ -98,7 +98,7 @@ def test_a_cancelled_inspection_stops_in_the_library(toy: Toy) -> None:
     stop = CancelToken()
     stop.cancel()
     assert alternatives(toy.translator, "sixty-two", "", to="de", stop=stop) == []
-    with pytest.raises(RunError, match="inspect: somebody asked to stop before the translation was found; ask again"):
+    with pytest.raises(RunError, match="inspect: cancelled before the translation was found; try again"):
         inspect(toy.translator, "sixty-two", to="de", stop=stop)
 
 

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 import transduce
 from transduce.server import Served, Settings, application
 from transduce.server.admission import CELLS_A_TOKEN, MOST_EXCLUDED, MOST_INCLUDED, width_of
-from transduce.server.answers import LARGE, STRETCH, pieces, rendered
+from transduce.server.answers import CHUNK, LARGE, pieces, rendered
 from transduce.server.translating import MOST_TASKS, LoopTurns, together
 
 ASKED = {"source": "en", "target": "de"}
@@ -178,14 +178,14 @@ def test_large_answers_are_written_in_a_thread_and_alike() -> None:
         "a": [1, 2.5, None, True, 'ü\n"', []],
         "empty": {},
         "rows": [[i / 7 for i in range(40)] for _ in range(3)],
-        "flat": list(range(3 * STRETCH + 1)),
+        "flat": list(range(3 * CHUNK + 1)),
         "links": [(1, 2, 0.5), (3, 4, 0.25)],
         "deep": [{"x": [{"y": ()}]}, "text"],
         "text": "猫",
     }
     plain = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
     assert "".join(pieces(tree)) == plain
-    assert max(map(len, pieces(tree))) < 10 * STRETCH
+    assert max(map(len, pieces(tree))) < 10 * CHUNK
     where: list[threading.Thread] = []
 
     def make() -> Any:

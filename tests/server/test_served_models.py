@@ -95,7 +95,7 @@ def test_folders_and_their_languages(native_toy: Path, served_translator: transd
                 def pieces(tokens: Any) -> list[str]:
                     return []
 
-    with pytest.raises(ConfigError, match="which languages it translates is not told there; say so"):
+    with pytest.raises(ConfigError, match="its languages are not stated there; state them"):
         pairs_of(tmp_path / "none", Untagged)  # type: ignore[arg-type]
 
 

@@ -187,7 +187,7 @@ def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> 
             assert json.dumps(example, ensure_ascii=False, indent=1) in page
     assert "translations[].<wbr>alternatives[].<wbr>log_prob" in page
     assert "text (at most 5000 characters) or list (1 to 50) of text (at most 5000 characters)" in page
-    assert "whole number (1 to 6), by default <code>1</code>" in page
+    assert "integer (1 to 6), default <code>1</code>" in page
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> 
         ("translate", {"stream": True, "alignment": "words"}, 422, "alignment: expected none with stream, got words"),
         ("translate", {"format": "html", "n_best": 3}, 422, "n_best: expected 1 with format=html, got 3"),
         ("translate", {"format": "html", "alignment": "pieces"}, 422, "alignment: expected none with format=html"),
-        ("translate", {"n_best": "2"}, 422, 'n_best: expected a whole number, got "2"'),
+        ("translate", {"n_best": "2"}, 422, 'n_best: expected an integer, got "2"'),
         ("translate", {"n_best": 0}, 422, "n_best: expected a number of at least 1, got 0"),
         ("translate", {"beam": 17}, 422, "beam: expected a number of at most 16, got 17"),
         ("translate", {"stream": "yes"}, 422, 'stream: expected true or false, got "yes"'),

@@ -77,5 +77,5 @@ def test_no_table_is_read_for_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_plain_and_wrong_is_still_refused() -> None:
-    with pytest.raises(UserError, match=r"this seems to be English \(en\), which is what --to asks for too"):
+    with pytest.raises(UserError, match=r"this seems to be English \(en\), which --to names too"):
         DirectionQuery(PAIRS, target="en").way("The cat is sleeping in the garden.")

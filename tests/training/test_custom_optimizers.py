@@ -156,7 +156,7 @@ def test_what_no_checkpoint_can_hold_is_said(corpus: Path, tmp_path: Path) -> No
 
 
 def test_who_says_that_it_obeys() -> None:
-    """torch's fused optimizers and ours do as they are told by `grad_scale`; nobody else is trusted to."""
+    """PyTorch's fused optimizers and ours do as they are told by `grad_scale`; nobody else is trusted to."""
     for config in (Adam(), AdamW(), Muon()):
         assert obeys(config.build([*parameters(), nn.Parameter(torch.ones(3))]))
     assert obeys(torch.optim.SGD(parameters(), lr=0.1, fused=True))

@@ -275,7 +275,7 @@ def test_only_the_first_touches_the_run_folder(corpus: Path, tmp_path: Path) -> 
         settings = (f"training.steps={steps}", "training.average=2", "training.save_every=2")
         ended = processes.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
         assert ended.codes == [0, 0, 0], ended.said
-    assert f"{tmp_path / 'run'}: going on from step 4" in ended.said[0]
+    assert f"{tmp_path / 'run'}: resuming from step 4" in ended.said[0]
     assert ended.said[1:] == ["", ""]
     assert not (tmp_path / "nowhere").exists()
     assert (tmp_path / "run" / "model.safetensors").is_file()
@@ -351,8 +351,8 @@ def test_a_signal_to_one_stops_all(corpus: Path, faulty: Path) -> None:
         (
             "killed",
             [2, -9],
-            "error: another process of the group has ended or cannot be reached, and none can go on without it. The"
-            " last checkpoint is sound: the same command goes on from it, as does torchrun itself with"
+            "error: another process of the group has ended or cannot be reached, and none can continue without it. The"
+            " last checkpoint is sound: the same command resumes from it, as does torchrun itself with"
             " --max-restarts\n",
         ),
     ],

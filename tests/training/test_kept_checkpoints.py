@@ -58,8 +58,8 @@ def test_minutes_end_the_run_and_more_minutes_resume_it(
     said = capfd.readouterr().err
     assert "training.minutes: the end follows the clock; only runs bounded by steps can be repeated\n" in said
     assert (
-        "training.average: 2 checkpoints were asked for and 1 is there, so that there is nothing to average; save"
-        " them more often (training.save_every, validation.every), or ask for fewer\n"
+        "training.average: 2 checkpoints were requested and 1 is there, so that there is nothing to average; save"
+        " them more often (training.save_every, validation.every), or request fewer\n"
     ) in said
     assert exported(run)[1] == "best by validation loss, step 1"
     outcome = toys.run(corpus, run, "training.minutes=10")
@@ -171,7 +171,7 @@ def test_fewer_checkpoints_than_requested_are_averaged_and_that_is_said(
     toys.run(corpus, run, "data.valid=none", "training.average=5")
     assert exported(run)[1] == "average of 2 checkpoints (last)"
     assert (
-        "training.average: 5 checkpoints were asked for and 2 are there, which are averaged; save them more often"
+        "training.average: 5 checkpoints were requested and 2 are there, which are averaged; save them more often"
         in (capfd.readouterr().err)
     )
 
@@ -216,7 +216,7 @@ def test_what_cannot_be_averaged(corpus: Path, tmp_path: Path) -> None:
         with pytest.raises(RunError) as caught:
             average_run(run, **{"last": 0, "best": 0, name: 7})
         assert str(caught.value) == (
-            f"{run}: 7 checkpoints were asked for and 1 are kept; ask for fewer, or train with training.keep_{name}=7"
+            f"{run}: 7 checkpoints were requested and 1 are kept; request fewer, or train with training.keep_{name}=7"
         )
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(

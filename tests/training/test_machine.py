@@ -61,7 +61,7 @@ def test_the_fastest_number_of_threads_is_taken_and_named(corpus: Path, seconds:
     config, session, batches, module = parts(corpus, "training.steps=200")
     passes, said = Sleeping(module, seconds), []
     tune_threads(config.training, session, passes, batches, True, said.append)
-    assert torch.get_num_threads() == session.place.threads == chosen
+    assert torch.get_num_threads() == session.progress.threads == chosen
     assert passes.made == {2: 3, 1: 3}
     assert len(said) == 1
     assert said[0].startswith(f"training.threads: {chosen} of 2 (a pass on the first batch took with 1: ")
@@ -80,10 +80,10 @@ def test_nothing_is_tried_where_it_would_not_pay_or_is_settled(
     corpus: Path, overrides: tuple[str, ...], before: int, expected: int
 ) -> None:
     config, session, batches, module = parts(corpus, *overrides)
-    session.place.threads = before
+    session.progress.threads = before
     passes, said = Sleeping(module, {1: 0, 2: 0}), []
     tune_threads(config.training, session, passes, batches, True, said.append)
-    assert torch.get_num_threads() == session.place.threads == expected
+    assert torch.get_num_threads() == session.progress.threads == expected
     assert (passes.made, said) == ({1: 0, 2: 0}, [])
 
 
@@ -91,13 +91,13 @@ def test_one_thread_leaves_no_choice(corpus: Path) -> None:
     config, session, batches, module = parts(corpus, "training.steps=1000")
     passes = Sleeping(module, {1: 0})
     tune_threads(config.training, session, passes, batches, True, pytest.fail)
-    assert (session.place.threads, passes.made) == (1, {1: 0})
+    assert (session.progress.threads, passes.made) == (1, {1: 0})
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_several_processes_keep_what_they_were_started_with(corpus: Path) -> None:
     config, session, batches, module = parts(corpus, "training.steps=1000")
-    session.place.threads = 7  # of the run when it was alone
+    session.progress.threads = 7  # of the run when it was alone
     passes = Sleeping(module, {1: 0, 2: 0})
     tune_threads(config.training, session, passes, batches, False, pytest.fail)
     assert (torch.get_num_threads(), passes.made) == (2, {1: 0, 2: 0})

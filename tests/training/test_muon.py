@@ -206,7 +206,7 @@ def test_a_checkpoint_of_the_earlier_muon_is_refused(
         toys.run(corpus, run, *settings)
     assert str(caught.value) == (
         f"{run / 'checkpoints' / 'step-00000003'}: was written by a version of transduce whose Muon treated {named} in"
-        " another way, and training cannot go on from it as it began. Go on with that version, or begin a new run in"
+        " another way, and training cannot resume from it as it began. Resume with that version, or begin a new run in"
         " another folder with training.start_from set to this one"
     )
     assert toys.run(corpus, tmp_path / "new", *settings, f"training.start_from={run}").step == 6

@@ -57,7 +57,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             for name in METHODS:
                 inside.setattr(torch.Tensor, name, refuse)
             written(run, portions)
-        updates.append(run.session.place.step)
+        updates.append(run.session.progress.step)
 
     monkeypatch.setattr(_Run, "_update", update)
     return updates

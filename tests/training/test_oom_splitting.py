@@ -122,7 +122,7 @@ def test_every_pass_of_a_step_draws_its_own_dropout() -> None:
             return Loss(torch.zeros(()), torch.ones(()), {})
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-    session: Any = SimpleNamespace(optimizer=optimizer, device=torch.device("cpu"), place=SimpleNamespace(step=7))
+    session: Any = SimpleNamespace(optimizer=optimizer, device=torch.device("cpu"), progress=SimpleNamespace(step=7))
     held = [(Portion(0, number, number, 0, batch), batch) for number in range(2)]
     found: list[list[tuple[int, float]]] = []
     for most in (4, 2, 2):

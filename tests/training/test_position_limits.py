@@ -48,7 +48,7 @@ def test_before_the_first_step_and_before_there_is_a_run_folder(made: Path, tmp_
     with pytest.raises(ConfigError) as caught:
         toys.run(made, tmp_path / "run", *learned(19, 512))
     assert str(caught.value) == (
-        f"model.encoder.positions.longest: positions are learned for 19 places, and the longest batch of {made}"
+        f"model.encoder.positions.longest: there are 19 learned positions, and the longest batch of {made}"
         " (data.train) has 20, with end symbol and padding; set it to at least 20, or model.encoder.positions.kind to"
         " one without an end such as sinusoidal, or prepare the text without sentences so long"
     )
@@ -56,7 +56,7 @@ def test_before_the_first_step_and_before_there_is_a_run_folder(made: Path, tmp_
 
 
 def test_both_sides_and_both_splits(made: Path) -> None:
-    assert refusal(made, *learned(26, 11)).startswith("model.decoder.positions.longest: positions are learned for 11")
+    assert refusal(made, *learned(26, 11)).startswith("model.decoder.positions.longest: there are 11 learned")
     assert "(data.valid) has 26," in refusal(made, *learned(25, 26))
     assert refusal(made, *learned(26, 25)).startswith("model.decoder.positions.longest")
     check_positions(toys.config(made, *learned(26, 26)), Corpus.open(made))

@@ -14,7 +14,7 @@ from transduce.core.processes import Launch, StopRequest
 from transduce.model.norms import over_processes
 from transduce.training.checkpoint import Snapshot
 from transduce.training.distributed import Group, _own_device
-from transduce.training.pieces import alike, whole
+from transduce.training.pieces import full_tensor, shard_like
 
 
 def test_a_group_of_one_does_nothing() -> None:
@@ -29,8 +29,8 @@ def test_a_group_of_one_does_nothing() -> None:
         assert group.broadcast(snapshot) is snapshot
         assert group.snapshot(snapshot) is snapshot
         assert over_processes(tensor) is tensor
-        assert whole(tensor) is tensor
-        assert alike(tensor, torch.zeros(3)) is tensor
+        assert full_tensor(tensor) is tensor
+        assert shard_like(tensor, torch.zeros(3)) is tensor
 
 
 def test_matrices_in_pieces_and_muon(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Objectives that draw, through the real loop: chosen by a word in the config, resumed bit-identically, and begun
-with the weights of another run.
+"""Objectives that draw, through the real loop: chosen by a word in the config, and resumed bit-identically.
+
+Also begun with the weights of another run.
 """
 
 from __future__ import annotations

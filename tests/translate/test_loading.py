@@ -162,7 +162,7 @@ def test_precision_and_graphs_in_words(toy: Toy, capsys: pytest.CaptureFixture[s
     assert {parameter.dtype for parameter in rounded.engine.model.parameters()} == {torch.bfloat16}  # type: ignore[attr-defined]
     assert rounded.engine.rooms is None  # type: ignore[attr-defined]
     assert rounded("five", to="de")
-    assert capsys.readouterr().err == "graphs: a CPU has none; searching without\n"
+    assert capsys.readouterr().err == "graphs: a CPU has none; decoding without\n"
     transduce.load(toy.model, "cpu")  # nobody asked for any
     assert not capsys.readouterr().err
     with pytest.raises(ConfigError, match="precision: expected fp32 or bf16, got 'fp16'"):

@@ -301,10 +301,10 @@ def test_a_signal_lets_the_chunk_under_way_end(
     assert len(chunks(tmp_path / "out")) == 1
     error = capfd.readouterr().err
     assert "SIGINT: ending with the sentences under way; once more aborts" in error
-    assert "SIGINT: what is translated is kept; the same command goes on from there" in error
+    assert "SIGINT: what is translated is kept; the same command resumes from there" in error
     transduce.distill(toy.model, tmp_path / "out", beam=5, workers=1, chunk_tokens=300)
     assert (
-        f"going on: {made.pairs:,} of {len(distilled.split('train')):,} pairs are translated" in capfd.readouterr().err
+        f"resuming: {made.pairs:,} of {len(distilled.split('train')):,} pairs are translated" in capfd.readouterr().err
     )
     assert content(tmp_path / "out") == content(distilled.folder)
 
@@ -392,8 +392,8 @@ def test_a_teacher_that_writes_all_at_once(tmp_path: Path, run: Run) -> None:
         2,
     )
     assert refused(run("distill", tmp_path / "teacher", "-o", tmp_path / "no", "--beam", "4", "--device", "cpu")) == (
-        f"beam: 4 asks for a beam search, which needs a model that writes token by token, and {tmp_path}/teacher writes"
-        " all tokens at once; leave it out, or say 0, for the model's own search, 'mask_predict'"
+        f"beam: 4 asks for a beam search, which needs a model that writes token by token, and {tmp_path}/teacher is"
+        " non-autoregressive; leave it out, or say 0, for the model's own search, 'mask_predict'"
     )
 
 
@@ -466,7 +466,7 @@ def test_resuming_with_other_settings_or_damaged_work(
         assert refusal(RunError, toy.model, output, beam=5, chunk_tokens=300) == "enough"
     assert chunks(output) == sorted(ready)
     begun = f"{tmp_path}/.out.distilling: was begun with"
-    told = "is asked for; give the same settings to go on, or delete that folder to begin anew"
+    told = "is requested; give the same settings to resume, or delete that folder to begin anew"
     assert refusal(RunError, toy.model, output, beam=4) == f"{begun} search.size = 5, and now 4 {told}"
     assert f"{begun} best_of = 1, and now 2" in refusal(RunError, toy.model, output, beam=5, best_of=2)
     assert f"{begun} chunk_tokens = 300, and now 10" in refusal(RunError, toy.model, output, beam=5, chunk_tokens=10)

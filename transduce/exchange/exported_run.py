@@ -1,4 +1,4 @@
-"""A trained model to be exported, and every reason why another system cannot compute it."""
+"""A trained model to be exported, and the capabilities of other systems: every reason why one cannot run it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transduce.training.run_folder import open_model
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """What a run folder holds; `longest` source tokens were met in training."""
+    """The content of a run folder; `longest` is the longest source of training, in tokens."""
 
     config: Config
     tokenizers: Tokenizers
@@ -37,14 +37,14 @@ class ExportedRun:
 
     @property
     def stacks(self) -> tuple[TransformerEncoder, TransformerDecoder]:
-        """Both stacks of a model that was found to be a Transformer (`Able.check`)."""
+        """Both stacks of a model that passed `Capabilities.check` as a Transformer."""
         model = self.config.model
         return cast("TransformerEncoder", model.encoder), cast("TransformerDecoder", model.decoder)
 
 
 @dataclass(frozen=True)
-class Able:
-    """Kinds of parts that a system knows.
+class Capabilities:
+    """The parts of models that a system supports.
 
     `grouped` means that several heads may share keys and values, `any_attention` that scores, weights and widths of
     attention may be what they like.
@@ -59,7 +59,7 @@ class Able:
     any_attention: bool = False
 
     def check(self, model: Model, more: Sequence[str] = ()) -> None:
-        """Refuse a model with parts that the system lacks, naming them all; `more` are reasons found elsewhere."""
+        """Raise RunError for a model with unsupported parts, naming them all; `more` are further reasons."""
         reasons = [*self._reasons(model), *more]
         if reasons:
             raise RunError(f"{self.system} cannot run this model: {'; '.join(reasons)}")

@@ -1,11 +1,8 @@
-"""Every experiment by name: what it is told, what it does, and one line of what it shows.
+"""All experiments by name, the times they took, and the index page of their reports.
 
-How long each experiment took, kept in `times.csv` beside its page: one line an experiment, that of its last run.
-
-`seconds` are those on the clock from start to written page; on a busy machine they are more.
-`worked` are those that cores worked for it, its processes among them: what it would take on one core of its own.
-
-The page that leads to all pages of the laboratory that lie in a folder, made from those pages.
+Times are stored in `times.csv` beside the pages: one line an experiment, that of its last run. `seconds` are those on
+the clock from start to written page; on a busy machine they are more. `worked` is CPU time, that of child processes
+included: what it would take on one core of its own. The index page is made from the pages in its folder.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from transduce.lab.teacher_forcing import TeacherForcing, teacher_forcing
 
 @dataclass(frozen=True)
 class Experiment:
-    """`settings` is its config, `run` what makes a result of one."""
+    """An experiment: `settings` is its config, `run` maps a config to a result."""
 
     name: str
     shows: str
@@ -57,14 +54,14 @@ EXPERIMENTS = (
     Experiment(
         "teacher-forcing", "what reading right answers wins, in time and learning", TeacherForcing, teacher_forcing
     ),
-    Experiment("decoding", "autoregressive against non-autoregressive", Decoding, decoding),
+    Experiment("decoding", "autoregressive against non-autoregressive decoding", Decoding, decoding),
     Experiment("table3", "the paper's ablations on any corpus", Table3, table3),
 )
 NAMES = [experiment.name for experiment in EXPERIMENTS]
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name; a name there is none of is refused."""
+    """The experiment of a name; raise ConfigError for an unknown one."""
     for experiment in EXPERIMENTS:
         if experiment.name == name.replace("_", "-"):
             return experiment
@@ -72,7 +69,7 @@ def find(name: str) -> Experiment:
 
 
 def perform(name: str, overrides: Sequence[str] = ()) -> LabReport:
-    """One experiment with its settings changed by `key=value` words; gives its report."""
+    """Run an experiment with settings changed by `key=value` words; return its report."""
     experiment = find(name)
     return experiment.run(configs.load(experiment.settings, None, overrides)).report()
 
@@ -83,7 +80,7 @@ HEADINGS = ("experiment", "seconds", "worked", "cores", "settings")
 
 @dataclass(frozen=True)
 class Took:
-    """`cores` are those the process may use; `settings` are the words it was given, none for its defaults."""
+    """The time an experiment took; `cores` are those the process may use, `settings` the words it was given."""
 
     experiment: str
     seconds: float
@@ -96,34 +93,34 @@ class Took:
 
 
 class Clock:
-    """Runs from when it is made."""
+    """A clock that starts when it is made."""
 
     def __init__(self) -> None:
         self.started, self.worked = time.perf_counter(), _worked()
 
     def took(self, experiment: str, words: Sequence[str] = ()) -> Took:
-        """What an experiment that ends now is written down as."""
+        """The time record of an experiment that ends now."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         seconds, worked = time.perf_counter() - self.started, _worked() - self.worked
         return Took(experiment, round(seconds, 1), round(worked, 1), cores, " ".join(words))
 
 
 def _worked() -> float:
-    """Seconds of this process and of those that it started and that have ended."""
+    """CPU seconds of this process and of its ended children."""
     return sum(os.times()[:4])
 
 
-def record(folder: Path, one: Took) -> Path:
-    """Write it into the folder's file, in place of an earlier run of the same experiment."""
-    kept = {**read_times(folder), one.experiment: one}
-    table = LabTable("times", "", HEADINGS, tuple(astuple(kept[name]) for name in sorted(kept)))
+def record(folder: Path, took: Took) -> Path:
+    """Write a time into the folder's file, replacing that of an earlier run of the experiment."""
+    times = {**read_times(folder), took.experiment: took}
+    table = LabTable("times", "", HEADINGS, tuple(astuple(times[name]) for name in sorted(times)))
     path = folder / FILE
     write_text(path, as_csv(table))
     return path
 
 
 def read_times(folder: Path) -> dict[str, Took]:
-    """By experiment; none where the file is not there."""
+    """The times by experiment; {} without a file."""
     path = folder / FILE
     if not path.exists():
         return {}
@@ -161,9 +158,9 @@ def index(folder: Path, names: Sequence[str]) -> Path:
         if not page.exists():
             continue
         lines = page.read_text(encoding="utf-8").split("\n")
-        held, failed = _told(lines, held=True), _told(lines, held=False)
+        as_expected, failed = _told(lines, as_expected=True), _told(lines, as_expected=False)
         title, seconds = lines[0].removeprefix("# "), shown(times[name].seconds) if name in times else ""
-        expected = f"{len(held)} of {len(held) + len(failed)}"
+        expected = f"{len(as_expected)} of {len(as_expected) + len(failed)}"
         rows.append(f"| [{title}]({page.name}) | {lines[2]} | {expected} | {seconds} |")
         missed += [f"- {name}: {text}" for text in failed]
     parts = [OPENING, "\n".join(rows)]
@@ -176,7 +173,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
     return path
 
 
-def _told(lines: Sequence[str], held: bool) -> list[str]:
+def _told(lines: Sequence[str], as_expected: bool) -> list[str]:
     """The findings of a page that held, or did not."""
-    mark = f"- **{Claim('', held).mark}**: "
+    mark = f"- **{Claim('', as_expected).mark}**: "
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

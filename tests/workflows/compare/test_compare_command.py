@@ -131,7 +131,7 @@ def test_settings_of_another_run_are_refused_before_anything_starts(
 ) -> None:
     monkeypatch.chdir(folder)
     text = refused(run("compare", "two.toml", "data.folder=corpus", "model.d_model=32", "-o", "out"))
-    assert "out/post/seed-1: was trained with model.d_model = 16, and now 32 is asked for; choose another" in text
+    assert "out/post/seed-1: was trained with model.d_model = 16, and now 32 is requested; choose another" in text
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_less_training_than_there_was_is_refused(
     monkeypatch.setattr(comparing, "last_reported", lambda path, key: {"step": 20, "seconds": 2}[key])
     text = refused(run("compare", "two.toml", "data.folder=corpus", word, "-o", "out"))
     assert text.startswith("variant 'post': out/post/seed-1 was trained for ")
-    assert f"{told} already, and {'8' if 'steps' in word else '0'} are asked for; ask for as many at least" in text
+    assert f"{told} already, and {'8' if 'steps' in word else '0'} are requested; request as many at least" in text
     assert text.endswith("or choose another folder with --output")
 
 
@@ -227,7 +227,7 @@ def test_a_stop_a_kill_and_resuming(folder: Path, run: Run, monkeypatch: pytest.
 
     stopped = ran_until(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert stopped.code == 143
-    assert stopped.err.endswith("SIGTERM: stopped; the same command goes on from there\n")
+    assert stopped.err.endswith("SIGTERM: stopped; the same command resumes from there\n")
     assert len(list((place / "checkpoints").glob("step-*"))) >= 1
     killed = ran_until(kill)
     assert killed.code == 1

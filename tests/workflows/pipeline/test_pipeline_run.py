@@ -170,7 +170,7 @@ def test_a_killed_stage_resumes_and_a_changed_one_begins_anew(
     capsys.readouterr()
     pipeline("plan.toml", until="corpus")
     told = capsys.readouterr().err
-    assert "[2/3] corpus: going on" in told
+    assert "[2/3] corpus: resuming" in told
     assert "parts are tokenized" in told
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "final_report", die)
@@ -179,7 +179,7 @@ def test_a_killed_stage_resumes_and_a_changed_one_begins_anew(
     assert Path("runs/.other.parts").exists()
     capsys.readouterr()
     pipeline("plan.toml")
-    assert "going on" not in capsys.readouterr().err
+    assert "resuming" not in capsys.readouterr().err
     assert set(states().values()) == {"done"}
 
 
@@ -197,7 +197,7 @@ def test_a_signal_ends_the_pipeline_with_its_code(run: Run, monkeypatch: pytest.
     monkeypatch.setattr(PrepareStage, "run", lambda *_: "SIGTERM")
     ran = run("pipeline", "plan.toml")
     assert ran.code == 128 + signal.SIGTERM
-    assert "SIGTERM: stopped; the same command goes on from there" in ran.err
+    assert "SIGTERM: stopped; the same command resumes from there" in ran.err
     assert states()["corpus"] == "begun"
 
 

@@ -156,7 +156,7 @@ def test_killed_in_every_stage_it_ends_the_same(made: Made, tmp_path: Path) -> N
     assert hit == list(made.products) == list(MOMENTS), log.read_text()
     done = pipeline(RECIPE, asked)
     assert len(done.done) + len(done.skipped) == 10
-    assert log.read_text().count(": going on\n") >= len(hit) - 1
+    assert log.read_text().count(": resuming\n") >= len(hit) - 1
     assert {one.state for one in pipeline_states(RECIPE, asked)} == {"done"}
     mine, theirs = Made(folder, asked).products, made.products
     for name in ("text", "corpus", "teacher_scores", "student_scores", "int8_scores"):
