@@ -1,11 +1,12 @@
-"""What the source side of a corpus may be, by name: text, recordings, pictures."""
+"""What the source side of a corpus may be: text, recordings, pictures, or files that a class of one's own reads."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from transduce.core.errors import DataError, UserError
+from transduce.core.errors import ConfigError, DataError, UserError
+from transduce.core.plugins import own_class
 from transduce.core.untrusted import read_json
 from transduce.data.images import Images
 from transduce.data.readers import FileReader, Text
@@ -13,26 +14,33 @@ from transduce.data.speech import Speech
 
 Sources = Text | Speech | Images
 _KINDS: dict[str, type[Speech] | type[Images]] = {"speech": Speech, "images": Images}
+_NO_SETTINGS = "these are no settings of a reader of files"
 
 
-def reader_of(sources: Sources) -> FileReader | None:
+def reader_of(sources: Sources | FileReader) -> FileReader | None:
     """What reads the files that source lines name; nothing where they are text."""
-    return sources if isinstance(sources, FileReader) else None
+    return None if isinstance(sources, Text) else sources
 
 
-def from_facts(facts: dict[str, Any], origin: str) -> FileReader:
-    """The reader that `facts` was made of."""
+def from_facts(facts: dict[str, Any], origin: str, trust: bool = False) -> FileReader:
+    """The reader that `facts` was made of; `trust` lets them import a class of the user's own."""
     try:
         settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
-        return _KINDS[settings.pop("kind")](**settings)
+        kind = settings.pop("kind")
+        cls = own_class(kind, f"{origin}: sources", FileReader, trust) if ":" in kind else _KINDS[kind]
+        return cast("FileReader", cls(**settings))
+    except ConfigError as error:
+        if ":" in str(facts["kind"]):
+            raise
+        raise DataError(f"{origin}: {_NO_SETTINGS} ({error!r}); prepare again") from None
     except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
-        raise DataError(f"{origin}: these are no settings of a reader of files ({error!r}); prepare again") from None
+        raise DataError(f"{origin}: {_NO_SETTINGS} ({error!r}); prepare again") from None
 
 
-def read_facts(path: Path) -> FileReader:
+def read_facts(path: Path, trust: bool = False) -> FileReader:
     """The reader whose facts lie in a file."""
     try:
         facts = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); take it from a copy of the model") from None
-    return from_facts(facts, str(path))
+    return from_facts(facts, str(path), trust)

@@ -65,7 +65,7 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     if config.training.tensorboard:
         board_writer()
     with Group(config.training.device) as group:
-        corpus = Corpus.open(corpus_folder(config))
+        corpus = Corpus.open(corpus_folder(config), config.data.trust)
         if group.first:
             with disk_errors(folder, "making the run folder", needed=4096, advice=RESUME):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -301,7 +301,7 @@ class _Run:
         if best:
             place.best_step, place.validation, place.signature = place.step, measured.values, measured.signature
             place.raw_best = offered.raw
-            name = f"best by validation {validation.metric}, step {place.step:,}"
+            name = f"best by validation {validation.judged_by}, step {place.step:,}"
             self._export(offered.weights, name + which(self.config.training.ema, offered.raw))
 
     def _measure(self, weights: dict[str, Tensor]) -> ValidationResult:
@@ -388,7 +388,7 @@ class _Run:
         rank, best = validation.rank(measured.values), place.ranks[str(place.best_step)]
         chosen = rank <= best
         log.say(
-            f"{name}: {validation.metric} {abs(rank[0]):.2f} against {abs(best[0]):.2f} of the best single one;"
+            f"{name}: {validation.judged_by} {abs(rank[0]):.2f} against {abs(best[0]):.2f} of the best single one;"
             f" {'the average' if chosen else 'the single one'} is kept"
         )
         if chosen:
