@@ -198,7 +198,9 @@ def test_a_build_that_fails_is_told(corpus: Path, tmp_path: Path, plugged: str, 
 
 
 def test_a_build_without_arguments_is_refused_before_it_is_called(corpus: Path, plugged: str) -> None:
-    with pytest.raises(ConfigError, match=r"plug:Argumentless' has 'build\(self\)' in place of 'build\(self, parameters"):
+    with pytest.raises(
+        ConfigError, match=r"plug:Argumentless' has 'build\(self\)' in place of 'build\(self, parameters"
+    ):
         toys.config(corpus, plugged.replace("Own", "Argumentless"))
 
 
