@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import math
 import re
 import shlex
 import sys
 import tomllib
 import typing
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +21,14 @@ from cli_runner import Run
 
 import transduce
 from transduce.core import config as configs
-from transduce.core.errors import ConfigError
+from transduce.core.errors import ConfigError, DataError
 from transduce.core.plugins import members
 from transduce.data.corpus import Corpus
 from transduce.data.prepare.run import Prepare
 from transduce.engines.native.lowering import reasons_against
+from transduce.metrics.sentence import sentence_scorer
+from transduce.search.settings import MinimumBayesRisk
+from transduce.training.loop import train
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTIONS = {text.partition("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
@@ -260,3 +266,36 @@ def test_words_stay_words_beside_classes_of_one_s_own() -> None:
     assert configs.parse(transduce.Config, tomllib.loads(configs.dump(own))) == own
     with pytest.raises(ConfigError, match="'mine:SquaredReLU' would import code"):
         configs.load(transduce.Config, "tiny", ["model.encoder.activation=mine:SquaredReLU"], trust=False)
+
+
+@dataclass(frozen=True)
+class Wordless:
+    """Measures that are none."""
+
+    lower: bool = False
+
+    def measure(self, hypotheses: list[str], references: list[str]) -> float:
+        return math.nan
+
+    def score(self, hypotheses: list[str], references: list[str]) -> list[float]:
+        return [50.0]
+
+
+def test_measures_that_are_no_numbers_are_refused(place: Path) -> None:
+    config = toys.config(place / "data" / "mine", "training.steps=2", "validation.every=2")
+    config = replace(config, validation=replace(config.validation, metric=Wordless()))
+    with pytest.raises(
+        ConfigError, match=r"validation.metric: measure of '.*:Wordless' gave nan; expected a finite num"
+    ):
+        train(config, place / "runs" / "wordless")
+    with pytest.raises(
+        DataError, match=r"Wordless': score gave \(1,\), for 2 hypotheses; expected a finite number from"
+    ):
+        sentence_scorer(Wordless())(["a", "b"], ["a", "b"])
+
+
+def test_a_measure_of_sentences_compares_all_with_all() -> None:
+    own = sentence_scorer(importlib.import_module("mine").Overlap())
+    assert own.matrix(["a b", "c"], ["a", "c", "b a"]).tolist() == [[50, 0, 100], [0, 100, 0]]
+    assert own.matrix([], ["a"]).shape == (0, 1)
+    assert MinimumBayesRisk(utility=importlib.import_module("mine").Overlap()).choose(["x y", "y z", "y"])[0][0] == 2

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from transduce.core.errors import ConfigError, DataError, UserError
+from transduce.core.errors import DataError, UserError
 from transduce.core.plugins import own_class
 from transduce.core.untrusted import read_json
 from transduce.data.images import Images
@@ -14,7 +14,6 @@ from transduce.data.speech import Speech
 
 Sources = Text | Speech | Images
 _KINDS: dict[str, type[Speech] | type[Images]] = {"speech": Speech, "images": Images}
-_NO_SETTINGS = "these are no settings of a reader of files"
 
 
 def reader_of(sources: Sources | FileReader) -> FileReader | None:
@@ -24,17 +23,15 @@ def reader_of(sources: Sources | FileReader) -> FileReader | None:
 
 def from_facts(facts: dict[str, Any], origin: str, trust: bool = False) -> FileReader:
     """The reader that `facts` was made of; `trust` lets them import a class of the user's own."""
+    kind = str(facts.get("kind")) if isinstance(facts, dict) else ""
+    own = own_class(kind, f"{origin}: sources", FileReader, trust) if ":" in kind else None
     try:
         settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
-        kind = settings.pop("kind")
-        cls = own_class(kind, f"{origin}: sources", FileReader, trust) if ":" in kind else _KINDS[kind]
-        return cast("FileReader", cls(**settings))
-    except ConfigError as error:
-        if ":" in str(facts["kind"]):
-            raise
-        raise DataError(f"{origin}: {_NO_SETTINGS} ({error!r}); prepare again") from None
+        word = settings.pop("kind")
+        made: FileReader = (own or _KINDS[word])(**settings)
     except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
-        raise DataError(f"{origin}: {_NO_SETTINGS} ({error!r}); prepare again") from None
+        raise DataError(f"{origin}: these are no settings of a reader of files ({error!r}); prepare again") from None
+    return made
 
 
 def read_facts(path: Path, trust: bool = False) -> FileReader:
