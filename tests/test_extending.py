@@ -262,6 +262,11 @@ def test_words_stay_words_beside_classes_of_one_s_own() -> None:
         configs.load(transduce.Config, "tiny", ["validation.metric=blue"])
     with pytest.raises(ConfigError, match=r"validation.metric.lower: no such setting; 'bleu' has none"):
         configs.load(transduce.Config, "tiny", ["validation.metric.lower=true"])
+    merged = configs.layers(transduce.Config, None, ["validation.metric=mine:Weighed", "validation.metric.weight=2"])
+    configs.merge(transduce.Config, merged, {"validation": {"metric": "mine:Weighed"}}, "another file")
+    assert merged.tree["validation"]["metric"] == {"kind": "mine:Weighed", "weight": 2}, "the same class keeps settings"
+    configs.merge(transduce.Config, merged, {"validation": {"metric": "chrf"}}, "another file")
+    assert configs.resolve(transduce.Config, merged).validation.metric == "chrf"
     own = configs.load(transduce.Config, "tiny", ["model.encoder.activation=mine:SquaredReLU"])
     assert configs.parse(transduce.Config, tomllib.loads(configs.dump(own))) == own
     with pytest.raises(ConfigError, match="'mine:SquaredReLU' would import code"):

@@ -155,7 +155,7 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
     origin, origins = source
     if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # one table where an array of them may stand
         cls, old, beneath = typing.get_args(cls)[0], _only_one(old, where), None
-    choices = _kinds(cls) if isinstance(new, Mapping) else _choices(cls)
+    choices = _kinds(cls) if isinstance(new, Mapping) or isinstance(old, Mapping) else _choices(cls)
     if choices:
         old, new, beneath = ({"kind": one} if isinstance(one, str) else one for one in (old, new, beneath))
     if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
