@@ -194,7 +194,7 @@ def _open_torch(
 
 
 def _open_reading(
-    folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]], trust: bool
+    folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]], trust: bool = False
 ) -> Reading | None:
     """How the models read files; None where they read text. Of an ensemble all must read alike."""
     facts = [_reader_facts(one / READER) for one in folders]
