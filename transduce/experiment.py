@@ -13,10 +13,12 @@ from transduce.model.norms import BatchNorm
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
 from transduce.model.transformer import StackConfig
+from transduce.objectives.base import ObjectiveConfig
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop, Smoothed
 from transduce.objectives.parallel import MaskedPrediction, ParallelCTC
 from transduce.objectives.sequence_level import MinimumRisk, Reinforce, SequenceLevel
 from transduce.search.fit import SearchChoice, check_reads, check_together
+from transduce.search.hypothesis import SearchConfig
 from transduce.search.settings import Beam
 from transduce.training.settings import Training, Validation
 
@@ -36,6 +38,7 @@ class Data:
     sampling: float = 0.0  # subword sampling (unigram) or BPE-dropout: 0.1 is usual, 0 = off
     train: str = "train"
     valid: str = "valid"
+    trust: bool = False  # import the class of one's own that read the corpus's files, if one did
 
     def __post_init__(self) -> None:
         if self.bucket < 1:
@@ -65,8 +68,8 @@ class Config:
     license: str = ""  # of the trained model, for its card
     data: Data = Data()
     model: Model = Model()
-    objective: ObjectiveChoice = CrossEntropy()
-    search: SearchChoice = Beam()
+    objective: ObjectiveChoice | ObjectiveConfig = CrossEntropy()
+    search: SearchChoice | SearchConfig = Beam()
     training: Training = Training()
     validation: Validation = Validation()
 
@@ -133,7 +136,7 @@ def check_source(model: Model, corpus: Corpus) -> None:
         )
     if reader is not None and width != reader.width:
         reads = f"frames of {width} numbers" if width else "tokens"
-        kind = f"frames, model.source.features={reader.width}" if reader.kind == "speech" else "patches"
+        kind = "patches" if reader.kind == "images" else f"frames, model.source.features={reader.width}"
         raise ConfigError(
             f"model.source: reads {reads}, and {corpus.folder} holds {reader.kind}, frames of {reader.width} numbers;"
             f" set model.source.kind={kind}, with the settings that the corpus was prepared with"

@@ -295,8 +295,11 @@ class Waves(FileReader):
     def width(self) -> int:
         return 8
 
-    def read(self, source: Any) -> Any:
-        return np.sin(np.outer([ord(letter) for letter in source], np.arange(1, 9))).astype(np.float16)
+    def load(self, path: str) -> Any:
+        return np.array([ord(letter) for letter in path])
+
+    def frames(self, content: Any) -> Any:
+        return np.sin(np.outer(content, np.arange(1, 9))).astype(np.float16)
 
     def parts(self, frames: Any, longest: int) -> list[Any]:
         return [frames[begin : begin + longest] for begin in range(0, len(frames), longest)]

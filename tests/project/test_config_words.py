@@ -47,7 +47,7 @@ def words_of(kind: Any, where: str, seen: tuple[Any, ...] = ()) -> Iterator[str]
         for name, hint in configs._hints(kind).items():
             yield from words_of(hint, f"{where}.{name}", (*seen, kind))
     elif not dataclasses.is_dataclass(kind):
-        words = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+        words = configs.words_of(kind)
         yield f"{where}: {' | '.join(map(str, words)) or getattr(kind, '__name__', str(kind))}"
 
 

@@ -187,10 +187,6 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("Five", "gave 5, which has no param_groups, state, step, zero_grad; expected build"),
         ("Raising", "raised RuntimeError: no luck (FILE:23); expected build"),
-        (
-            "Argumentless",
-            "raised TypeError: Argumentless.build() takes 1 positional argument but 3 were given; expected",
-        ),
     ],
 )
 def test_a_build_that_fails_is_reported(corpus: Path, tmp_path: Path, plugged: str, name: str, told: str) -> None:
@@ -199,6 +195,13 @@ def test_a_build_that_fails_is_reported(corpus: Path, tmp_path: Path, plugged: s
     told = told.replace("FILE", str(tmp_path / "plug.py"))
     assert str(caught.value).startswith(f"training.optimizer: build of 'plug:{name}' {told}")
     assert "docs/training.md shows (Optimizers)" in str(caught.value)
+
+
+def test_a_build_without_arguments_is_refused_before_it_is_called(corpus: Path, plugged: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"plug:Argumentless' has 'build\(self\)' in place of 'build\(self, parameters"
+    ):
+        toys.config(corpus, plugged.replace("Own", "Argumentless"))
 
 
 EVERY_STEP = ("training.save_every=1", "training.keep_last=100")

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from transduce.core.config import written_kind
 from transduce.core.errors import DataError, UserError
 
 Array = npt.NDArray[Any]
@@ -42,23 +44,28 @@ class PreparedFrames:
         return len(self.frames)
 
 
-@dataclass(frozen=True)
-class FileReader:
-    """What all readers have in common: a source line is the path of a file, seen from the manifest's folder."""
+class FileReader(Protocol):
+    """What all readers have in common: a source line is the path of a file, seen from the manifest's folder.
 
-    kind: ClassVar[str] = ""
+    One that derives from this has all but `width`, `load` and `frames`; what it overrides besides is its own.
+    """
+
+    kind: ClassVar[str] = "files"  # what it reads, for people
     dtype: ClassVar[Dtype] = "float16"  # that frames are kept in
     unit: ClassVar[str] = "frames"
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """Numbers a frame."""
         raise NotImplementedError
 
+    @abstractmethod
     def load(self, path: str) -> Array:
         """The content of a file before frames are made of it; raises Unreadable."""
         raise NotImplementedError
 
+    @abstractmethod
     def frames(self, content: Array) -> Array:
         """Frames (L, width) of what `load` gave."""
         raise NotImplementedError
@@ -106,7 +113,7 @@ class FileReader:
 
     def place(self, frame: int, stop: int) -> dict[str, float]:
         """Where in the file the frames from `frame` up to `stop` are: for who shows what a model looks at."""
-        raise NotImplementedError
+        return {"frame": float(frame), "until": float(stop)}
 
     def sight(self, frames: Array) -> Array:
         """The file as people look at it, (height, width) from 0 to 1: frames side by side, first numbers below."""
@@ -119,8 +126,10 @@ class FileReader:
         return float(frame), 0.0, float(stop - frame), float(self.width)
 
     def facts(self) -> dict[str, Any]:
-        """Its kind and settings, for JSON."""
-        return {"kind": self.kind, **json.loads(json.dumps(asdict(self)))}
+        """The word for its class and its settings, for JSON."""
+        from transduce.data.sources import Sources  # made of readers
+
+        return {"kind": written_kind(Sources, self), **json.loads(json.dumps(asdict(cast("Any", self))))}
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _metric_of(run: Path) -> str:
         metric = parse_toml(read_small(run / CONFIG_FILE, LARGEST_TOML).decode())["validation"]["metric"]
     except (OSError, ValueError, KeyError, TypeError):
         return "bleu"
-    return metric if metric in MEASURES and metric != "loss" else "bleu"
+    return metric if isinstance(metric, str) and metric in MEASURES and metric != "loss" else "bleu"
 
 
 def save(figure: Figure, output: Path) -> None:

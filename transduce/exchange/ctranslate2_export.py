@@ -97,7 +97,7 @@ def _spec(trained: ExportedRun) -> TransformerSpec:
 def _kind(stack: StackConfig) -> dict[str, Any]:
     from ctranslate2.specs import Activation
 
-    plain = {"swiglu": "silu", "geglu": "gelu"}.get(stack.activation, stack.activation)
+    plain = {"swiglu": "silu", "geglu": "gelu"}.get(str(stack.activation), str(stack.activation))
     rotary = {"rotary_dim": 0, "rotary_base": stack.positions.base} if isinstance(stack.positions, Rotary) else {}
     shared = {"num_heads_kv": stack.attention.key_heads} if stack.attention.key_heads else {}
     return {

@@ -11,7 +11,7 @@ from transduce.core.config import kind_of
 from transduce.core.errors import RunError
 from transduce.experiment import Config
 from transduce.model.attention import Attention
-from transduce.model.blocks import Activation
+from transduce.model.blocks import Activation, PositionWise
 from transduce.model.encoder_decoder import Seq2Seq
 from transduce.model.scores import ScaledDot, Softmax
 from transduce.model.seq2seq import Model
@@ -82,7 +82,9 @@ class Capabilities:
 
     def _stack(self, name: str, stack: StackConfig) -> Iterator[str]:
         if stack.activation not in self.activations:
-            yield f"{name}.activation is '{stack.activation}', expected {' or '.join(self.activations)}"
+            yield f"{name}.activation is {stack.activation!r}, expected {' or '.join(self.activations)}"
+        if stack.feed_forward != PositionWise():
+            yield f"{name}.feed_forward is '{kind_of(type(stack.feed_forward))}', expected position_wise"
         for part, known in (("norm", self.norms), ("residual", self.residuals), ("positions", self.positions)):
             kind = type(getattr(stack, part))
             if kind not in known:

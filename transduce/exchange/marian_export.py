@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -32,7 +32,7 @@ from transduce.exchange.marian_config import (
 )
 from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
 from transduce.exchange.marian_import import TARGET_VOCABULARY, VOCABULARY
-from transduce.model.blocks import PostNorm
+from transduce.model.blocks import Activation, PostNorm
 from transduce.model.norms import LayerNorm
 from transduce.model.positions import Sinusoidal
 from transduce.search.settings import Beam, Limits
@@ -88,7 +88,7 @@ def _settings(trained: ExportedRun) -> dict[str, Any]:
         "is_encoder_decoder": True,
         "d_model": model.d_model,
         **sides,
-        "activation_function": names[encoder.activation],
+        "activation_function": names[cast("Activation", encoder.activation)],
         "dropout": model.dropout,
         "attention_dropout": encoder.attention.dropout,
         "activation_dropout": encoder.activation_dropout,

@@ -209,7 +209,7 @@ def _modules(encoder: EncoderBlock, decoder: DecoderBlock) -> dict[str, nn.Modul
         if norms == 3:
             around.insert(1, cast("DecoderBlock", block).around_cross)
         found |= {f"{side}-norm-{number}/output": module for number, module in enumerate(around, start=1)}
-        found[f"{side}-feed-forward/inner"] = block.feed_forward.inner
+        found[f"{side}-feed-forward/inner"] = cast("FeedForward", block.feed_forward).inner
         found[f"{side}-feed-forward/output"] = block.feed_forward
     return found
 

@@ -19,7 +19,7 @@ import torch
 from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Corpus
 from transduce.lab.learning import LabRun
-from transduce.objectives.base import ObjectiveStep
+from transduce.objectives.base import NO_CONTEXT, ObjectiveStep
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.text.vocabulary import Symbols
 from transduce.training.distributed import Group
@@ -152,7 +152,7 @@ def training_tokens_per_second(
     def task(run: LabRun, length: int) -> Callable[[], None]:
         torch.manual_seed(1)
         model = run.config.model.build(vocabulary, vocabulary, shared=True).to(device)
-        step = ObjectiveStep(model, run.config.objective.build())
+        step = ObjectiveStep(model, run.config.objective.build(NO_CONTEXT))
         batch = random_batch(length, max(1, tokens // length), vocabulary).to(device)
         passes = make_runner(step, model, run.config, Group(str(device)), print)
 

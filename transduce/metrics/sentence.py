@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transduce.core.errors import DataError
+from transduce.core.plugins import name_of
+from transduce.metrics import SentenceMetric as SentenceMetric
+from transduce.metrics import SentenceMetricConfig
 
-SentenceMetric = Literal["chrf", "bleu"]
 Floats = NDArray[np.float64]
 Grams = tuple[frozenset[Hashable], ...]  # of each order; as many elements as the text has n-grams
 CHARACTERS, WORDS, BETA = 6, 4, 2  # sacreBLEU's defaults
@@ -63,8 +65,42 @@ class SentenceScorer:
         return self.combine(matches, found, wanted)
 
 
-def sentence_scorer(metric: SentenceMetric, tokenize: str = "13a") -> SentenceScorer:
-    """Sentence chrF2, or sentence BLEU over the tokens of sacreBLEU's tokenizer `tokenize`."""
+class Scorer(Protocol):
+    """What measures sentences; 0 to 100."""
+
+    def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        """The score (N,) of each hypothesis against the reference beside it."""
+        ...
+
+    def matrix(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        """The score (N, M) of every hypothesis against every reference."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnScorer:
+    """A measure of the user's own, which scores line by line: for all with all, every pair is a line."""
+
+    metric: SentenceMetricConfig
+
+    def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        scores = np.asarray(self.metric.score(list(hypotheses), list(references)), dtype=np.float64)
+        if scores.shape != (len(hypotheses),) or not np.isfinite(scores).all():
+            raise DataError(
+                f"'{name_of(type(self.metric))}': score gave {scores.shape}, for {len(hypotheses)} hypotheses; expected"
+                " a finite number from 0 to 100 for each"
+            )
+        return scores
+
+    def matrix(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        left = [one for one in hypotheses for _ in references]
+        return self(left, list(references) * len(hypotheses)).reshape(len(hypotheses), len(references))
+
+
+def sentence_scorer(metric: SentenceMetric | SentenceMetricConfig, tokenize: str = "13a") -> Scorer:
+    """Sentence chrF2, sentence BLEU over the tokens of sacreBLEU's tokenizer `tokenize`, or the user's own measure."""
+    if not isinstance(metric, str):
+        return OwnScorer(metric)
     if metric == "chrf":
         return SentenceScorer(read_characters, chrf_of)
     from transduce.metrics.corpus import bleu_metric  # sacreBLEU is slow to import, and chrF needs none of it

@@ -7,7 +7,7 @@ is the norm of x + drop(y), on a GPU in one kernel: LayerNorm always, RMSNorm wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,20 @@ from transduce.model.layers import Dropout, narrowed
 
 EPSILON = 1e-5
 NOTHING_DROPPED = Dropout(0.0)
+
+
+class TokenNorm(nn.Module):
+    """A norm that is no more than its `forward(x, mask)`: x (B, T, D) in and out."""
+
+    def of_sum(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        drop: Dropout = NOTHING_DROPPED,
+        kernels: Kernels = None,
+    ) -> Tensor:
+        return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
 
 class LayerNormOfToken(nn.LayerNorm):
@@ -68,7 +82,7 @@ class RMSNormOfToken(nn.RMSNorm):
         return found
 
 
-class BatchNormOverTokens(nn.Module):
+class BatchNormOverTokens(TokenNorm):
     """Mean 0 and variance 1 of each of the D numbers over the real tokens of a batch (Ioffe and Szegedy 2015).
 
     In training the batch's own statistics are used and followed by running ones, which serve afterwards: one token
@@ -86,16 +100,6 @@ class BatchNormOverTokens(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_variance", torch.ones(d_model))
-
-    def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NOTHING_DROPPED,
-        kernels: Kernels = None,
-    ) -> Tensor:
-        return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mean, variance = self._statistics(x, mask) if self.training else self._running()
@@ -141,6 +145,14 @@ class _Summed(torch.autograd.Function):
         whole = gradient.contiguous().clone()
         processes.all_reduce(whole)
         return whole
+
+
+class NormConfig(Protocol):
+    """The config of a norm."""
+
+    def build(self, d_model: int) -> nn.Module:
+        """A module with the `forward` and `of_sum` of `TokenNorm`."""
+        ...
 
 
 @dataclass(frozen=True)

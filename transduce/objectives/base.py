@@ -104,6 +104,14 @@ class ObjectiveContext:
 NO_CONTEXT = ObjectiveContext()
 
 
+class ObjectiveConfig(Protocol):
+    """The config of an objective; `needs` names the kind of decoder it is for, where that is not "stepwise"."""
+
+    def build(self, tools: ObjectiveContext) -> Objective:
+        """A function of model, batch and step that gives a `Loss`."""
+        ...
+
+
 class ObjectiveStep(nn.Module):
     """Model and objective as one module: what distributed training wraps, so that every gradient is seen."""
 

@@ -29,8 +29,8 @@ from transduce.model.contract import Memory, TrainableSeq2Seq, rows
 from transduce.model.layers import multiplied, narrowed, summed_products
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
-from transduce.objectives.inputs import InputsChoice, TeacherForcing
-from transduce.objectives.terms import Term, Terms, check_weight
+from transduce.objectives.inputs import InputsChoice, InputsConfig, TeacherForcing
+from transduce.objectives.terms import Term, TermConfig, Terms, check_weight
 
 CHUNK = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
 # On a CPU a chunk is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
@@ -182,7 +182,7 @@ class Smoothed:
 
     label_smoothing: float = 0.1
     weight: float = field(default=1.0, kw_only=True)
-    terms: tuple[Term, ...] = field(default=(), kw_only=True)
+    terms: tuple[Term | TermConfig, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
@@ -212,7 +212,7 @@ class Smoothed:
 class CrossEntropy(Smoothed):
     """Smoothed cross-entropy and terms; `inputs` chooses what the decoder reads in training."""
 
-    inputs: InputsChoice = TeacherForcing()
+    inputs: InputsChoice | InputsConfig = TeacherForcing()
 
     @property
     def steady(self) -> bool:

@@ -28,6 +28,22 @@ class Inputs(Protocol):
     def __call__(self, model: Autoregressive, batch: Batch, memory: Memory, step: int) -> Tensor: ...
 
 
+class InputsConfig(Protocol):
+    """The config of what the decoder reads while it learns."""
+
+    def build(self, tools: ObjectiveContext) -> Inputs:
+        """What gives the decoder's inputs for each batch."""
+        ...
+
+
+class ProbabilityConfig(Protocol):
+    """The config of a probability that changes during training."""
+
+    def at(self, step: int) -> float:
+        """After `step` updates."""
+        ...
+
+
 def _check_shares(**shares: float) -> None:
     for name, share in shares.items():
         if not 0 <= share <= 1:
@@ -113,7 +129,7 @@ class ScheduledSampling:
     Predictions are tokens that decoding could have continued from: no end symbol, start symbol or padding.
     """
 
-    schedule: Linear | Exponential | InverseSigmoid | Constant = Linear()
+    schedule: Linear | Exponential | InverseSigmoid | Constant | ProbabilityConfig = Linear()
     temperature: float = 0.0
 
     def __post_init__(self) -> None:

@@ -34,7 +34,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
-from transduce.metrics.sentence import SentenceMetric, SentenceScorer, sentence_scorer
+from transduce.metrics import SentenceMetric, SentenceMetricConfig
+from transduce.metrics.sentence import Scorer, sentence_scorer
 from transduce.model.contract import Autoregressive, Memory, evaluating, rows
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
@@ -59,7 +60,7 @@ class SequenceLevel:
     """
 
     samples: int = 8
-    reward: SentenceMetric = "chrf"
+    reward: SentenceMetric | SentenceMetricConfig = "chrf"
     longest_ratio: float = 1.5
     longest_extra: int = 10
     mixing: float = 0.3
@@ -112,7 +113,7 @@ class Sentences:
     memory: Memory
     batch: Batch
     tools: ObjectiveContext
-    scorer: SentenceScorer
+    scorer: Scorer
 
     @cached_property
     def references(self) -> list[Candidate]:

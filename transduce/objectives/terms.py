@@ -21,12 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
 from transduce.model.contract import Autoregressive, HasHeads
 from transduce.model.seq2seq import Model
@@ -291,13 +292,39 @@ def z_loss(passed: ForwardOutput) -> Tensor:
     return squared.where(passed.batch.target_mask, squared.new_zeros(())).sum()
 
 
+class TermConfig(Protocol):
+    """The config of a term. One that derives from `Weighted` has all of this but `build`."""
+
+    @property
+    def weight(self) -> float:
+        """What the term's sum is multiplied by."""
+        ...
+
+    @property
+    def traced(self) -> bool:
+        """Whether the term reads a trace of the decoder."""
+        ...
+
+    def check(self, model: Model) -> None:
+        """Refuse, with ConfigError, a model that lacks what the term needs."""
+        ...
+
+    def active(self, step: int) -> bool:
+        """Whether the update after `step` others has the term."""
+        ...
+
+    def build(self, tools: ObjectiveContext) -> Added:
+        """A function from what a forward pass left to a differentiable sum over the batch, in target tokens."""
+        ...
+
+
 Term = GuidedAttention | GuidedAlignment | CTC | Length | ZLoss | Distillation
 
 
 class Terms:
     """The built terms of an objective."""
 
-    def __init__(self, configs: Sequence[Term], tools: ObjectiveContext) -> None:
+    def __init__(self, configs: Sequence[Term | TermConfig], tools: ObjectiveContext) -> None:
         self._terms = [(config, config.build(tools)) for config in configs]
 
     def trace(self, step: int) -> dict[str, Tensor] | None:
@@ -311,6 +338,6 @@ class Terms:
             if config.active(step):
                 value = term(passed)
                 total = total + config.weight * value
-                name = config.kind
+                name = kind_of(type(config))
                 metrics[name if name not in metrics else f"{name}_{number}"] = value.detach()
         return Loss(total, loss.count, metrics)

@@ -25,7 +25,8 @@ from torch import Tensor
 from transduce.core.durable import RESUME, disk_errors, write_text
 from transduce.core.errors import UserError
 from transduce.core.progress import seconds_as_text
-from transduce.metrics.corpus import MEASURES
+from transduce.metrics import MetricConfig
+from transduce.metrics.corpus import MEASURES, Measure, key_of
 from transduce.training.distributed import Group
 from transduce.training.session import TrainingProgress
 
@@ -85,7 +86,7 @@ class RunLog:
         steps: int,
         step: int,
         tensorboard: bool = False,
-        metric: str = "bleu",
+        metric: str | MetricConfig = "bleu",
         minutes: float = 0.0,
     ) -> None:
         self.console = Console(stderr=True)
@@ -93,7 +94,7 @@ class RunLog:
         self.steps, self._minutes = steps, minutes
         self._first = step
         self._started = time.monotonic()
-        self._metric = metric
+        self._metric, self._measures = key_of(metric), {**MEASURES, key_of(metric): Measure.of(metric)}
         self._quality = ""
         kept = _lines_until(self.path, step)
         ends = [line for line in map(json.loads, kept) if line.get("kind") == "finished" and line["step"] == step]
@@ -158,7 +159,7 @@ class RunLog:
     def valid(self, step: int, values: dict[str, float], best: bool, raw: bool = False) -> None:
         """Report a validation, and with a moving average whether the `raw` weights were better and count."""
         self.record("valid", step, values)
-        shown = {key: f"{measure.label} {values[key]:.2f}" for key, measure in MEASURES.items() if key in values}
+        shown = {key: f"{measure.label} {values[key]:.2f}" for key, measure in self._measures.items() if key in values}
         quality = "  ".join(text for key, text in shown.items() if key != "loss")
         self._quality = f"  {shown[self._metric]}" if self._metric in shown else ""
         self.say(f"step {step:,}  validation: loss {values['loss']:.3f}  {quality}{'  (best so far)' if best else ''}")
@@ -168,7 +169,7 @@ class RunLog:
             )
             # Raw weights of a higher loss are measured by nothing else (averages.py).
             by_loss = self._metric == "loss" or values["raw_loss"] >= values["ema_loss"]
-            judge = "loss" if by_loss else MEASURES[self._metric].label
+            judge = "loss" if by_loss else self._measures[self._metric].label
             self.say(f"    {losses}; the {'raw weights count' if raw else 'average counts'}, by {judge}")
 
     def _time_left(self, step: int, trained: float) -> str:

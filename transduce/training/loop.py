@@ -65,7 +65,7 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     if config.training.tensorboard:
         board_writer()
     with Group(config.training.device) as group:
-        corpus = Corpus.open(corpus_folder(config))
+        corpus = Corpus.open(corpus_folder(config), config.data.trust)
         if group.first:
             with disk_errors(folder, "making the run folder", needed=4096, advice=RESUME):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -302,7 +302,7 @@ class _Run:
         if best:
             progress.best_step, progress.raw_best = progress.step, offered.raw
             progress.validation, progress.signature = measured.values, measured.signature
-            name = f"best by validation {validation.metric}, step {progress.step:,}"
+            name = f"best by validation {validation.judged_by}, step {progress.step:,}"
             self._export(offered.weights, name + which(self.config.training.ema, offered.raw))
 
     def _measure(self, weights: dict[str, Tensor]) -> ValidationResult:
@@ -389,7 +389,7 @@ class _Run:
         rank, best = validation.rank(measured.values), progress.ranks[str(progress.best_step)]
         chosen = rank <= best
         log.say(
-            f"{name}: {validation.metric} {abs(rank[0]):.2f} against {abs(best[0]):.2f} of the best single one;"
+            f"{name}: {validation.judged_by} {abs(rank[0]):.2f} against {abs(best[0]):.2f} of the best single one;"
             f" {'the average' if chosen else 'the single one'} is kept"
         )
         if chosen:

@@ -17,7 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +123,23 @@ class MuonWithAdam(torch.optim.Optimizer):
         return found
 
 
-Schedule = Callable[[int], float]
+Schedule = Callable[[int], float]  # from the step, 1 for the first update, to its rate
+
+
+class OptimizerConfig(Protocol):
+    """The config of an optimizer."""
+
+    def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter]) -> torch.optim.Optimizer:
+        """An optimizer of all `parameters`; `tables` are those whose rows are looked up, such as embeddings."""
+        ...
+
+
+class LearningRateConfig(Protocol):
+    """The config of a schedule of learning rates."""
+
+    def build(self, d_model: int, steps: int) -> Schedule:
+        """The rate at each step of a run of so many."""
+        ...
 
 
 def _check_positive(config: object, *names: str) -> None:
@@ -337,12 +353,12 @@ def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
     return max(1, round(min(steps, done * limit / seconds)))
 
 
-def anneals(schedule: LearningRate) -> bool:
+def anneals(schedule: LearningRate | LearningRateConfig) -> bool:
     """Whether rates depend on the total number of steps; those of a user's own class may."""
     return not isinstance(schedule, (Paper, InverseRoot, Constant))
 
 
-def within_time(schedule: LearningRate, steps: int) -> LearningRate:
+def within_time(schedule: LearningRate | LearningRateConfig, steps: int) -> LearningRate | LearningRateConfig:
     """Adapt a schedule to a run that the clock ends after `steps`: a cosine's warm-up takes half of them at most.
 
     Where the warm-up is longer, the rate rises along its line until then, never faster, and anneals from where it is.
@@ -361,7 +377,12 @@ class LearningRateByBudget:
     """
 
     def __init__(
-        self, schedule: LearningRate, d_model: int, steps: int, minutes: float, say: Callable[[str], None]
+        self,
+        schedule: LearningRate | LearningRateConfig,
+        d_model: int,
+        steps: int,
+        minutes: float,
+        say: Callable[[str], None],
     ) -> None:
         self.settings, self.d_model, self.steps, self.seconds = schedule, d_model, steps, 60 * minutes
         self.last = 0.0

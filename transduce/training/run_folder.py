@@ -215,7 +215,7 @@ def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
     # Not `continues`: the longer tokenizer has symbols that the teacher never saw.
     if its_tokenizers.digest() != tokenizers.digest():
         raise _other_tokenizer(folder, "teacher")
-    if config.model.decoder.offers != STEPWISE:
+    if getattr(config.model.decoder, "offers", STEPWISE) != STEPWISE:
         raise RunError(f"{folder}: the teacher is non-autoregressive; one that writes token by token is needed")
     model = open_weights(folder, trust=False)[2]
     return cast("Seq2Seq", model.requires_grad_(False).eval())
@@ -294,7 +294,7 @@ def changed_settings(folder: Path, old: Config, new: Config) -> list[str]:
 def check_same(folder: Path, config: Config) -> None:
     """Raise RunError for a config that would make the run in a folder another run."""
     before, after = configs.flatten(read_config(folder)), configs.flatten(config)
-    by_loss = before["validation.metric"] == after["validation.metric"] == "loss"
+    by_loss = before.get("validation.metric") == after.get("validation.metric") == "loss"
     free = (*FREE, *TRANSLATED) if by_loss else FREE
     for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key.count("."), key)):
         if before.get(key) != after.get(key) and not key.startswith(free):

@@ -20,7 +20,7 @@ from transduce.core.plugins import error_in_words, name_of
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.training.checkpoint import Snapshot
-from transduce.training.optimizer import Muon, MuonWithAdam, Optimizer
+from transduce.training.optimizer import Muon, MuonWithAdam, Optimizer, OptimizerConfig
 from transduce.training.pieces import full_tensor, shard_like
 from transduce.training.weights import check_shapes
 
@@ -175,7 +175,7 @@ class Session:
                     )
 
 
-def optimizer_for(config: Optimizer, model: EncoderDecoder) -> torch.optim.Optimizer:
+def optimizer_for(config: Optimizer | OptimizerConfig, model: EncoderDecoder) -> torch.optim.Optimizer:
     """Build the optimizer of a config, with what it needs of the model's matrices."""
     if isinstance(config, Muon):
         return config.build(model.parameters(), model.tables(), model.stacks())

@@ -7,12 +7,20 @@ from typing import Literal
 
 from transduce.core.errors import ConfigError
 from transduce.core.sizes import ACCUMULATED, FEW, check_most
-from transduce.metrics.corpus import MEASURES
+from transduce.metrics import Metric, MetricConfig
+from transduce.metrics.corpus import Measure, key_of
+from transduce.search.hypothesis import SearchConfig
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.text.languages import check_language
-from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
-
-Metric = Literal["bleu", "chrf", "loss", "wer", "cer", "accuracy"]
+from transduce.training.optimizer import (
+    Adam,
+    LearningRate,
+    LearningRateConfig,
+    Muon,
+    Optimizer,
+    OptimizerConfig,
+    Paper,
+)
 
 
 @dataclass(frozen=True)
@@ -28,8 +36,8 @@ class Training:
     start_with: Literal["all", "what_fits"] = "all"  # which weights; a fitting one has name and shape of the new one's
     minutes: float = 0.0  # stop after so much training time; 0 = no limit
     accumulate: int = 1  # micro-batches a step
-    optimizer: Optimizer = Adam()
-    learning_rate: LearningRate = Paper()
+    optimizer: Optimizer | OptimizerConfig = Adam()
+    learning_rate: LearningRate | LearningRateConfig = Paper()
     clip: float = 0.0  # largest gradient norm; 0 = off, as in the paper
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto = bf16 on a GPU, fp32, which is exact, on a CPU
     ema: float = 0.0  # highest decay of the moving average of weights (session.py); 0 = off
@@ -92,10 +100,10 @@ class Validation:
     """
 
     every: int = 1000
-    metric: Metric = "bleu"
+    metric: Metric | MetricConfig = "bleu"
     language: str = ""  # of the targets, as for `evaluate --language`; "" = detected
     patience: int = 0
-    search: Greedy | Beam | Sample | MaskPredict | CTCCollapse | Joint = Greedy()
+    search: Greedy | Beam | Sample | MaskPredict | CTCCollapse | Joint | SearchConfig = Greedy()
     sentences: int = 0
     samples: int = 3
 
@@ -114,5 +122,10 @@ class Validation:
         """
         if self.metric == "loss":
             return [values["loss"]]
-        value = values[self.metric]
-        return [value if MEASURES[self.metric].lower else -value, values["loss"]]
+        value = values[self.judged_by]
+        return [value if Measure.of(self.metric).lower else -value, values["loss"]]
+
+    @property
+    def judged_by(self) -> str:
+        """The name of the metric among the values of a validation."""
+        return key_of(self.metric)

@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce.core.errors import DataError
+from transduce.core.errors import ConfigError, DataError
+from transduce.core.plugins import name_of
 from transduce.data.batch import collate
 from transduce.data.corpus import Corpus
 from transduce.data.readers import Reading
 from transduce.engines.torch.engine import TorchEngine
 from transduce.experiment import Config
+from transduce.metrics import MetricConfig
 from transduce.metrics.corpus import accuracy, bleu_by_language, chrf, error_rates, first_empty, jiwer_or_refusal
 from transduce.model.contract import evaluating
 from transduce.model.encoder_decoder import EncoderDecoder
@@ -119,6 +121,8 @@ def validate(
         values |= {f"bleu_{code or 'other'}": score.value for code, score in quality.languages.items()}
     if corpus.reader is not None or wanted.metric in ("wer", "cer", "accuracy"):
         values |= _errors(translations, references)
+    if not isinstance(wanted.metric, str):
+        values[wanted.judged_by] = _own_measure(wanted.metric, translations, references)
     shown = spread(len(names), wanted.samples) if wanted.samples else []
     samples = [Example(names[n], references[n], translations[n]) for n in shown]
     measured = ValidationResult(values, quality.signature, samples)
@@ -157,6 +161,16 @@ def _errors(translations: list[str], references: list[str]) -> dict[str, float]:
         wer, cer, _ = error_rates(translations, references)
         found |= {"wer": wer.value, "cer": cer.value}
     return found
+
+
+def _own_measure(metric: MetricConfig, translations: list[str], references: list[str]) -> float:
+    """What a metric of the user's own gives, if that is a number."""
+    found = metric.measure(list(translations), list(references))
+    if not isinstance(found, (int, float)) or not math.isfinite(found):
+        raise ConfigError(
+            f"validation.metric: measure of '{name_of(type(metric))}' gave {found!r}; expected a finite number"
+        )
+    return float(found)
 
 
 def spread(count: int, wanted: int) -> list[int]:

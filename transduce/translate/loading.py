@@ -173,7 +173,7 @@ def _open_torch(
         members.append(model.to(on))
         longest = min(longest, its_longest)
     combined = Ensemble(members, weights) if len(members) > 1 or weights else members[0]
-    reading = _open_reading(folders, config.model.source.places)
+    reading = _open_reading(folders, config.model.source.places, trust)
     if on.type == "cpu" or reading is not None:
         if graphs in ("on", "compiled"):
             _say_no_graphs("a CPU" if on.type == "cpu" else "a model of recordings or pictures")
@@ -193,7 +193,9 @@ def _open_torch(
     )
 
 
-def _open_reading(folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]]) -> Reading | None:
+def _open_reading(
+    folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]], trust: bool = False
+) -> Reading | None:
     """How the models read files, None for models of text; all members of an ensemble must read alike."""
     facts = [_reader_facts(member / READER) for member in folders]
     for other, its_facts in zip(folders, facts, strict=True):
@@ -206,7 +208,7 @@ def _open_reading(folders: Sequence[Path], places: Callable[[int], list[tuple[in
     from transduce.data.readers import Reading  # numpy comes with it
     from transduce.data.sources import read_facts
 
-    return Reading(read_facts(folders[0] / READER), places)
+    return Reading(read_facts(folders[0] / READER, trust), places)
 
 
 def _reader_facts(path: Path) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from transduce.core.plugins import import_path, own_class
+from transduce.objectives.base import ObjectiveConfig
 from transduce.workflows.compare.run import ChildTask, Ended, run_tasks
 
 MODULE = """
@@ -42,7 +43,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mine:
-    pass
+    def build(self, tools):
+        return None
 """
 
 
@@ -84,7 +86,7 @@ def test_what_was_added_for_own_classes_a_child_adds_itself(tmp_path: Path, monk
     monkeypatch.setattr("sys.path", [one for one in sys.path if one])
     monkeypatch.setattr("transduce.core.plugins._added", [])
     before = list(sys.path)
-    assert own_class("mine_alone:Mine", "objective", [ChildTask], trust=True).__name__ == "Mine"
+    assert own_class("mine_alone:Mine", "objective", ObjectiveConfig, trust=True).__name__ == "Mine"
     assert sys.path == [str(tmp_path / "here"), *before]
     assert import_path() == before
 

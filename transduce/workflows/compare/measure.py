@@ -198,7 +198,7 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
         torch.set_num_threads(config.training.threads)
     device = pick_device(config.training.device)
     translator = load(run, str(device), trust=True, engine="torch")
-    split = Corpus.open(config.data.folder).split(held_out(config))
+    split = Corpus.open(config.data.folder, config.data.trust).split(held_out(config))
     sources, references = split.to_translate()
     tags = split.tags()
     texts = translator(sources, to=tags)

@@ -256,7 +256,7 @@ def check(plan: ComparisonPlan, output: Path) -> dict[str, int]:
         if run.variant in parameters:
             continue
         try:
-            corpus = Corpus.open(corpus_folder(run.config))
+            corpus = Corpus.open(corpus_folder(run.config), run.config.data.trust)
             tokenizers = corpus.tokenizers
             with torch.device("meta"):  # shapes without numbers
                 check_source(run.config.model, corpus)
@@ -379,7 +379,7 @@ def language_settings(plan: ComparisonPlan) -> tuple[Told, Told]:
 def _collect(plan: ComparisonPlan, output: Path, failures: Mapping[str, str]) -> Results:
     first = plan.runs[0].config
     split = held_out(first)
-    test = Corpus.open(first.data.folder).split(split)
+    test = Corpus.open(first.data.folder, first.data.trust).split(split)
     _, references = test.texts()
     targets = target_languages(references, test.tags(), *language_settings(plan))
     runs = [read_run(run, output, failures.get(run.label, ""), _jobs(run, output)) for run in plan.runs]
