@@ -410,7 +410,7 @@ def test_offsets_that_do_not_rise_within_the_file(
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_tokens_beyond_the_vocabulary(config: Prepare, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found when the first pair is asked for, wherever in the file they are."""
+    """Found when the first pair is read, wherever in the file they are."""
     corpus = prepare(config)
     size = corpus.tokenizers.source.size
     path = corpus.folder / f"train.{side}.tokens"

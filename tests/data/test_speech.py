@@ -1,4 +1,4 @@
-"""Recordings to frames: against the definition, against torch's transform, and what is told of files that are bad."""
+"""Recordings to frames: against the definition, against torch's transform, and what is reported of bad files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_senses import RATE, sentence, tone
+from toy_media import RATE, sentence, tone
 
 from transduce.core.errors import ConfigError, DataError, UserError
 from transduce.data.readers import PreparedFrames, Reading, Unreadable

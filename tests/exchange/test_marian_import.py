@@ -234,7 +234,7 @@ def theirs(tmp_path: Path) -> Path:
         ({"pad_token_id": 10**6}, "vocab.json: special symbols"),
         ({"d_model": 64, "encoder_layers": 1}, "the tensors are not those of the model in config.json"),
         ({"d_model": 16}, r"self_attn.q_proj.weight is \[32, 32\], and d_model is 16"),
-        ({"encoder_layers": 10**9}, "config.json tells of 1,000,000,002 layers and"),
+        ({"encoder_layers": 10**9}, "config.json describes 1,000,000,002 layers and"),
         ({"vocab_size": 10**9}, "layers and 1,000,000,000 pieces; the file has"),
         ({"vocab_size": 10**12}, "vocab_size: expected an integer of at least 1, got 1000000000000"),
         ({"share_encoder_decoder_embeddings": False}, "has no embeddings under the name model.encoder.embed_tokens"),

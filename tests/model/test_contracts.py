@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from made import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences, transformer
+from model_variants import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences, transformer
 from torch import Tensor
 
 from transduce.core.config import kind_of

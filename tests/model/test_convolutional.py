@@ -70,7 +70,10 @@ def test_the_encoder_sentence_by_sentence(kernel: int) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", [1, 2, 5])
 def test_the_decoder_sentence_by_sentence(kernel: int) -> None:
-    """h = glu(conv(x)); a = softmax((W h + g) z / sqrt(d)); c = sqrt(m) sum a z; x = ((h + c) r + x) r, r^2 = .5."""
+    """One step, by hand, of the decoder.
+
+    h = glu(conv(x)); a = softmax((W h + g) z / sqrt(d)); c = sqrt(m) sum a z; x = ((h + c) r + x) r, r^2 = .5.
+    """
     decoder = randomised(ConvolutionalDecoder(2, kernel, Unordered()).build(D, 0.0, 1))
     source, words, trace = vectors(3), vectors(4, 6), Trace()
     out, _ = decoder(words, decoder.start(Memory((source,), MASK)), trace)

@@ -50,7 +50,7 @@ def copy_rest(ours: EncoderLayer | DecoderLayer, theirs: nn.Module, norms: tuple
 
 
 def scramble(module: nn.Module) -> None:
-    """torch starts biases at 0 and norms at 1, which would hide a wrong copy."""
+    """PyTorch starts biases at 0 and norms at 1, which would hide a wrong copy."""
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() == 1:
@@ -286,7 +286,7 @@ def test_dropout_is_where_the_paper_says_and_nowhere_else(sites: list[tuple[str,
     assert sites == []
 
 
-def test_dropout_that_the_paper_does_not_have_can_be_asked_for(sites: list[tuple[str, float, tuple[int, ...]]]) -> None:
+def test_dropout_that_the_paper_does_not_have_can_be_requested(sites: list[tuple[str, float, tuple[int, ...]]]) -> None:
     read(dropout_model(on_weights=0.5, inside=0.125).train())
     assert [p for where, p, _ in sites if where == "weights"] == [0.5] * (LAYERS_54[0] + 2 * LAYERS_54[1])
     assert [p for where, p, _ in sites if where == "inner"] == [0.125] * sum(LAYERS_54)

@@ -1,4 +1,4 @@
-"""Decoders that write all tokens at once, through the laws that searches and objectives rely on.
+"""Non-autoregressive decoders, through the laws that decoding and objectives rely on.
 
 Shapes: B batch, S source length, C places of a canvas, H heads, V vocabulary.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import PARTS, SYMBOLS, D, V, close, covering, ragged, randomised
+from model_variants import PARTS, SYMBOLS, D, V, close, covering, ragged, randomised
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -181,7 +181,7 @@ def test_scoring_traces_where_each_token_looks(scene: Scene) -> None:
 
 
 @torch.no_grad()
-def test_undecided_and_decided_places_are_told_apart(scene: Scene) -> None:
+def test_undecided_and_decided_places_are_distinguished(scene: Scene) -> None:
     blank = scene.model.refine(torch.full_like(scene.canvas, UNDECIDED), scene.mask, scene.memory)
     assert blank[scene.mask].isfinite().all()
     assert not torch.equal(blank[scene.mask], scene.refine()[scene.mask])

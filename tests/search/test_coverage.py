@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import EOS, SYMBOLS, check_sound, close, enumerate_all, markov, memory, plain_beam
+from markov_model import EOS, SYMBOLS, check_sound, close, enumerate_all, markov, memory, plain_beam
 
 from transduce.core.errors import ConfigError
 from transduce.search.beam import LEAST, attention, coverage_penalty

@@ -69,7 +69,7 @@ def test_gradients_are_the_same_to_the_bit(
     ]
 
 
-def test_it_may_be_switched_on_when_a_run_goes_on(corpus: Path, tmp_path: Path) -> None:
+def test_it_may_be_switched_on_when_a_run_resumes(corpus: Path, tmp_path: Path) -> None:
     toys.run(corpus, tmp_path / "whole")
     toys.run(corpus, tmp_path / "parts", "training.steps=10")
     toys.run(corpus, tmp_path / "parts", ON)

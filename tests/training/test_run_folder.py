@@ -89,14 +89,14 @@ def test_a_folder_without_a_model(run: Path) -> None:
         open_model(run, trust=False)
     assert str(caught.value) == (
         f"{run}: has no model.safetensors yet; training writes it at the first validation, when it is stopped and at"
-        " the end. Go on training with the same command, or make one of checkpoints:"
+        " the end. Resume training with the same command, or make one of checkpoints:"
         f" `transduce average {run} --last 1`"
     )
     assert open_model(run, trust=False, unfinished=True)[3] == 8 + 1 + 1  # of the newest checkpoint
     shutil.rmtree(run / "checkpoints")
     assert refusal(run) == (
         f"{run}: has no model.safetensors yet, nor a checkpoint: training ended before it wrote the first. It does so"
-        " every 10 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Go on training with"
+        " every 10 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Resume training with"
         " the same command"
     )
 

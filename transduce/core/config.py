@@ -2,8 +2,8 @@
 
 Types are the schema: a dataclass is a table, a union of dataclasses is a choice named by `kind` (the class name in
 snake case, or the class's own `kind`), `Literal` is a word from a list, `tuple[X, ...]` is an array. A file may say
-`extends = "other.toml"` (or the name of a preset), and `key=value` overrides are laid over it. A class of the user's
-own is chosen by `kind = "package.module:Class"`.
+`extends = "other.toml"` (or the name of a preset), and `key=value` overrides are laid over it. Where a `Protocol`
+stands in the union too (or beside the `Literal`), a class of one's own is chosen by `kind = "package.module:Class"`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from transduce.core.errors import DOTTED, ConfigError, Unfit, dotted_key, nearest, type_in_words, value_in_words
 from transduce.core.overrides import Unread, lay_over, read_overrides
-from transduce.core.plugins import error_in_words, name_of, own_class
+from transduce.core.plugins import error_in_words, is_protocol, name_of, own_class
 from transduce.core.untrusted import LARGEST_TOML, parse_toml, read_small
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
     origin, origins = source
     if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # a single table for an array of tables
         cls, old, beneath = typing.get_args(cls)[0], _only_one(old, where), None
-    choices = _choices(cls)
+    choices = _kinds(cls) if isinstance(new, Mapping) or isinstance(old, Mapping) else _choices(cls)
     if choices:
         old, new, beneath = ({"kind": value} if isinstance(value, str) else value for value in (old, new, beneath))
     if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
@@ -191,7 +191,7 @@ def _only_one(old: Any, where: str) -> Any:
 
 def _default_kind(cls: Any, old: Mapping[str, Any]) -> Any:
     """Return the kind of a table without `kind`: the one chosen before, else the first of the union."""
-    return old.get("kind", next(iter(_choices(cls))))
+    return old.get("kind", next(iter(_kinds(cls))))
 
 
 # -- checking --------------------------------------------------------------------------------------------------------
@@ -241,7 +241,8 @@ def _having(key: str, union: Any) -> str:
 
 
 def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
-    if _choices(kind):
+    named = isinstance(value, Mapping) or (isinstance(value, str) and ":" in value)
+    if _choices(kind) or (slot_of(kind) and named):
         return _parse_choice(kind, value, where, trust)
     if dataclasses.is_dataclass(kind):
         return _parse_table(kind, value, where, trust)
@@ -253,10 +254,11 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
                 """ '["a", "b"]', and a text that begins so with quotes, '"[a"'"""
             )
         value = str(value)
-    if origin is typing.Literal:
-        words = typing.get_args(kind)
+    words = words_of(kind)
+    if words:
         if value not in words:
-            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(str, words))}{nearest(value, words)}")
+            told = f"{', '.join(map(str, words))}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
+            raise ConfigError(f"{where}: {value!r} is not one of {told}")
         return value
     if origin is tuple:
         return _parse_array(kind, value, where, trust)
@@ -301,14 +303,19 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     table = {"kind": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a kind or a table, got {value!r} ({value_in_words(value)})")
-    choices = _choices(union)
+    kinds, slot = _kinds(union), slot_of(union)
     kind = _default_kind(union, table)
     settings = {key: item for key, item in table.items() if key != "kind"}
-    if isinstance(kind, str) and ":" in kind:
-        return _parse_table(own_class(kind, where, choices.values(), trust), settings, where, trust, kind)
-    if not isinstance(kind, str) or kind not in choices:
-        raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{nearest(kind, choices)}{OWN}")
-    return _parse_table(choices[kind], settings, where, trust, kind, union)
+    if slot is not None and isinstance(kind, str) and ":" in kind:
+        return _parse_table(own_class(kind, where, slot, trust), settings, where, trust, kind)
+    if not isinstance(kind, str) or kind not in kinds:
+        told = f"{', '.join(kinds)}{nearest(kind, kinds)}{OWN if slot else ''}"
+        raise ConfigError(f"{where}.kind: {kind!r} is not one of {told}")
+    if kinds[kind] is not None:
+        return _parse_table(kinds[kind], settings, where, trust, kind, union)
+    for key in settings:
+        raise ConfigError(f"{dotted_key(where, key)}: no such setting; '{kind}' has none")
+    return kind
 
 
 # -- types -----------------------------------------------------------------------------------------------------------
@@ -321,14 +328,39 @@ def _hints(cls: Any) -> dict[str, Any]:
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
 
 
-def _choices(kind: Any) -> dict[str, Any]:
-    """Map each `kind` to its class of a union; empty when the type is not a union.
+def _kinds(kind: Any) -> dict[str, Any]:
+    """Map each `kind` of a union to its class, and each of its words to None: a word has no settings.
 
     Not cached: `A | B` and `B | A` compare equal in Python, and the first member matters here.
     """
-    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
-        return {}
-    return {kind_of(member): member for member in typing.get_args(kind)}
+    found: dict[str, Any] = {}
+    for member in _members(kind):
+        if typing.get_origin(member) is typing.Literal:
+            found |= dict.fromkeys(typing.get_args(member))
+        elif not is_protocol(member):
+            found[kind_of(member)] = member
+    return found
+
+
+def _choices(kind: Any) -> dict[str, Any]:
+    """The classes of a union by their `kind`; empty when the type is no choice, or one of words."""
+    return {word: member for word, member in _kinds(kind).items() if member is not None}
+
+
+def words_of(kind: Any) -> tuple[Any, ...]:
+    """The words that a setting may be, with classes of the user's own beside them or without."""
+    if typing.get_origin(kind) is typing.Literal:
+        return typing.get_args(kind)
+    return tuple(word for word, member in _kinds(kind).items() if member is None)
+
+
+def slot_of(kind: Any) -> Any:
+    """The protocol in a union, which a class of the user's own must follow; None where there is no place for one."""
+    return next((member for member in _members(kind) if is_protocol(member)), None)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
 
 
 def kind_of(cls: type[Any]) -> str:
@@ -347,7 +379,7 @@ def tree_of(config: Any) -> dict[str, Any]:
 
 def _plain(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {"kind": _written_kind(hint, value), **tree_of(value)} if _choices(hint) else tree_of(value)
+        return {"kind": written_kind(hint, value), **tree_of(value)} if _members(hint) else tree_of(value)
     if isinstance(value, tuple):
         inner = typing.get_args(hint)[:1]
         return [_plain(inner[0] if inner else Any, item) for item in value]
@@ -367,6 +399,17 @@ def flatten(config: Any) -> dict[str, Any]:
 
     walk(tree_of(config), "")
     return flat
+
+
+def own_parts(config: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """The dotted key and the class of every part of a config that is one of the user's own."""
+    for name, hint in _hints(config.__class__).items():
+        value, dotted = getattr(config, name), dotted_key(where, name)
+        if dataclasses.is_dataclass(value):
+            if slot_of(hint) and type(value) not in _choices(hint).values():
+                yield dotted, name_of(type(value))
+            else:
+                yield from own_parts(value, dotted)
 
 
 def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
@@ -397,6 +440,7 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping) or (isinstance(value, list) and bool(value) and isinstance(value[0], Mapping))
 
 
-def _written_kind(union: Any, value: Any) -> str:
+def written_kind(union: Any, value: Any) -> str:
+    """The word for the class of a value of a union: "package.module:Class" for one of the user's own."""
     cls = type(value)
     return kind_of(cls) if cls in _choices(union).values() else name_of(cls)

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from transduce.core.errors import DataError, is_plain
+from transduce.core.errors import ConfigError, DataError, is_plain
 from transduce.core.untrusted import parse_json, read_small
 from transduce.data.formats.parallel import MOST_WEIGHT
 from transduce.data.readers import FileReader, PreparedFrames
@@ -206,9 +206,10 @@ class Corpus:
     folder: Path
     manifest: dict[str, Any]
     digest: str  # SHA-256 of the manifest, and so of every file it lists
+    trust: bool = False  # whether a class of the user's own, which read the files, may be imported
 
     @classmethod
-    def open(cls, folder: str | Path) -> Corpus:
+    def open(cls, folder: str | Path, trust: bool = False) -> Corpus:
         """Open a folder; checks the manifest and the size of every file (`verify` also checks the content)."""
         path = Path(folder) / MANIFEST
         if not path.is_file():
@@ -225,7 +226,7 @@ class Corpus:
             raise DataError(f"{path}: damaged ({error!r}); {_AGAIN}") from None
         if manifest["version"] != VERSION:
             raise DataError(f"{path}: version {manifest['version']}; this program reads version {VERSION}; {_AGAIN}")
-        corpus = cls(Path(folder), manifest, hashlib.sha256(content).hexdigest())
+        corpus = cls(Path(folder), manifest, hashlib.sha256(content).hexdigest(), trust)
         corpus._check_sizes()
         return corpus
 
@@ -250,8 +251,13 @@ class Corpus:
     @cached_property
     def reader(self) -> FileReader | None:
         """The reader that made frames of source files; None for text."""
-        facts = self.manifest.get("reader")
-        return from_facts(facts, f"{self.folder / MANIFEST}") if facts is not None else None
+        facts, kind = self.manifest.get("reader"), str((self.manifest.get("reader") or {}).get("kind"))
+        if ":" in kind and not self.trust:
+            raise ConfigError(
+                f"{self.folder / MANIFEST}: its files were read by {kind!r}, and to read more would import code; if you"
+                " trust where this corpus came from, set data.trust=true"
+            )
+        return from_facts(facts, f"{self.folder / MANIFEST}", self.trust) if facts is not None else None
 
     @property
     def splits(self) -> list[str]:

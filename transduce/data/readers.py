@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from transduce.core.config import written_kind
 from transduce.core.errors import DataError, UserError
 
 Array = npt.NDArray[Any]
@@ -42,23 +44,28 @@ class PreparedFrames:
         return len(self.frames)
 
 
-@dataclass(frozen=True)
-class FileReader:
-    """Base of all readers: a source line is the path of a file, relative to the manifest's folder."""
+class FileReader(Protocol):
+    """Base of all readers: a source line is the path of a file, relative to the manifest's folder.
 
-    kind: ClassVar[str] = ""
+    A subclass must define `width`, `load` and `frames`; the other methods have defaults.
+    """
+
+    kind: ClassVar[str] = "files"  # what it reads, for people
     dtype: ClassVar[Dtype] = "float16"  # of stored frames
     unit: ClassVar[str] = "frames"
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """Numbers per frame."""
         raise NotImplementedError
 
+    @abstractmethod
     def load(self, path: str) -> Array:
         """Load the content of a file before framing; raises Unreadable."""
         raise NotImplementedError
 
+    @abstractmethod
     def frames(self, content: Array) -> Array:
         """Turn the result of `load` into frames (L, width)."""
         raise NotImplementedError
@@ -106,7 +113,7 @@ class FileReader:
 
     def place(self, frame: int, stop: int) -> dict[str, float]:
         """Locate the frames from `frame` up to `stop` in the file, for displays of attention."""
-        raise NotImplementedError
+        return {"frame": float(frame), "until": float(stop)}
 
     def sight(self, frames: Array) -> Array:
         """A picture of the file for people, (height, width) from 0 to 1: frames side by side, first numbers lowest."""
@@ -120,7 +127,9 @@ class FileReader:
 
     def facts(self) -> dict[str, Any]:
         """Kind and settings, for JSON."""
-        return {"kind": self.kind, **json.loads(json.dumps(asdict(self)))}
+        from transduce.data.sources import Sources  # here, since it imports this module
+
+        return {"kind": written_kind(Sources, self), **json.loads(json.dumps(asdict(cast("Any", self))))}
 
 
 @dataclass(frozen=True)

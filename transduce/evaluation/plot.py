@@ -1,7 +1,6 @@
-"""Draws loss, learning rate and quality of one or several runs into one PNG, from each run's `metrics.jsonl`.
+"""Plot loss, learning rate and quality of one or several runs into one PNG, from each run's `metrics.jsonl`.
 
 Quality is the `validation.metric` that all runs were judged by; BLEU where that is the loss, or they differ.
-
 One panel a quantity, one colour a run, steps along the bottom. Needs matplotlib (`transduce[plot]`), which is used
 through its `Figure` class alone, so that nothing global (backend, styles, open windows) is touched.
 """
@@ -29,7 +28,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 INK, FAINT = "#333333", "#e6e6e6"
 LARGEST_METRICS = 64 << 20  # bytes, of hundreds of thousands of reports
 TRAINING_ALPHA = 0.5  # the noisy line stays behind the validation points
-LEGEND_CHARACTERS = 110  # that fit side by side into the width of the figure
+LEGEND_CHARACTERS = 110  # that fit into the width of the figure
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class History:
-    """What one run reported; a curve is empty where the run has no such reports. `quality` is by `metric`."""
+    """The curves of one run, empty where it has no such reports; `quality` is by `metric`."""
 
     name: str
     training_loss: Curve
@@ -53,7 +52,7 @@ class History:
 
 
 def plot(runs: Sequence[Path], output: Path) -> None:
-    """Draw the runs' loss, learning rate and quality to a PNG file."""
+    """Plot the runs' loss, learning rate and quality to a PNG file."""
     folders = list(dict.fromkeys(Path(run) for run in runs))
     if not folders:
         raise RunError("There is nothing to plot: no run folder was given. Name at least one.")
@@ -65,12 +64,12 @@ def plot(runs: Sequence[Path], output: Path) -> None:
 
 
 def _metric_of(run: Path) -> str:
-    """What a run's validations are judged by; BLEU where that is the loss, which is drawn anyway, or is not known."""
+    """The metric that judges a run's validations; BLEU where that is the loss, which is drawn anyway, or unknown."""
     try:
         metric = parse_toml(read_small(run / CONFIG_FILE, LARGEST_TOML).decode())["validation"]["metric"]
     except (OSError, ValueError, KeyError, TypeError):
         return "bleu"
-    return metric if metric in MEASURES and metric != "loss" else "bleu"
+    return metric if isinstance(metric, str) and metric in MEASURES and metric != "loss" else "bleu"
 
 
 def save(figure: Figure, output: Path) -> None:
@@ -82,7 +81,7 @@ def save(figure: Figure, output: Path) -> None:
 
 
 def read_history(run: Path, name: str, metric: str = "bleu") -> History:
-    """The curves in a run's `metrics.jsonl`. Steps trained twice (after a resume) count as last reported."""
+    """Read the curves in a run's `metrics.jsonl`; steps trained twice (after a resume) count as last reported."""
     path = run / METRICS_FILE
     try:
         content = read_small(path, LARGEST_METRICS)
@@ -110,7 +109,7 @@ def read_history(run: Path, name: str, metric: str = "bleu") -> History:
 
 
 def _parse(path: Path, content: bytes) -> dict[int, dict[str, object]]:
-    """Reports by line number. The line being written just now, if any, has no line end yet and is left out."""
+    """Parse reports by line number. The line being written just now, if any, has no line end yet and is left out."""
     reports: dict[int, dict[str, object]] = {}
     lines = content.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -143,9 +142,7 @@ def _curve(path: Path, reports: dict[int, dict[str, object]], kind: str, key: st
             continue
         step, value = report.get("step"), report[key]
         if not isinstance(step, int):
-            raise DataError(
-                f"{path}:{number}: 'step' is {step!r}; expected a whole number. Correct or remove the line."
-            )
+            raise DataError(f"{path}:{number}: 'step' is {step!r}; expected an integer. Correct or remove the line.")
         if not isinstance(value, int | float):
             raise DataError(f"{path}:{number}: {key!r} is {value!r}; expected a number. Correct or remove the line.")
         points[step] = float(value)
@@ -154,7 +151,7 @@ def _curve(path: Path, reports: dict[int, dict[str, object]], kind: str, key: st
 
 
 def draw(histories: Sequence[History]) -> Figure:
-    """The figure itself: loss, quality and learning rate from top to bottom, over one step axis."""
+    """Draw loss, quality and learning rate from top to bottom, over one step axis."""
     figure = new_figure(9, 9)
     loss, quality, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
     chosen = colours(len(histories))
@@ -176,7 +173,7 @@ def draw(histories: Sequence[History]) -> Figure:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty white figure, sizes in inches."""
+    """Make an empty white figure, sizes in inches."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -190,7 +187,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def colours(count: int) -> list[str]:
-    """As many colours that can be told apart."""
+    """Choose `count` distinguishable colours."""
     if count <= len(PALETTE):
         return list(PALETTE[:count])
     from matplotlib import colormaps
@@ -226,11 +223,11 @@ def _mark_best(axes: Axes, history: History, colour: str) -> None:
         axes.plot(*best, color=colour, marker="*", markersize=15, markeredgecolor="white", zorder=3)
         text = axes.annotate(f"{best[1]:.1f}", best, xytext=(0, 9), textcoords="offset points", ha="center", zorder=3)
         text.set(color=colour, weight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
-        axes.margins(y=0.13)  # room for the figure above the highest star
+        axes.margins(y=0.13)  # space for the figure above the highest star
 
 
 def dress(axes: Axes, label: str) -> None:
-    """The house style of one panel: a faint grid, no frame, words where there is nothing to see."""
+    """Style one panel: a faint grid, no frame, a note where there is nothing to see."""
     axes.set_ylabel(label, color=INK)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -243,7 +240,7 @@ def dress(axes: Axes, label: str) -> None:
 
 
 def _label_ticks(lowest: Axes) -> None:
-    """Whole steps from 0 under the lowest panel (the others share them); learning rates as 7 x 10^-4."""
+    """Label integer steps from 0 under the lowest panel (the others share them), and rates as 7 x 10^-4."""
     from matplotlib.ticker import MaxNLocator
 
     lowest.set_xlabel("step", color=INK)
@@ -263,7 +260,7 @@ def _explain_styles(loss: Axes) -> None:
 
 
 def _name_runs(figure: Figure, histories: Sequence[History], colours: Sequence[str]) -> None:
-    """The runs, their colours and their best quality, above all panels."""
+    """List the runs, their colours and their best quality, above all panels."""
     from matplotlib.lines import Line2D
 
     names = []

@@ -29,8 +29,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from transduce.core.config import kind_of
 from transduce.core.errors import DataError, UserError
-from transduce.text.languages import check_language, is_language, language_of_tag, name_of
+from transduce.core.plugins import name_of
+from transduce.metrics import MetricConfig
+from transduce.text.languages import check_language, is_language, language_of_tag
+from transduce.text.languages import name_of as language_name
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Measure:
 
     label: str
     lower: bool = False
+
+    @classmethod
+    def of(cls, metric: str | MetricConfig) -> Measure:
+        """That of a metric's word, or of the user's own."""
+        return MEASURES[metric] if isinstance(metric, str) else cls(kind_of(type(metric)), metric.lower)
 
 
 MEASURES = {
@@ -49,6 +58,11 @@ MEASURES = {
     "cer": Measure("CER", lower=True),
     "accuracy": Measure("accuracy"),
 }
+
+
+def key_of(metric: str | MetricConfig) -> str:
+    """Under which name its values are reported."""
+    return metric if isinstance(metric, str) else name_of(type(metric))
 
 
 # Either one reference per hypothesis, or several translations of the whole text, each as long as the hypotheses.
@@ -286,7 +300,7 @@ class Target:
     @property
     def text(self) -> str:
         """Describe the tokenizer for people: `zh (Chinese, by the script of the references)`."""
-        language = f"{name_of(self.language)}, " if self.language else ""
+        language = f"{language_name(self.language)}, " if self.language else ""
         return f"{self.tokenizer} ({language}{self.why})"
 
 

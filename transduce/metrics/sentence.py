@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transduce.core.errors import DataError
+from transduce.core.plugins import name_of
+from transduce.metrics import SentenceMetric as SentenceMetric
+from transduce.metrics import SentenceMetricConfig
 
-SentenceMetric = Literal["chrf", "bleu"]
 Floats = NDArray[np.float64]
 Grams = tuple[frozenset[Hashable], ...]  # one set per order; as many elements as the text has n-grams
 CHARACTERS, WORDS, BETA = 6, 4, 2  # sacreBLEU's defaults
@@ -64,8 +66,42 @@ class SentenceScorer:
         return self.combine(matches, found, wanted)
 
 
-def sentence_scorer(metric: SentenceMetric, tokenize: str = "13a") -> SentenceScorer:
-    """Build sentence chrF2, or sentence BLEU over the tokens of sacreBLEU's tokenizer `tokenize`."""
+class Scorer(Protocol):
+    """A sentence metric, 0 to 100."""
+
+    def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        """Score each hypothesis against the reference at its index: (N,)."""
+        ...
+
+    def matrix(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        """Score every hypothesis against every reference: (N, M)."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnScorer:
+    """A metric of the user's own, which scores line by line: a matrix is one long list of pairs."""
+
+    metric: SentenceMetricConfig
+
+    def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        scores = np.asarray(self.metric.score(list(hypotheses), list(references)), dtype=np.float64)
+        if scores.shape != (len(hypotheses),) or not np.isfinite(scores).all():
+            raise DataError(
+                f"'{name_of(type(self.metric))}': score gave {scores.shape}, for {len(hypotheses)} hypotheses; expected"
+                " a finite number from 0 to 100 for each"
+            )
+        return scores
+
+    def matrix(self, hypotheses: Sequence[str], references: Sequence[str]) -> Floats:
+        repeated = [hypothesis for hypothesis in hypotheses for _ in references]
+        return self(repeated, list(references) * len(hypotheses)).reshape(len(hypotheses), len(references))
+
+
+def sentence_scorer(metric: SentenceMetric | SentenceMetricConfig, tokenize: str = "13a") -> Scorer:
+    """Build sentence chrF2, sentence BLEU over sacreBLEU's tokenizer `tokenize`, or the user's own metric."""
+    if not isinstance(metric, str):
+        return OwnScorer(metric)
     if metric == "chrf":
         return SentenceScorer(read_characters, chrf_of)
     from transduce.metrics.corpus import bleu_metric  # sacreBLEU is slow to import, and chrF does not need it

@@ -27,7 +27,17 @@ from transduce.kernels.dispatch import Kernels
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.layers import Linear, mapped, narrowed
 from transduce.model.layers import dropout as drop
-from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
+from transduce.model.scores import (
+    DotScore,
+    ScaledDot,
+    Score,
+    ScoreConfig,
+    Softmax,
+    ToWeights,
+    Weights,
+    WeightsConfig,
+    softmax,
+)
 
 
 def within_window(queries: int, keys: int, window: int, causal: bool, device: torch.device) -> Tensor:
@@ -111,8 +121,8 @@ class Attention:
     heads: int = 8
     key_heads: int = 0  # 0 = as many as heads
     key_width: int = 0  # d_k, of queries and keys in a head (Table 3, row B); 0 = d_model / heads, as d_v always is
-    score: Score = ScaledDot()
-    weights: Weights = Softmax()
+    score: Score | ScoreConfig = ScaledDot()
+    weights: Weights | WeightsConfig = Softmax()
     query_key_norm: bool = False
     dropout: float = 0.0  # on attention weights: not in section 5.4
 

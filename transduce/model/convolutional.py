@@ -25,7 +25,7 @@ from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
 from transduce.model.encoder_decoder import TopDecoder
 from transduce.model.layers import Dropout
-from transduce.model.positions import Learned, Sinusoidal, Unordered
+from transduce.model.positions import Learned, PositionsConfig, Sinusoidal, Unordered
 
 AddedPositions = Learned | Sinusoidal | Unordered  # the other schemes act inside self-attention
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
@@ -45,7 +45,7 @@ class Convolutions:
 
     layers: int = 4
     kernel: int = 3
-    positions: AddedPositions = Learned()
+    positions: AddedPositions | PositionsConfig = Learned()
     separable: bool = False  # depthwise over k positions, then pointwise: O(k n d + n d^2) (section 4)
 
     def __post_init__(self) -> None:

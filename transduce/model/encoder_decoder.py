@@ -249,7 +249,9 @@ class StepwiseDecoder:
 class AttentionConfig(Protocol):
     """The config of a decoder's cross-attention."""
 
-    def check_width(self, d_model: int) -> None: ...
+    def check_width(self, d_model: int) -> None:
+        """Refuse, with ConfigError, a width that it cannot serve."""
+        ...
 
 
 class TopDecoder(StepwiseDecoder):

@@ -7,7 +7,7 @@ norm of x + dropout(y), on a GPU in one kernel: LayerNorm always, RMSNorm where 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,20 @@ from transduce.model.layers import Dropout, narrowed
 
 EPSILON = 1e-5
 NO_DROPOUT = Dropout(0.0)
+
+
+class TokenNorm(nn.Module):
+    """A norm that is no more than its `forward(x, mask)`: x (B, T, D) in and out."""
+
+    def of_sum(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        drop: Dropout = NO_DROPOUT,
+        kernels: Kernels = None,
+    ) -> Tensor:
+        return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
 
 class LayerNormOfToken(nn.LayerNorm):
@@ -68,7 +82,7 @@ class RMSNormOfToken(nn.RMSNorm):
         return normed
 
 
-class BatchNormOverTokens(nn.Module):
+class BatchNormOverTokens(TokenNorm):
     """BatchNorm: mean 0 and variance 1 of each feature over the real tokens of a batch (Ioffe and Szegedy 2015).
 
     Training uses the batch's own statistics and updates running ones, which are used in evaluation: a single token has
@@ -86,16 +100,6 @@ class BatchNormOverTokens(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_variance", torch.ones(d_model))
-
-    def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NO_DROPOUT,
-        kernels: Kernels = None,
-    ) -> Tensor:
-        return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mean, variance = self._statistics(x, mask) if self.training else self._running()
@@ -141,6 +145,14 @@ class _Summed(torch.autograd.Function):
         total = gradient.contiguous().clone()
         processes.all_reduce(total)
         return total
+
+
+class NormConfig(Protocol):
+    """The config of a norm."""
+
+    def build(self, d_model: int) -> nn.Module:
+        """A module with the `forward` and `of_sum` of `TokenNorm`."""
+        ...
 
 
 @dataclass(frozen=True)

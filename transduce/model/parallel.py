@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -157,6 +157,23 @@ class GenerousLength(LengthModule):
 
     def _places(self, memory: Memory) -> Tensor:
         return (memory.mask.sum(1).double() * self.ratio).long() + self.extra  # (B,), rounded as in `widest`
+
+
+class LengthConfig(Protocol):
+    """The config of how many places a parallel decoder writes."""
+
+    @property
+    def offers(self) -> str:
+        """To searches and objectives: "parallel", or "ctc"."""
+        ...
+
+    def places(self, source: int, target: int) -> int:
+        """Of the canvas for a batch with so many places on each side."""
+        ...
+
+    def assemble(self, parts: Parts) -> EncoderDecoder:
+        """The model of a decoder with such lengths."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -329,7 +346,7 @@ class ParallelDecoder(WiredStack):
     """Config of a non-autoregressive decoder: layers of unmasked self-attention, cross-attention and FFN."""
 
     kind: ClassVar[str] = "parallel"
-    length: Length = LengthClassifier()
+    length: Length | LengthConfig = LengthClassifier()
 
     @property
     def offers(self) -> str:

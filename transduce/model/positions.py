@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -245,6 +245,18 @@ class RelativeBiasPositions(DistanceScheme):
 def _check_base(base: float) -> None:
     if not 1 < base < math.inf:
         raise ConfigError(f"base: expected a number above 1, got {base}")
+
+
+class PositionsConfig(Protocol):
+    """The config of a scheme of positions."""
+
+    def check_width(self, width: int) -> None:
+        """Refuse, with ConfigError, heads of a width that the scheme cannot serve."""
+        ...
+
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
+        """The scheme of a stack with so many heads of this width; `causal` in a decoder, which does not look ahead."""
+        ...
 
 
 @dataclass(frozen=True)

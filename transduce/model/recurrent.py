@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from transduce.core.sizes import LAYERS, check_most
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
-from transduce.model.encoder_decoder import TopDecoder
+from transduce.model.encoder_decoder import AttentionConfig, TopDecoder
 from transduce.model.layers import Dropout
-from transduce.model.scores import Additive, Bilinear, Score
+from transduce.model.scores import Additive, Bilinear, Score, ScoreConfig
 
 Cell = Literal["lstm", "gru", "elman"]
 CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
@@ -129,6 +129,19 @@ class RecurrentEncoderStack(nn.Module):
 # -- the decoder's choices --------------------------------------------------------------------------------------------
 
 
+class RecurrentAttentionConfig(AttentionConfig, Protocol):
+    """The config of how a recurrent decoder looks at the source."""
+
+    @property
+    def heads(self) -> int:
+        """How many look at the source; 0 for none."""
+        ...
+
+    def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
+        """The stack that reads the target and looks so."""
+        ...
+
+
 @dataclass(frozen=True)
 class Luong(Attention):
     """Attention after the cells: queries from s_t, and out = tanh(W [c_t; s_t]); parallel over words in training.
@@ -138,7 +151,7 @@ class Luong(Attention):
     """
 
     heads: int = 1
-    score: Bilinear | Score = Bilinear()
+    score: Bilinear | Score | ScoreConfig = Bilinear()
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
         return LuongStack(config, self.build(d_model), d_model, dropout)
@@ -152,7 +165,7 @@ class Bahdanau(Attention):
     """
 
     heads: int = 1
-    score: Additive | Score = Additive()
+    score: Additive | Score | ScoreConfig = Additive()
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
         return BahdanauStack(config, self.build(d_model), d_model, dropout)
@@ -187,7 +200,7 @@ class RecurrentDecoder(TopDecoder):
     kind: ClassVar[str] = "recurrent"
     layers: int = 2
     cell: Cell = "lstm"
-    attention: RecurrentAttention = Luong()
+    attention: RecurrentAttention | RecurrentAttentionConfig = Luong()
     summary: Summary = "ends"
 
     def __post_init__(self) -> None:

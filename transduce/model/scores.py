@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,14 @@ class AdditiveScore(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         both = torch.tanh(query.unsqueeze(3) + key.unsqueeze(2))  # (B, H, T, S, K)
         return torch.einsum("bhtsk,hok->bhts", both, self.vector.to(both.dtype))
+
+
+class ScoreConfig(Protocol):
+    """The config of a score function."""
+
+    def build(self, heads: int, width: int) -> nn.Module:
+        """A module from query (B, H, T, K) and key (B, H, S, K), K = `width`, to scores (B, H, T, S)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,14 @@ def rectified(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return scores.relu() / scores.size(-1)
     return scores.relu() * mask / mask.sum(-1, keepdim=True).clamp(min=1)
+
+
+class WeightsConfig(Protocol):
+    """The config of what turns scores into weights."""
+
+    def build(self) -> ToWeights:
+        """A function or module from scores (B, H, T, S) and a mask, or None, to weights of the same shape."""
+        ...
 
 
 @dataclass(frozen=True)

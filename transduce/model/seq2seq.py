@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,21 @@ from transduce.model.encoder_decoder import Embedding, EncoderDecoder, Parts, in
 from transduce.model.encoder_decoder import Seq2Seq as Seq2Seq
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from transduce.model.sources import Source, Tokens
+from transduce.model.sources import Source, SourceConfig, Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+
+
+class HeadConfig(Protocol):
+    """The config of an output beside the decoder's; `kind` is its name in the model."""
+
+    @property
+    def kind(self) -> str:
+        """Of each kind a model has one at most."""
+        ...
+
+    def build(self, d_model: int, vocabulary: int) -> nn.Module:
+        """A module from the encoder's `Memory` to whatever a term makes of it; V = `vocabulary`, of the target."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ class LengthHead:
 Head = CTCHead | LengthHead
 
 
-def check_heads(heads: tuple[Head, ...]) -> None:
+def check_heads(heads: tuple[Head | HeadConfig, ...]) -> None:
     """Refuse two heads of one kind, since a head is named by its kind."""
     kinds = [head.kind for head in heads]
     if len(set(kinds)) < len(kinds):
@@ -115,6 +128,49 @@ Encoder = TransformerEncoder | RecurrentEncoder | ConvolutionalEncoder
 Decoder = TransformerDecoder | RecurrentDecoder | ConvolutionalDecoder | ParallelDecoder
 
 
+class EncoderConfig(Protocol):
+    """The config of an encoder."""
+
+    @property
+    def layers(self) -> int:
+        """How many layers of states the memory will have."""
+        ...
+
+    def check_width(self, d_model: int) -> None:
+        """Refuse, with ConfigError, a width that the encoder cannot have."""
+        ...
+
+    def build(self, d_model: int, dropout: float) -> nn.Module:
+        """A module with `forward(x, mask, trace, layout)`: x (B, S, D), real where mask (B, S) is True, to a Memory."""
+        ...
+
+
+class DecoderConfig(Protocol):
+    """The config of a decoder. One that writes token by token derives from `StepwiseDecoder`, which assembles it."""
+
+    @property
+    def layers(self) -> int: ...
+
+    def check_width(self, d_model: int) -> None:
+        """Refuse, with ConfigError, a width that the decoder cannot have."""
+        ...
+
+    def check_depth(self, encoder_layers: int) -> None:
+        """Refuse, with ConfigError, an encoder with so many layers."""
+        ...
+
+    def build(self, d_model: int, dropout: float, encoder_layers: int) -> nn.Module:
+        """A module with `start(memory)`, which gives a DecoderState, and `forward(x, state, trace, mask)`.
+
+        x (B, t, D) are the next tokens; it gives vectors (B, t, D) that predict what follows, and the state after.
+        """
+        ...
+
+    def assemble(self, parts: Parts) -> EncoderDecoder:
+        """The whole model of these parts, this decoder among them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Model:
     """The [model] section; the defaults are the paper's base model.
@@ -128,11 +184,11 @@ class Model:
     d_model: int = 512
     dropout: float = 0.1
     tie: Tying = "all"
-    encoder: Encoder = TransformerEncoder()
-    decoder: Decoder = TransformerDecoder()
+    encoder: Encoder | EncoderConfig = TransformerEncoder()
+    decoder: Decoder | DecoderConfig = TransformerDecoder()
     output_bias: bool = False
-    heads: tuple[Head, ...] = ()
-    source: Source = Tokens()
+    heads: tuple[Head | HeadConfig, ...] = ()
+    source: Source | SourceConfig = Tokens()
 
     def __post_init__(self) -> None:
         if self.d_model < 1:

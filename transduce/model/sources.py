@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,14 @@ from transduce.core.errors import ConfigError
 from transduce.core.sizes import FEW, PLACES, check_most
 from transduce.kernels.dispatch import Kernels
 from transduce.model.encoder_decoder import Embedding, SourceReader
+
+
+class AugmentConfig(Protocol):
+    """The config of changes that sources undergo in training."""
+
+    def build(self) -> nn.Module | None:
+        """A module of frames and their mask, or of pictures, to as many; None changes nothing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,23 @@ class Distorted(nn.Module):
         return F.grid_sample(picture.float(), grid, align_corners=False).to(picture.dtype)
 
 
+class SourceConfig(Protocol):
+    """The config of what a model reads."""
+
+    @property
+    def width(self) -> int:
+        """Numbers a frame, as the corpus was prepared with; 0 for tokens of text."""
+        ...
+
+    def build(self, d_model: int, vocabulary: int, tied: Embedding | None) -> SourceReader:
+        """What makes vectors of a source; `tied` is the target's embedding, where both are to be one."""
+        ...
+
+    def places(self, length: int) -> list[tuple[int, int]]:
+        """Which tokens or frames of a source of this length, from and up to, each place of the encoder stands for."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tokens:
     """Text: an embedding vector per token (section 3.4)."""
@@ -156,7 +181,7 @@ class Frames:
     features: int = 80  # per frame, as the corpus was prepared
     convolutions: int = 2
     channels: int = 32
-    augment: Plain | SpecAugment = Plain()
+    augment: Plain | SpecAugment | AugmentConfig = Plain()
 
     def __post_init__(self) -> None:
         for name, least in (("features", 1), ("convolutions", 0), ("channels", 1)):
@@ -194,7 +219,7 @@ class Patches:
     channels: int = 1  # numbers per pixel: 1 for grey, 3 for colour
     stem: int = 0
     columns: bool = False
-    augment: Plain | Distortion = Plain()
+    augment: Plain | Distortion | AugmentConfig = Plain()
 
     def __post_init__(self) -> None:
         for name, least in (("patch", 1), ("rows", 1), ("channels", 1), ("stem", 0)):

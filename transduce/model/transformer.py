@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import ClassVar, cast
+from typing import ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,22 @@ from transduce.core.sizes import LAYERS, PLACES, WIDTH, check_most
 from transduce.kernels.dispatch import KernelSupport
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, MultiHeadAttention, RotaryFn, Trace, additive_mask
-from transduce.model.blocks import Activation, FeedForward, PostNorm, PreNorm, Residual
+from transduce.model.blocks import (
+    Activation,
+    ActivationConfig,
+    FeedForwardConfig,
+    PositionWise,
+    PostNorm,
+    PreNorm,
+    Residual,
+    ResidualConfig,
+)
 from transduce.model.contract import CacheShape, DecoderState, Memory, StaticDecoderState
 from transduce.model.encoder_decoder import Parts, Seq2Seq, StackLayer, StepwiseDecoder
 from transduce.model.kv_cache import CrossKV, EmptyKVCache, KVCache, StaticKVCache
 from transduce.model.layers import Dropout
-from transduce.model.norms import LayerNorm, Norm
-from transduce.model.positions import Positions, PositionScheme, Sinusoidal
+from transduce.model.norms import LayerNorm, Norm, NormConfig
+from transduce.model.positions import Positions, PositionScheme, PositionsConfig, Sinusoidal
 from transduce.model.scores import Softmax
 
 
@@ -71,6 +80,18 @@ class MixtureOfLayers(nn.Module):
     def forward(self, layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         normed = torch.stack([norm(layer) for norm, layer in zip(self.norms, layers, strict=True)])  # (N, B, S, D)
         return torch.einsum("dn,nbsw->dbsw", self.shares.softmax(-1).to(normed.dtype), normed).unbind(0)
+
+
+class WiringConfig(Protocol):
+    """The config of which encoder layers the decoder's layers look at."""
+
+    def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
+        """Refuse, with ConfigError, depths that do not go together."""
+        ...
+
+    def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
+        """A module from the encoder's layers (B, S, D) to one memory (B, S, D) for each decoder layer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -120,12 +141,13 @@ class StackConfig:
     layers: int = 6
     attention: Attention = Attention()
     d_ff: int = 2048
-    activation: Activation = "relu"
+    activation: Activation | ActivationConfig = "relu"
     activation_dropout: float = 0.0  # inside the feed-forward network: not in section 5.4
-    positions: Positions = Sinusoidal()
-    norm: Norm = LayerNorm()
-    residual: Residual = PostNorm()
+    positions: Positions | PositionsConfig = Sinusoidal()
+    norm: Norm | NormConfig = LayerNorm()
+    residual: Residual | ResidualConfig = PostNorm()
     window: int = 0  # self-attention sees so many positions on either side (Table 1, "restricted"); 0 = all
+    feed_forward: PositionWise | FeedForwardConfig = PositionWise()
 
     def __post_init__(self) -> None:
         for name in ("layers", "d_ff"):
@@ -149,6 +171,9 @@ class StackConfig:
     def build_positions(self, d_model: int, causal: bool) -> PositionScheme:
         return self.positions.build(d_model, self.attention.heads, self.attention.widths(d_model)[0], causal)
 
+    def build_feed_forward(self, d_model: int) -> nn.Module:
+        return self.feed_forward.build(d_model, self.d_ff, self.activation, self.activation_dropout)
+
 
 @dataclass(frozen=True)
 class TransformerEncoder(StackConfig):
@@ -164,7 +189,7 @@ class TransformerEncoder(StackConfig):
 class WiredStack(StackConfig):
     """Config of a stack with cross-attention: also which encoder layers it attends to."""
 
-    wiring: Wiring = Top()
+    wiring: Wiring | WiringConfig = Top()
 
     @property
     def cross_heads(self) -> tuple[int, ...]:
@@ -221,7 +246,7 @@ class EncoderLayer(StackLayer):
     def __init__(self, config: StackConfig, d_model: int, dropout: float) -> None:
         super().__init__()
         self.attention = config.attention.build(d_model)
-        self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
+        self.feed_forward = config.build_feed_forward(d_model)
         self.around_attention = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
@@ -304,7 +329,7 @@ class DecoderLayer(StackLayer):
         self.unnormed_past = isinstance(config, TransformerDecoder) and config.unnormed_past
         self.attention = config.attention.build(d_model)
         self.cross = config.attention.build(d_model)
-        self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
+        self.feed_forward = config.build_feed_forward(d_model)
         self.around_attention = config.residual.build(d_model, dropout, config.norm)
         self.around_cross = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)

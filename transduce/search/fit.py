@@ -18,6 +18,7 @@ from typing import Any
 
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError
+from transduce.search.hypothesis import SearchConfig
 from transduce.search.settings import (
     Beam,
     Candidates,
@@ -36,7 +37,7 @@ SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCColl
 class SearchOption:
     """A search given on a command line: `search={kind="sample",top_p=0.9}`."""
 
-    search: SearchChoice = Beam()
+    search: SearchChoice | SearchConfig = Beam()
 
 
 def search_label(search: Any) -> str:

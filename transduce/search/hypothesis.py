@@ -113,6 +113,36 @@ class Reranker(Protocol):
         ...
 
 
+class SearchConfig(Protocol):
+    """The config of a search.
+
+    One that is not for decoders that write token by token says so in `needs` (fit.py); one that gives several
+    translations of a sentence has `hypotheses`, their number, and `with_n_best(count)`.
+    """
+
+    def build(self) -> Search:
+        """The search itself. What needs torch is imported here, so that a config can be read without it."""
+        ...
+
+
+class CandidatesConfig(SearchConfig, Protocol):
+    """The config of a search for several candidates, among which something else chooses."""
+
+    @property
+    def needs(self) -> str:
+        """Of a decoder (fit.py)."""
+        ...
+
+    @property
+    def hypotheses(self) -> int:
+        """How many candidates a sentence has."""
+        ...
+
+    def with_n_best(self, count: int) -> CandidatesConfig:
+        """The same for so many."""
+        ...
+
+
 class Search(Protocol):
     """Generates translations of a batch of encoded sentences; results do not depend on the rest of the batch."""
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Self, get_args
 
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
+from transduce.metrics import SentenceMetric, SentenceMetricConfig
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import LengthNormalization, LengthPenalty, Search
+from transduce.search.hypothesis import CandidatesConfig, LengthNormalization, LengthPenalty, Search
 
 LARGEST_RATIO = 100  # tokens of a translation per source token
 MOST_ADDED = 4096  # tokens independent of the source, by longest_extra or shortest
@@ -386,8 +387,8 @@ class MinimumBayesRisk:
 
     kind: ClassVar[str] = "mbr"
 
-    candidates: Candidates = Samples()
-    utility: Literal["chrf", "bleu"] = "chrf"
+    candidates: Candidates | CandidatesConfig = Samples()
+    utility: SentenceMetric | SentenceMetricConfig = "chrf"
     n_best: int = 1
     tokenize: str = "13a"
 

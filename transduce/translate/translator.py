@@ -1,4 +1,4 @@
-"""The only path from text to text: cut what is too long, tokenize, batch, search, detokenize, join.
+"""The only path from text to text: cut what is too long, tokenize, batch, decode, detokenize, join.
 
 The command line, validation during training and the tests all translate through this class. It imports no torch;
 what runs the model is an `Engine`.
@@ -59,7 +59,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Found:
-    """What came of a job: hypotheses, best first, and their alignments if they were asked for."""
+    """The result of a job: hypotheses, best first, and their alignments if requested."""
 
     part: TextPiece
     hypotheses: Sequence[Hypothesis]
@@ -67,11 +67,11 @@ class _Found:
 
 
 class Translator:
-    """`translator("Guten Morgen")` gives text; `translator.translate([...], beam=4)` gives `Translation`s.
+    """Translate texts: `translator("Guten Morgen")` gives text, `translator.translate([...], beam=4)` `Translation`s.
 
     `search` is a search config used when a call names none. Sources of more than `longest` tokens are cut at sentence
     ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch;
-    `search_tokens`, if given, what an engine searches at once that makes batches of its own. `decoder` is the config of
+    `search_tokens`, if given, the tokens handed to an engine that batches itself. `decoder` is the config of
     the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
     pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet.
     """
@@ -122,16 +122,18 @@ class Translator:
         dense: bool = True,
         cancel_tokens: Sequence[CancelToken] = (),
     ) -> list[Translation]:
-        """One Translation a text, in order, each a single line. A blank text gives an empty one.
+        """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
-        `n_best` asks the model's own search for so many, `beam` for a beam search of that size, which finds as many at
-        most; `search` replaces it. `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for
-        models trained with such tags (one language, or one a text). `prefixes` force how translations begin (one for
-        all, or one a text). `include` are words, or runs of words, that must appear as written, by beam search;
-        `exclude` words that must not (one list for all, or one a text). `align` gives each its `alignment` with the
-        source, in "words" or "pieces", by a second pass of the model; without `dense` it has links and their strengths
-        alone, and no matrix of weights. `cancel_tokens`, one a text, let another thread end the work on a text between
-        two steps: what comes is not `finished`.
+        `n_best` requests that many of the model's own search, `beam` a beam search of that size, which finds as many at
+        most; `search` replaces it.
+        `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags
+        (one language, or one a text).
+        `prefixes` force how translations begin (one for all, or one a text). `include` are words, or runs of words,
+        that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
+        `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model;
+        without `dense` it has links and their strengths alone, and no matrix of weights.
+        `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
+        `finished`.
         """
         stream = self.stream(
             texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes, include=include, exclude=exclude,
@@ -155,7 +157,7 @@ class Translator:
         cancel_tokens: Sequence[CancelToken] = (),
         window: int = 0,
     ) -> Iterator[Translation]:
-        """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
+        """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
         chosen = self.choose_search(beam, n_best, search)
         if align is not None:
@@ -168,9 +170,10 @@ class Translator:
             struck = words_of("exclude", exclude, begun, len(group))
             constraints = self._wishes(starts, wanted, struck)
             if cancel_tokens:
-                own = one_a_text("cancel_tokens", cancel_tokens, begun, len(group))
+                tokens = one_a_text("cancel_tokens", cancel_tokens, begun, len(group))
                 constraints = [
-                    replace(constraint, cancel_token=token) for constraint, token in zip(constraints, own, strict=True)
+                    replace(constraint, cancel_token=token)
+                    for constraint, token in zip(constraints, tokens, strict=True)
                 ]
             yield from self._translate(group, chosen, [*map(self._tag, languages)], constraints, align, dense)
             begun += len(group)
@@ -181,7 +184,7 @@ class Translator:
                 check_all_used(name, words, begun)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
-        """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
+        """Score each given translation under the model. Nothing is cut: pairs are read whole."""
         tags = self._pair_tags("score", sources, targets, to)
         source_tokens = [self._source(source, tag) for source, tag in zip(sources, tags, strict=True)]
         target_tokens = self.tokenizers.target.encode(targets)
@@ -202,7 +205,7 @@ class Translator:
         layer: int | None = None,
         dense: bool = True,
     ) -> list[Alignment]:
-        """Which source words the model looks at for each word of a given translation. Pairs are read whole.
+        """Align each given translation: which source words the model looks at for each word. Pairs are read whole.
 
         `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
         backwards; None for the mean of all. Without `dense` there are links alone, and no matrix of weights.
@@ -214,12 +217,12 @@ class Translator:
             for source, target in zip(sources, targets, strict=True)
         ]
         found = attend_all(self.engine, pairs, tags, layer, self.batch_tokens)
-        return [join([one], dense=dense) for one in found]
+        return [join([block], dense=dense) for block in found]
 
     def _pair_tags(
         self, what: str, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str]
     ) -> list[tuple[int, ...]]:
-        """The tag of each source, where there are as many targets."""
+        """The tag of each source; raise DataError unless there are as many targets."""
         read = [*texts_of(f"{what}: sources", sources, "give [source] and [target]", files=self.reading is not None)]
         if len(read) != len([*texts_of(f"{what}: targets", targets, "give [source] and [target]")]):
             raise DataError(
@@ -230,13 +233,13 @@ class Translator:
         return tags
 
     def _source(self, text: str, tag: tuple[int, ...] = ()) -> Source:
-        """A whole text as the model reads it."""
+        """A whole text as the model reads it: its tag and tokens, or its frames."""
         if self.reading is not None:
             return self.reading.reader.read(text)
         return tag + tuple(self.tokenizers.source.encode([text])[0])
 
     def _grouped(self, text: str, unit: Unit, source: Source = ()) -> Grouped:
-        """The same in units; of files these are the places of the memory, named by where they are in it."""
+        """A source grouped into units to align; for files, positions of the memory, named by their time or place."""
         if self.reading is None:
             return group_text(self.tokenizers.source, text, unit)
         frames = source if len(source) else self._source(text)
@@ -250,14 +253,17 @@ class Translator:
         return (self.tokenizers.source.tag(language),) if language else ()
 
     def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
-        """The search given, else the model's own for `n_best`, or a beam search of that size; it must fit the model."""
+        """The given search, else the model's own for `n_best`, or a beam search of size `beam`; it must fit."""
         chosen = self._asked_for(beam, n_best, search)
         if self.decoder is not None:
             check_search(chosen, self.decoder)
         return chosen
 
     def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:
-        """One that finds a single translation has to be a beam search for several, with its own limits."""
+        """Choose the search; for `n_best` above 1, a search for one translation becomes a beam search.
+
+        It keeps the limits of the search that it replaces.
+        """
         if isinstance(search, str):
             raise ConfigError(f"search: expected one such as transduce.search.settings.Beam(size=5), got {search!r}")
         if not beam and n_best == 1:
@@ -270,14 +276,14 @@ class Translator:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         if not beam and hasattr(self.search, "with_n_best"):
             return self.search.with_n_best(n_best)
-        own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
-        single = replace(own, size=beam or own.size, n_best=1)
+        base = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
+        single = replace(base, size=beam or base.size, n_best=1)
         return single if n_best == 1 else single.with_n_best(n_best)
 
     def find(
         self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints] = ()
     ) -> list[list[Hypothesis]]:
-        """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
+        """Decode sources of tokens or frames to hypotheses, in order; `search` is a search config. Nothing is cut."""
         choice: Reranker | None = search if hasattr(search, "choose") else None
         # Candidates are rows of the batch: no more of them than a usual beam makes of it.
         budget = (
@@ -285,29 +291,29 @@ class Translator:
         )
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
-            members, asked = (
+            members, limits = (
                 [sources[i] for i in batch],
                 [constraints[i] if constraints else UNCONSTRAINED for i in batch],
             )
-            found = self.engine.search(members, search, asked, [draw_key(tokens) for tokens in members])
+            found = self.engine.search(members, search, limits, [draw_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
                 done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
         return done
 
     def _chosen(self, hypotheses: Sequence[Hypothesis], search: Reranker) -> list[Hypothesis]:
-        """Those that a search picks by their texts, with the score that it picks them by."""
+        """The hypotheses that a reranking search picks by their texts, with the score that it picks them by."""
         picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses]) if hypotheses else []
-        return [replace(hypotheses[place], score=score) for place, score in picked]
+        return [replace(hypotheses[index], score=score) for index, score in picked]
 
     def _wishes(
         self, starts: Sequence[str], include: Sequence[Sequence[str]], exclude: Sequence[Sequence[str]]
     ) -> list[DecodingConstraints]:
-        """What is asked of each text, in tokens; words that many texts share are spelt once."""
+        """The constraints of each text, in tokens; words shared by many texts are tokenized once."""
         target = self.tokenizers.target
         spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], DecodingConstraints] = {((), ()): UNCONSTRAINED}
         found = []
         for start, *words in zip(starts, include, exclude, strict=True):
-            wanted, struck = (tuple(own) for own in words)
+            wanted, struck = map(tuple, words)
             if (wanted, struck) not in spelt:
                 spelt[wanted, struck] = constraints_of_words(target, wanted, struck)
             prefix = checked_prefix(target.encode([start])[0], self.longest) if start else ()
@@ -326,7 +332,7 @@ class Translator:
         loud = [False] * len(texts)
         if self.reading is None:
             cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
-            tags = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)]
+            tags = [tag + written for tag, (written, _) in zip(tags, cut, strict=True)]
             texts, loud = lowercase_shouting([text for _, text in cut], constraints, self.tokenizers.source)
         jobs = [
             job
@@ -345,7 +351,7 @@ class Translator:
             else Translation("", finished=number not in left, alignment=Alignment() if align else None)
             for number, parts in enumerate(results)
         ]
-        return [restore_case(one) if own else one for one, own in zip(made, loud, strict=True)]
+        return [restore_case(result) if shouted else result for result, shouted in zip(made, loud, strict=True)]
 
     def _blocks(
         self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
@@ -353,10 +359,10 @@ class Translator:
         """The alignment of every hypothesis of every job; of the best alone where a text has several jobs."""
         target = self.tokenizers.target
         parts, pairs, own_tags = Counter(job.text for job in jobs), [], []
-        wanted = [own[:1] if parts[job.text] > 1 else own for job, own in zip(jobs, done, strict=True)]
+        wanted = [found[:1] if parts[job.text] > 1 else found for job, found in zip(jobs, done, strict=True)]
         for job, hypotheses in zip(jobs, wanted, strict=True):
             read = self._grouped(job.part.text, align, job.tokens)
-            pairs += [(read, group_tokens(target, one.tokens, self._text(one), align)) for one in hypotheses]
+            pairs += [(read, group_tokens(target, best.tokens, self._text(best), align)) for best in hypotheses]
             own_tags += [tags[job.text]] * len(hypotheses)
         blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
         return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
@@ -367,7 +373,7 @@ class Translator:
         cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
         if constraints.include and len(cut) > 1:
             raise DataError(
-                f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
+                f"include: the text {text[:40]!r}... is longer than the model reads at once, and it is unknown which of"
                 f" its {len(cut)} parts the words belong to; give the parts as texts of their own"
             )
         later = replace(constraints, prefix=()) if constraints.prefix else constraints
@@ -382,7 +388,7 @@ class Translator:
         return [(part, tokens(part.text)) for part in parts if part.text.strip()]
 
     def _cut_file(self, source: str) -> list[tuple[TextPiece, Source]]:
-        """The same of a file, or of its content, with their frames."""
+        """The parts of a file, or of its content, with their frames."""
         if self.reading is None or (isinstance(source, str) and not source.strip()):
             return []
         return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
@@ -390,16 +396,19 @@ class Translator:
     def _joined(self, parts: list[_Found], words: bool, dense: bool) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
         if not all(every):
-            return Translation("", finished=False)  # somebody asked to stop
+            return Translation("", finished=False)  # the request was cancelled
         if len(parts) == 1:
             if parts[0].blocks:
                 aligned = zip(every[0], parts[0].blocks, strict=True)
-                every[0] = [replace(one, alignment=join([block], dense=dense)) for one, block in aligned]
+                every[0] = [replace(made, alignment=join([block], dense=dense)) for made, block in aligned]
             return replace(every[0][0], alternatives=tuple(every[0][1:]))
         bests = [translations[0] for translations in every]
         text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))
         blocks = [found.blocks[0] for found in parts if found.blocks]
-        cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word goes on in the next
+        cut = [
+            False,
+            *(words and not found.part.space for found in parts[:-1]),
+        ]  # where a word continues in the next
         return Translation(
             text=_one_line(text).rstrip(),
             score=sum(best.score for best in bests),
@@ -419,18 +428,18 @@ class Translator:
 
 
 def _check_unit(name: str, unit: object, expected: str) -> None:
-    """Refuse what alignments do not link."""
+    """Raise ConfigError for a unit that alignments do not link."""
     if unit not in get_args(Unit):
         raise ConfigError(f"{name}: expected {expected}, got {unit!r}")
 
 
 def _one_line(text: str) -> str:
-    """One line in, one line out: a newline, from between parts or spelt by byte pieces, becomes a space."""
+    """Replace newlines, from between parts or spelt by byte pieces, by spaces: one line in, one line out."""
     return text.replace("\n", " ")
 
 
 def draw_key(source: Source) -> int:
-    """What random draws for this sentence follow from: its tokens or frames alone, so that no neighbour matters."""
-    held = array("q", source) if isinstance(source, (tuple, list)) else source
-    digest = hashlib.blake2b(held.tobytes(), digest_size=8).digest()
+    """The seed of a sentence's random draws: its tokens or frames alone, so that no other row matters."""
+    numbers = array("q", source) if isinstance(source, (tuple, list)) else source
+    digest = hashlib.blake2b(numbers.tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -24,6 +24,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from transduce.core.config import own_parts
 from transduce.core.durable import check_free, mend_replaced, whole_folder
 from transduce.core.errors import ConfigError, DataError, RunError
 from transduce.data.corpus import (
@@ -244,7 +245,7 @@ class Prepare:
     valid: tuple[ParallelText, ...] = ()
     test: tuple[ParallelText, ...] = ()
     tokenizer: SentencePiece | GivenTokenizer = field(default_factory=SentencePiece)
-    sources: Sources = field(default_factory=Text)  # what source lines are: text, or paths of files
+    sources: Sources | FileReader = field(default_factory=Text)  # what source lines are: text, or paths of files
     doctor: Doctor = field(default_factory=Doctor)
     longest: int = 256  # tokens on either side, a tag included; longer training pairs are dropped and counted
     workers: int = 0  # processes; 0: one per core
@@ -312,7 +313,7 @@ def prepare(config: Prepare) -> Corpus:
     """Write the corpus; an error if one exists and `overwrite` is not set. Resumes interrupted work."""
     with _at_work(config, None, 1) as plan:
         if plan is None:
-            return Corpus.open(config.output)
+            return _written(config)
         _examine(config, plan, plan.line_ranges)
         return _finish(config, plan)
 
@@ -354,11 +355,16 @@ def prepare_shard(config: Prepare, shard: Shard, wait: bool = False) -> ShardRep
         return ShardReport(shard, True, True, tuple(plan.behind(plan.work.tokenized)))
 
 
+def _written(config: Prepare) -> Corpus:
+    """The corpus that is there now; the class of the user's own that read its files is one that the config names."""
+    return Corpus.open(config.output, trust="sources" in dict(own_parts(config)))
+
+
 def merge_shards(config: Prepare, shards: int) -> Corpus:
     """Join examined shards into the corpus that `prepare` alone would write; completes what they left undone."""
     with _at_work(config, None, Shard(shards, shards).count) as plan:
         if plan is None:
-            return Corpus.open(config.output)
+            return _written(config)
         plan.unfinished(plan.work.examined, plan.line_ranges)  # removes damaged parts
         if behind := plan.behind(plan.work.examined):
             raise RunError(
@@ -475,7 +481,7 @@ def _finish(config: Prepare, plan: PreparationPlan) -> Corpus:
         assemble(folder, work, examination, trained.tokenizers, report, config.reader)
         mark_done(work, folder / MANIFEST)
     discard(work)
-    return Corpus.open(config.output)
+    return _written(config)
 
 
 def _check_tags(config: Prepare) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from transduce.engines.native.weight_format import padded
 from transduce.model.attention import Attention
-from transduce.model.blocks import ACTIVATIONS, GATED, PreNorm
+from transduce.model.blocks import ACTIVATIONS, GATED, Activation, PreNorm
 from transduce.model.norms import BatchNorm, LayerNorm, RMSNorm
 from transduce.model.positions import Learned
 from transduce.model.scores import Cosine, Dot, Relu
@@ -129,7 +129,7 @@ class Sizes:
             "real_width": self.width,
             "d_ff": stack.d_ff,
             "longest": self.longest,
-            "activation": list(ACTIVATIONS).index(stack.activation),
+            "activation": list(ACTIVATIONS).index(cast("Activation", stack.activation)),
             "norm": _NORMS.index(type(stack.norm)),
             "pre_norm": int(isinstance(stack.residual, PreNorm)) + int(unnormed_past),  # 2: keys of unnormed states
             "query_key_norm": int(attention.query_key_norm),

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from transduce.core.config import kind_of
+from transduce.core.config import kind_of, own_parts
 from transduce.core.errors import ConfigError, RunError, explaining_shortage
 from transduce.engines.native.layout import TABLES, Sizes, entries, is_wired, model_facts
 from transduce.engines.native.weight_file import Floats, PackedTensor, WeightReader, floats, integers, matrix
@@ -48,6 +48,7 @@ def reasons_against(config: Model) -> list[str]:
             continue
         if stack.window:
             reasons.append(f"model.{name}.window is {stack.window}, and only attention to all places is run")
+        reasons += [f"{part} is '{kind}', a class of your own" for part, kind in own_parts(stack, f"model.{name}")]
         where = f"model.{name}.attention"
         if isinstance(stack.attention.score, Additive):
             reasons.append(f"{where}.score is 'additive', which is no dot product")

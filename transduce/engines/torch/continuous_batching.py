@@ -148,8 +148,8 @@ class ContinuousBatcher:
         self.ahead = 1 if self.device.type == "cuda" else 0  # steps requested before results are known
         module = cast("nn.Module", model)
         # Not the parameters themselves, which may be moved while these are still read.
-        weights = tuple(tensor.detach() for tensor in itertools.chain(module.parameters(), module.buffers()))
-        self.recorder = CudaGraphCache(self.device, weights)
+        self.weights = tuple(tensor.detach() for tensor in itertools.chain(module.parameters(), module.buffers()))
+        self.recorder = CudaGraphCache(self.device)
         self.step = compiled_step(stepper) if compiled else stepper
         self.arrivals: dict[torch.Size, Tensor] = {}
         self.visits = self.steps = 0
@@ -182,7 +182,7 @@ class ContinuousBatcher:
             self.arrivals[table.shape] = torch.empty(table.shape, dtype=table.dtype, device=self.device)
         arrivals = self.arrivals[table.shape]
         arrivals.copy_(table, non_blocking=True)
-        self.recorder.run(("arrivals", table.shape), lambda: self._admit(arrivals))
+        self.recorder.run(("arrivals", table.shape), lambda: self._admit(arrivals), self.weights)
 
     def _table(self, jobs: Sequence[QueuedSentence], slots: Sequence[int]) -> Tensor:
         """The inputs of `_admit` in one tensor on the host, since each copy to a GPU takes the host ten microseconds.
@@ -226,7 +226,7 @@ class ContinuousBatcher:
         self.steps += 1
         self.recorder.recording = self.visits > 1 or self.steps > PATIENCE
         reach = min(reached(written + 1), self.shape.cache_shape.length)
-        self.recorder.run(("step", reach), lambda: self.step(reach))
+        self.recorder.run(("step", reach), lambda: self.step(reach), self.weights)
 
 
 def compiled_step(stepper: StaticSearchStep) -> Callable[[int], None]:

@@ -24,28 +24,30 @@ class CudaGraphCache:
     If work cannot be recorded, `say` reports it once, and everything runs eagerly from then on.
     """
 
-    def __init__(self, device: torch.device, kept: tuple[Tensor, ...] = (), say: Callable[[str], None] = _warn) -> None:
-        """Create an empty cache; `kept` are tensors that the work reads and others might free."""
-        self.kept = kept
+    def __init__(self, device: torch.device, say: Callable[[str], None] = _warn) -> None:
         self.say = say
         self.able = device.type == "cuda"
         self.recording = False  # set when the same work is known to be repeated
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.inputs: dict[Hashable, tuple[Tensor, ...]] = {}  # by name: tensors a graph reads, which others might drop
         self.seen: set[Hashable] = set()
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    def run(self, name: Hashable, work: Callable[[], None]) -> None:
+    def run(self, name: Hashable, work: Callable[[], None], inputs: tuple[Tensor, ...] = ()) -> None:
         """Run the work: eagerly, or as a graph from the second time on if `recording`."""
         if name not in self.graphs and name in self.seen and self.recording:
-            self.record(name, work)
+            self.record(name, work, inputs)
         if name in self.graphs:
             self.graphs[name].replay()
         else:
             self.seen.add(name)
             work()
 
-    def record(self, name: Hashable, work: Callable[[], None]) -> bool:
-        """Record a graph of the work without running it; False if it cannot be recorded."""
+    def record(self, name: Hashable, work: Callable[[], None], inputs: tuple[Tensor, ...] = ()) -> bool:
+        """Record a graph of the work without running it; False if it cannot be recorded.
+
+        `inputs` are kept as long as the graph: tensors that it reads and others might free, such as tables.
+        """
         if not self.able:
             return False
         graph = torch.cuda.CUDAGraph()
@@ -60,5 +62,5 @@ class CudaGraphCache:
             reason = str(error).split("\n")[0]
             self.say(f"this model's steps cannot be recorded ({reason}); running eagerly")
             return False
-        self.graphs[name] = graph
+        self.graphs[name], self.inputs[name] = graph, inputs
         return True
