@@ -121,7 +121,7 @@ class Ours:
         self.batches = [stream.make(plan, 0, number).to(self.device) for number in range(len(plan))]
         split = stream.split
         self.full = split.source_lengths.sum() + split.target_lengths.sum() + 2 * len(split)
-        self.room = len(plan) * sum(stream.few.capacity)
+        self.capacity = len(plan) * sum(stream.few.capacity)
 
     def make_pass(self, most: int = 1 << 30) -> float:
         """Make one update on each batch, or on so many of them; return the mean loss a token."""
@@ -176,7 +176,7 @@ def serve(words: Sequence[str]) -> None:
             "loss": loss,
             "memory": memory(ours.device),
             "batches": len(ours.batches),
-            "full": float(ours.full / ours.room),
+            "full": float(ours.full / ours.capacity),
             "breaks": sum(counters["graph_break"].values()),
             "graphs": counters["stats"].get("unique_graphs", 0),
         }

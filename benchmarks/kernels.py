@@ -19,8 +19,8 @@ from typing import Any
 Event = dict[str, Any]
 # The first match in a kernel's name gives its kind; the compiler names its kernels by their operations.
 KINDS = (
-    ("attention backward", r"_look_back"),
-    ("attention", r"_look\b|_look_|^_look$|fmha|flash"),
+    ("attention backward", r"^_backward$"),
+    ("attention", r"^_forward$|fmha|flash"),
     ("products", r"gemm|nvjet|cutlass|xmma|cublas|splitK|triton_tem|\baten::(add)?mm\b"),
     ("optimizer", r"adam|FusedAdam"),
     ("norm of gradients, adding and zeroing them", r"multi_tensor|lpnorm|LpNorm|foreach"),

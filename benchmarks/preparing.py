@@ -24,7 +24,7 @@ import numpy as np
 
 from transduce.data.corpus import Corpus, Span
 from transduce.data.doctor.checks import Doctor
-from transduce.data.doctor.examine import examine_stretches, join, open_examined, open_joined
+from transduce.data.doctor.examine import examine_line_ranges, join, open_examined, open_joined
 from transduce.data.formats.inventory import cut, index_splits
 from transduce.data.formats.parallel import ParallelText
 from transduce.data.prepare.run import assemble, draw_lines, final_report
@@ -93,9 +93,9 @@ def measure(pairs: int, workers: int, folder: Path) -> dict[str, dict[str, float
     watch, work = Stopwatch(), WorkFolder(folder / "work")
     text = write_text(folder, pairs)
     corpora = watch.time("counting", lambda: index_splits({"train": (text,)}))
-    stretches = cut(corpora, 1)
-    watch.time("doctor", lambda: examine_stretches(work, corpora, stretches, Doctor(), workers))
-    examination = open_examined(work, corpora, stretches, Doctor())
+    line_ranges = cut(corpora, 1)
+    watch.time("doctor", lambda: examine_line_ranges(work, corpora, line_ranges, Doctor(), workers))
+    examination = open_examined(work, corpora, line_ranges, Doctor())
     watch.time("joining", lambda: join(work, examination))
     examination = open_joined(work, examination)
     settings = SentencePiece(sentences=100_000)
@@ -103,7 +103,7 @@ def measure(pairs: int, workers: int, folder: Path) -> dict[str, dict[str, float
     trained = watch.time("tokenizer", lambda: settings.train(drawn["source"], drawn["target"]))
     trained.tokenizers.save(folder / "tokenizer")
     tokenizing = Tokenizing(work, trained.tokenizers, folder / "tokenizer", 256, workers)
-    everything = {stretch.number for stretch in stretches}
+    everything = {line_range.number for line_range in line_ranges}
     watch.time("tokenizing", lambda: tokenizing.write_parts(examination, everything))
     (folder / "corpus").mkdir()
     report = final_report(work, examination, trained)

@@ -237,7 +237,7 @@ def make_jobs(options: argparse.Namespace, pairs: Pairs, folder: Path) -> dict[s
     """Our batches and the peers', and a file for the processes of each."""
     sizes = SIZES[options.size]
     corpus = prepare_corpus(pairs, sizes, folder)
-    ours, room = our_batches(corpus, options.tokens, options.bucket, options.shapes)
+    ours, capacity = our_batches(corpus, options.tokens, options.bucket, options.shapes)
     batches = {"transduce": ours, "peers": [*pairs.by_length(options.tokens)]}
     tokens = {name: sum(batch.target_tokens for batch in made) for name, made in batches.items()}
     assert set(tokens.values()) == {pairs.target_tokens}, f"not the same content: {tokens}, {pairs.target_tokens}"
@@ -246,7 +246,7 @@ def make_jobs(options: argparse.Namespace, pairs: Pairs, folder: Path) -> dict[s
     settings += options.override
     for name, made in batches.items():
         save_batches(folder / f"{name}.npz", made)
-        job = Job(sizes, options.device, str(folder / f"{name}.npz"), tuple(settings), room)
+        job = Job(sizes, options.device, str(folder / f"{name}.npz"), tuple(settings), capacity)
         job.write(folder / f"{name}.json")
     return batches
 
@@ -286,8 +286,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     batches, load = make_jobs(options, pairs, folder), os.getloadavg()[0]
     contenders, ceilings = take_turns(options, folder)
     present = [contender for contender in contenders if not contender.missing]
-    room = Job.read(folder / "transduce.json").room
-    full = {name: fullness(made, room if name == "transduce" else (0, 0)) for name, made in batches.items()}
+    capacity = Job.read(folder / "transduce.json").capacity
+    full = {name: fullness(made, capacity if name == "transduce" else (0, 0)) for name, made in batches.items()}
     facts = Facts(pairs.target_tokens, pairs.flops(sizes), ceilings, full)
     rows = [row for precision in options.precision for row in rows_of(present, precision, facts)]
     say(table(rows, {}))

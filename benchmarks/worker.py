@@ -33,7 +33,7 @@ class Job:
     device: str
     batches: str
     settings: tuple[str, ...] = ()  # overrides of our config
-    room: tuple[int, int] = (0, 0)  # of our batches, packed; 0 = padded
+    capacity: tuple[int, int] = (0, 0)  # of our batches, packed; 0 = padded
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -42,7 +42,7 @@ class Job:
     def read(cls, path: Path) -> Job:
         tree = json.loads(path.read_text(encoding="utf-8"))
         return cls(
-            Sizes(**tree["sizes"]), tree["device"], tree["batches"], tuple(tree["settings"]), tuple(tree["room"])
+            Sizes(**tree["sizes"]), tree["device"], tree["batches"], tuple(tree["settings"]), tuple(tree["capacity"])
         )
 
 
@@ -100,7 +100,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     batches = []
     for padded in load_batches(Path(job.batches)):
         source, target = _on(padded.source, device), _on(padded.target, device)
-        batch = Batch(source, source != PAD, target, target[:, 1:] != PAD, capacity=job.room)
+        batch = Batch(source, source != PAD, target, target[:, 1:] != PAD, capacity=job.capacity)
         real = (int(mask.sum()) for mask in (batch.source_mask, batch.target_mask))
         batches.append(batch.packed(*real) if device.type == "cpu" else batch)
     return update, batches

@@ -133,10 +133,10 @@ class PaddedBatch:
         return int((self.target[:, 1:] != PAD).sum())
 
 
-def fullness(batches: Sequence[PaddedBatch], room: tuple[int, int] = (0, 0)) -> float:
-    """The share of positions, both sides together, that hold a token; packed, each side has capacity `room`."""
+def fullness(batches: Sequence[PaddedBatch], capacity: tuple[int, int] = (0, 0)) -> float:
+    """The share of positions, both sides together, that hold a token; packed, each side has `capacity` positions."""
     real = sum(int((batch.source != PAD).sum()) + batch.target_tokens for batch in batches)
-    return real / sum(sum(room) or batch.source.size + batch.target[:, 1:].size for batch in batches)
+    return real / sum(sum(capacity) or batch.source.size + batch.target[:, 1:].size for batch in batches)
 
 
 def save_batches(path: Path, batches: Sequence[PaddedBatch]) -> None:

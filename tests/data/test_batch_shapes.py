@@ -90,7 +90,7 @@ def test_no_batch_but_the_last_is_part_empty(count: int) -> None:
     shapes = choose_shapes(source, target, np.ones(count), 25000, 3)
     pairs, starts, kinds = cut(source, target, shapes)
     sums = (np.add.reduceat(side[pairs], starts[:-1]) for side in (source, target))
-    fullest = np.maximum(*(total / room for total, room in zip(sums, shapes.capacity, strict=True)))
+    fullest = np.maximum(*(total / capacity for total, capacity in zip(sums, shapes.capacity, strict=True)))
     assert np.sort(fullest)[1:].min() > 0.97
     assert len(kinds) == np.ceil(target.sum() / shapes.capacity[1])
 

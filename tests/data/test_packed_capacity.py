@@ -25,7 +25,7 @@ def made(folder: Path, packed: bool) -> list[tuple[int, int, tuple[int, int]]]:
 
 def test_capacities_are_as_large_as_what_they_hold_and_full_batches_have_none(tmp_path: Path) -> None:
     batches = made(tmp_path, packed=True)
-    assert any(room != (0, 0) for _, _, room in batches)
-    for real, places, room in batches:
-        assert sum(room) == (real if real < 0.95 * places else 0)
-    assert all(room == (0, 0) for _, _, room in made(tmp_path / "again", packed=False))
+    assert any(capacity != (0, 0) for _, _, capacity in batches)
+    for real, places, capacity in batches:
+        assert sum(capacity) == (real if real < 0.95 * places else 0)
+    assert all(capacity == (0, 0) for _, _, capacity in made(tmp_path / "again", packed=False))

@@ -32,15 +32,15 @@ SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 KERNELS: Any = dispatch.decoding if INTERPRETED or torch.cuda.is_available() else None
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
-ROOM = CacheShape(sentences=4, paths=0, source=4, length=8)
+CACHE = CacheShape(sentences=4, paths=0, source=4, length=8)
 
 
 def stepper_of(search: Any, vocabulary: int, constraints: DecodingConstraints = UNCONSTRAINED) -> Any:
     plan = StaticSearchConfig.of(search, [constraints], SYMBOLS, vocabulary)
     assert plan
     phrases = (len(constraints.exclude), len(constraints.exclude[0])) if constraints.exclude else (0, 0)
-    room = replace(ROOM, paths=plan.paths)
-    state = StaticSearchState.of(room, plan.kept, len(constraints.prefix), phrases, DEVICE)
+    shape = replace(CACHE, paths=plan.paths)
+    state = StaticSearchState.of(shape, plan.kept, len(constraints.prefix), phrases, DEVICE)
     nobody: Any = None
     return StaticSearchStep(nobody, nobody, state, plan, StepConstants.of(plan, state))
 

@@ -148,9 +148,9 @@ def test_padded_wider_with_empty_rows_and_packed_are_one(norm: Norm, positions: 
 
 def test_a_batch_of_nothing_gives_nothing() -> None:
     batch = collate([], [], SYMBOLS, SYMBOLS, 8, 8, rows=4)
-    for room in ((0, 0), (16, 16)):
+    for capacity in ((0, 0), (16, 16)):
         model = build(LayerNorm(), Sinusoidal(), Top())
-        total, count, nll, *_ = numbers(model, replace(batch, capacity=room))
+        total, count, nll, *_ = numbers(model, replace(batch, capacity=capacity))
         assert total == count == nll == 0
         assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
 

@@ -237,7 +237,7 @@ def test_time_is_reported_by_kind_gap_and_shape() -> None:
     def event(name: str, begin: float, lasts: float, number: int = 0) -> dict[str, object]:
         return {"cat": "kernel", "name": name, "ts": begin, "dur": lasts, "args": {"External id": number}}
 
-    ran = [event("nvjet_tst_128", 0, 400, 7), event("_look_back", 450, 100), event("triton_poi_fused_relu", 500, 100)]
+    ran = [event("nvjet_tst_128", 0, 400, 7), event("_backward", 450, 100), event("triton_poi_fused_relu", 500, 100)]
     call = {"External id": 7, "Input Dims": [[512], [2000, 512], [512, 1000]]}
     calls = [{"cat": "cpu_op", "name": "aten::addmm", "ts": 0, "dur": 1, "args": call}]
     assert kernels.idle(ran) == 50

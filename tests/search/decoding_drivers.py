@@ -99,7 +99,7 @@ class Driver:
         if self.name == "static":
             forbidden = {*search.limits.forbid}
             with torch.inference_mode():
-                found = self.engine.rooms.search(texts, search, constraints, keys)
+                found = self.engine.cache_pool.search(texts, search, constraints, keys)
             assert (found is None) == (EOS in forbidden or forbidden >= {*WORDS}), "what the eager search does instead"
             if found is not None:
                 return found  # type: ignore[no-any-return]
@@ -126,8 +126,8 @@ def driver_of(name: str, folder: Path, equals: bool = False) -> Driver:
         return Driver(name, table, len(sources), NativeEngine(path, SYMBOLS, SYMBOLS, 2), sources)
     engine = TorchEngine(deepcopy(model), SYMBOLS, SYMBOLS, CPU, graphs="on" if name == "static" else "off")
     if name == "static":
-        assert engine.rooms
-        engine.rooms.places = 300  # too few for all sentences at once: slots are taken over
+        assert engine.cache_pool
+        engine.cache_pool.places = 300  # too few for all sentences at once: slots are taken over
     return Driver(name, table, len(sources), engine, sources)
 
 

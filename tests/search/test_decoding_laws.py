@@ -242,10 +242,10 @@ def test_a_row_to_which_nothing_is_left_ends(driver: Driver, search: Any) -> Non
 def test_cancelled_sentences_are_left_and_the_others_stay(driver: Driver, make: Any) -> None:
     settings = {Greedy: {}, Beam: {"size": 3}, Sample: {"samples": 2}}[make]
     search = make(limits=driver.limits(64, longest_extra=64, shortest=63), **settings)
-    expected = driver.search(range(5), search, [DecodingConstraints(stop=CancelToken()) for _ in range(5)])
+    expected = driver.search(range(5), search, [DecodingConstraints(cancel_token=CancelToken()) for _ in range(5)])
     tokens = [CancelToken() for _ in range(5)]
     tokens[1].cancel()
-    found = driver.search(range(5), search, [DecodingConstraints(stop=token) for token in tokens])
+    found = driver.search(range(5), search, [DecodingConstraints(cancel_token=token) for token in tokens])
     assert all(len(hypothesis.tokens) <= 1 and not hypothesis.finished for hypothesis in found[1])
     for number in (0, 2, 3, 4):
         assert [one.tokens for one in found[number]] == [one.tokens for one in expected[number]]

@@ -175,11 +175,11 @@ def test_on_a_gpu_decoding_uses_static_caches(toy: Toy, monkeypatch: pytest.Monk
     """With the meaning of "cuda" changed, for want of one."""
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, place: module)
     monkeypatch.setattr("transduce.engines.torch.engine.pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr("transduce.engines.torch.engine.CachePool", lambda *parts, compiled: ("rooms", compiled))
+    monkeypatch.setattr("transduce.engines.torch.engine.CachePool", lambda *parts, compiled: ("cache pool", compiled))
     settings: dict[str, Any] = {
-        "auto": ("rooms", False),
-        "on": ("rooms", False),
-        "compiled": ("rooms", True),
+        "auto": ("cache pool", False),
+        "on": ("cache pool", False),
+        "compiled": ("cache pool", True),
         "off": None,
     }
     assert transduce.load(toy.model, "cuda").engine.cache_pool == settings["auto"]  # type: ignore[attr-defined]

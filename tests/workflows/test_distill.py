@@ -331,7 +331,7 @@ def test_a_gpu_is_shared_by_as_many_processes_as_are_requested_and_kept_busy(toy
     assert [cpu.processes(count) for count in (0, 1, 3)] == [0, 1, 3]  # 0: one on each core
     assert [gpu.processes(count) for count in (0, 1, 3)] == [1, 1, 3]
     translator = distill.in_large_batches(transduce.load(toy.model, "cpu"))
-    assert (translator.batch_tokens, translator.search_tokens) == (distill.GPU_BATCH, 0)  # no rooms: batches as ever
+    assert (translator.batch_tokens, translator.search_tokens) == (distill.GPU_BATCH, 0)  # no static caches: as ever
     translator.search_tokens = 1000
     assert distill.in_large_batches(translator).search_tokens == distill.GPU_ROOM > 2 * GPU_CHUNK
 

@@ -192,13 +192,13 @@ def test_parts_of_machines_without_a_common_folder(config: Prepare, alone: dict[
 def test_shares_are_even_and_cover_every_line_once(config: Prepare) -> None:
     corpora = index_splits(config.splits)
     for shards in (1, 2, 5, 1000):
-        stretches = cut(corpora, shards)
-        seen = [(s.section, s.file, line) for s in stretches for line in range(s.first, s.first + s.count)]
+        line_ranges = cut(corpora, shards)
+        seen = [(s.section, s.file, line) for s in line_ranges for line in range(s.first, s.first + s.count)]
         total = sum(contents.lines for contents in corpora)
         assert len(seen) == len(set(seen)) == total
-        counts = [sum(s.count for s in stretches if s.shard == n) for n in range(1, shards + 1)]
+        counts = [sum(s.count for s in line_ranges if s.shard == n) for n in range(1, shards + 1)]
         assert max(counts) - total / shards <= max(1, total / (2 * shards))
-        assert [s.shard for s in stretches] == sorted(s.shard for s in stretches)
+        assert [s.shard for s in line_ranges] == sorted(s.shard for s in line_ranges)
 
 
 # -- reading from anywhere ---------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [*program, "prepare", f"output={tmp_path / 'out'}", *words]
     draw = random.Random(0)
-    for goal in sorted(draw.sample(range(1, 11), 3)):  # of 12 stretches: by what is done, so that no pace outruns it
+    for goal in sorted(draw.sample(range(1, 11), 3)):  # of 12 ranges: by what is done, so that no pace outruns it
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         while sum("facts.json" in names for _, _, names in os.walk(tmp_path / ".out.parts")) < goal:
             assert process.poll() is None
