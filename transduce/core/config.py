@@ -2,8 +2,8 @@
 
 Types are the schema: a dataclass is a table, a union of dataclasses is a choice named by `kind` (the class name in
 snake case, or the class's own `kind`), `Literal` is a word from a list, `tuple[X, ...]` is an array. A file may say
-`extends = "other.toml"` (or the name of a preset), and `key=value` overrides are laid over it. Where a `Protocol`
-stands in the union too (or beside the `Literal`), a class of one's own is chosen by `kind = "package.module:Class"`.
+`extends = "other.toml"` (or the name of a preset), and `key=value` overrides are laid over it. If the union (or the
+`Literal`) includes a `Protocol`, `kind = "package.module:Class"` chooses a class of the user's own.
 """
 
 from __future__ import annotations
@@ -343,19 +343,19 @@ def _kinds(kind: Any) -> dict[str, Any]:
 
 
 def _choices(kind: Any) -> dict[str, Any]:
-    """The classes of a union by their `kind`; empty when the type is no choice, or one of words."""
+    """Map each `kind` of a union to its class; empty when the type is not a union of classes."""
     return {word: member for word, member in _kinds(kind).items() if member is not None}
 
 
 def words_of(kind: Any) -> tuple[Any, ...]:
-    """The words that a setting may be, with classes of the user's own beside them or without."""
+    """Return the words that a setting accepts, whether or not it also accepts classes of the user's own."""
     if typing.get_origin(kind) is typing.Literal:
         return typing.get_args(kind)
     return tuple(word for word, member in _kinds(kind).items() if member is None)
 
 
 def slot_of(kind: Any) -> Any:
-    """The protocol in a union, which a class of the user's own must follow; None where there is no place for one."""
+    """Return the protocol in a union that a class of the user's own must follow; None if it accepts none."""
     return next((member for member in _members(kind) if is_protocol(member)), None)
 
 
@@ -402,7 +402,7 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def own_parts(config: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """The dotted key and the class of every part of a config that is one of the user's own."""
+    """Yield the dotted key and the class name of every part of a config that is of the user's own class."""
     for name, hint in _hints(config.__class__).items():
         value, dotted = getattr(config, name), dotted_key(where, name)
         if dataclasses.is_dataclass(value):
@@ -441,6 +441,6 @@ def _is_nested(value: Any) -> bool:
 
 
 def written_kind(union: Any, value: Any) -> str:
-    """The word for the class of a value of a union: "package.module:Class" for one of the user's own."""
+    """Return the `kind` of a value of a union: "package.module:Class" for a class of the user's own."""
     cls = type(value)
     return kind_of(cls) if cls in _choices(union).values() else name_of(cls)

@@ -45,9 +45,9 @@ def own_class(kind: str, where: str, protocol: Any, trust: bool) -> Any:
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         methods = [name for name in members(protocol) if callable(getattr(protocol, name, None))]
         wanted = [name for name in methods if _is_abstract(protocol, name)] or methods
-        told = " and ".join(map(repr, wanted))
+        names = " and ".join(map(repr, wanted))
         raise ConfigError(
-            f"{where}.kind: {kind!r} is not a dataclass; {slot!r} needs one with {told}; {EXAMPLES} shows one"
+            f"{where}.kind: {kind!r} is not a dataclass; {slot!r} needs one with {names}; {EXAMPLES} shows one"
         )
     fault = next(_faults(cls, protocol), None)
     if fault is not None:
@@ -63,12 +63,12 @@ def own_class(kind: str, where: str, protocol: Any, trust: bool) -> Any:
 
 
 def is_protocol(cls: Any) -> bool:
-    """Whether a class is a `typing.Protocol` itself, not one that follows one."""
+    """Whether a class is itself a `typing.Protocol`, not an implementation of one."""
     return isinstance(cls, type) and bool(cls.__dict__.get("_is_protocol", False))
 
 
 def members(protocol: Any) -> list[str]:
-    """Public methods and attributes of a protocol, in the order it states them; those left abstract come first."""
+    """Public methods and attributes of a protocol in order of definition, abstract ones first."""
     stated = [base for base in protocol.__mro__[::-1] if is_protocol(base) and base is not Protocol]
     names = dict.fromkeys(name for base in stated for name in (*vars(base), *inspect.get_annotations(base)))
     public = [name for name in names if not name.startswith("_") or name == "__call__"]
@@ -76,7 +76,7 @@ def members(protocol: Any) -> list[str]:
 
 
 def _faults(cls: type[Any], protocol: Any) -> Iterator[str]:
-    """What a class lacks of a protocol, and what it has with other parameters or results."""
+    """Yield what a class lacks of a protocol, and what it has with other parameters or results."""
     fields = {item.name for item in dataclasses.fields(cls)}
     for name in members(protocol):
         wanted = inspect.getattr_static(protocol, name, None)
@@ -97,14 +97,14 @@ def _is_abstract(cls: Any, name: str) -> bool:
 
 
 def _attribute(protocol: Any, name: str, wanted: Any) -> str:
-    """`layers: int`."""
+    """Format an attribute of a protocol: `layers: int`."""
     if isinstance(wanted, property):
         return f"{name}: {inspect.signature(wanted.fget).return_annotation}"  # type: ignore[arg-type]
     return f"{name}: {protocol.__annotations__[name]}"
 
 
 def _signature(function: Any) -> str:
-    """`build(self, d_model: int) -> nn.Module`."""
+    """Format a method: `build(self, d_model: int) -> nn.Module`."""
     try:
         return f"{function.__name__}{inspect.signature(function)}".replace("'", "")
     except (ValueError, TypeError, AttributeError):
@@ -112,36 +112,37 @@ def _signature(function: Any) -> str:
 
 
 def _serves(own: Any, wanted: Any) -> bool:
-    """Whether a method can be called as the protocol's is: with its parameters, by place and by name."""
+    """Whether a method accepts the parameters of the protocol's, by position and by name."""
     bound = isinstance(own, staticmethod)
     function = own.__func__ if isinstance(own, (staticmethod, classmethod)) else own
     try:
         given = list(inspect.signature(function).parameters.values())[0 if bound else 1 :]
-    except (ValueError, TypeError):  # of a callable without a signature nothing is known
+    except (ValueError, TypeError):  # a callable without a signature is not checked
         return True
-    asked = list(inspect.signature(wanted).parameters.values())[1:]
+    required = list(inspect.signature(wanted).parameters.values())[1:]
     kinds = {parameter.kind for parameter in given}
     if inspect.Parameter.VAR_POSITIONAL not in kinds:
-        by_place = [one.name for one in given if one.kind is not one.KEYWORD_ONLY][: len(asked)]
-        if by_place != [one.name for one in asked]:
+        positional = [one.name for one in given if one.kind is not one.KEYWORD_ONLY][: len(required)]
+        if positional != [one.name for one in required]:
             return False
     return all(
-        one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in given[len(asked) :]
+        parameter.default is not parameter.empty or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        for parameter in given[len(required) :]
     )
 
 
 def _gives(own: Any, wanted: Any) -> bool:
-    """Whether a method may give what the protocol's does: by its annotation, a function of as many arguments."""
+    """Whether a method's annotated result, if a callable, takes as many arguments as the protocol's."""
     try:
         results = [typing.get_type_hints(function)["return"] for function in (own, wanted)]
-    except Exception:  # there is none, or one that cannot be read
+    except Exception:  # no annotation, or an unreadable one
         return True
     (least, most), (fewest, many) = (_arguments(result) for result in results)
     return least <= many and fewest <= most
 
 
 def _arguments(kind: Any) -> tuple[int, float]:
-    """How many arguments values of a type are called with, at least and at most; any number where that is not known."""
+    """The fewest and the most arguments that values of a type take; 0 and infinity if unknown."""
     if typing.get_origin(kind) is Callable:
         given = typing.get_args(kind)[0]
         return (len(given), len(given)) if isinstance(given, list) else (0, math.inf)

@@ -206,7 +206,7 @@ class Corpus:
     folder: Path
     manifest: dict[str, Any]
     digest: str  # SHA-256 of the manifest, and so of every file it lists
-    trust: bool = False  # whether a class of the user's own, which read the files, may be imported
+    trust: bool = False  # whether the user's own class that read the files may be imported
 
     @classmethod
     def open(cls, folder: str | Path, trust: bool = False) -> Corpus:

@@ -1,6 +1,6 @@
-"""How good a text is: what a measure of the user's own must have, of single sentences and of whole texts.
+"""Contracts of the user's own metrics, of sentences and of corpora.
 
-Imports nothing, so that settings can name them; the builtin measures are in sentence.py and corpus.py.
+Imports nothing, so that settings can name them; the builtin metrics are in sentence.py and corpus.py.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ Metric = Literal["bleu", "chrf", "loss", "wer", "cer", "accuracy"]
 
 
 class SentenceMetricConfig(Protocol):
-    """The config of a measure of sentences: what rewards a translation, or what candidates agree by."""
+    """Config of a sentence metric: a reward in training, or the utility of minimum Bayes risk decoding."""
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> Sequence[float]:
-        """From 0 to 100, the more the better, for each hypothesis against the reference beside it."""
+        """Score each hypothesis against the reference at its index: 0 to 100, higher is better."""
         ...
 
 
 class MetricConfig(Protocol):
-    """The config of a measure of whole texts, which validations are judged by."""
+    """Config of a corpus metric for validation."""
 
     @property
     def lower(self) -> bool:
@@ -29,5 +29,5 @@ class MetricConfig(Protocol):
         ...
 
     def measure(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
-        """One figure for all the translations of a text."""
+        """Compute one score for all translations of a text."""
         ...

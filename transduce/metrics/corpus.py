@@ -46,7 +46,7 @@ class Measure:
 
     @classmethod
     def of(cls, metric: str | MetricConfig) -> Measure:
-        """That of a metric's word, or of the user's own."""
+        """Return the measure of a builtin metric, or of the user's own."""
         return MEASURES[metric] if isinstance(metric, str) else cls(kind_of(type(metric)), metric.lower)
 
 
@@ -61,7 +61,7 @@ MEASURES = {
 
 
 def key_of(metric: str | MetricConfig) -> str:
-    """Under which name its values are reported."""
+    """Return the name under which a metric's values are reported."""
     return metric if isinstance(metric, str) else name_of(type(metric))
 
 

@@ -29,10 +29,10 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class ActivationConfig(Protocol):
-    """The config of an activation."""
+    """Config of an activation."""
 
     def build(self, d_ff: int) -> Callable[[Tensor], Tensor]:
-        """A function or module from (B, T, d_ff) to the same shape, place by place."""
+        """Build a function or module from (B, T, d_ff) to the same shape, applied to each position."""
         ...
 
 
@@ -66,12 +66,12 @@ class FeedForward(nn.Module):
 
 
 class FeedForwardConfig(Protocol):
-    """The config of a feed-forward network, which each block has one of."""
+    """Config of the feed-forward network of each layer."""
 
     def build(
         self, d_model: int, d_ff: int, activation: Activation | ActivationConfig, inner_dropout: float
     ) -> nn.Module:
-        """A module from x (B, T, D), and kernels to work with or None, to (B, T, D)."""
+        """Build a module with `forward(x, kernels)` from x (B, T, D) to (B, T, D); `kernels` may be None."""
         ...
 
 
@@ -119,14 +119,14 @@ class NoNorm(nn.Module):
 
 
 class ResidualConfig(Protocol):
-    """The config of what stands around each sublayer."""
+    """Config of the residual connection around each sublayer."""
 
     def build(self, d_model: int, dropout: float, norm: Norm | NormConfig) -> nn.Module:
-        """A module with `forward(x, sublayer, mask, kernels)`: x (B, T, D) and sublayer(x), joined and normed."""
+        """Build a module with `forward(x, sublayer, mask, kernels)`: x (B, T, D) plus sublayer(x), with a norm."""
         ...
 
     def final(self, d_model: int, norm: Norm | NormConfig) -> nn.Module:
-        """What the stack ends with: a module with `forward(x, mask)`, such as `NoNorm`."""
+        """Build the final norm of the stack: a module with `forward(x, mask)`, such as `NoNorm`."""
         ...
 
 

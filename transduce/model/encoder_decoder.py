@@ -250,7 +250,7 @@ class AttentionConfig(Protocol):
     """The config of a decoder's cross-attention."""
 
     def check_width(self, d_model: int) -> None:
-        """Refuse, with ConfigError, a width that it cannot serve."""
+        """Raise ConfigError for an unsupported width."""
         ...
 
 

@@ -24,7 +24,7 @@ NO_DROPOUT = Dropout(0.0)
 
 
 class TokenNorm(nn.Module):
-    """A norm that is no more than its `forward(x, mask)`: x (B, T, D) in and out."""
+    """Base of norms that define only `forward(x, mask)`, from x (B, T, D) to the same shape."""
 
     def of_sum(
         self,
@@ -148,10 +148,10 @@ class _Summed(torch.autograd.Function):
 
 
 class NormConfig(Protocol):
-    """The config of a norm."""
+    """Config of a norm."""
 
     def build(self, d_model: int) -> nn.Module:
-        """A module with the `forward` and `of_sum` of `TokenNorm`."""
+        """Build a module with the `forward` and `of_sum` of `TokenNorm`."""
         ...
 
 

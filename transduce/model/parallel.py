@@ -160,19 +160,19 @@ class GenerousLength(LengthModule):
 
 
 class LengthConfig(Protocol):
-    """The config of how many places a parallel decoder writes."""
+    """Config of the canvas length of a parallel decoder."""
 
     @property
     def offers(self) -> str:
-        """To searches and objectives: "parallel", or "ctc"."""
+        """What the decoder offers to searches and objectives: "parallel" or "ctc"."""
         ...
 
     def places(self, source: int, target: int) -> int:
-        """Of the canvas for a batch with so many places on each side."""
+        """Return the canvas length for a batch with `source` and `target` positions."""
         ...
 
     def assemble(self, parts: Parts) -> EncoderDecoder:
-        """The model of a decoder with such lengths."""
+        """Assemble the model of a decoder with this length config."""
         ...
 
 

@@ -248,14 +248,14 @@ def _check_base(base: float) -> None:
 
 
 class PositionsConfig(Protocol):
-    """The config of a scheme of positions."""
+    """Config of a position scheme."""
 
     def check_width(self, width: int) -> None:
-        """Refuse, with ConfigError, heads of a width that the scheme cannot serve."""
+        """Raise ConfigError for an unsupported head width."""
         ...
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
-        """The scheme of a stack with so many heads of this width; `causal` in a decoder, which does not look ahead."""
+        """Build the scheme of a stack with `heads` heads of width `width`; `causal` in a decoder."""
         ...
 
 

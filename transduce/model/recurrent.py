@@ -130,15 +130,15 @@ class RecurrentEncoderStack(nn.Module):
 
 
 class RecurrentAttentionConfig(AttentionConfig, Protocol):
-    """The config of how a recurrent decoder looks at the source."""
+    """Config of the attention of a recurrent decoder to the source."""
 
     @property
     def heads(self) -> int:
-        """How many look at the source; 0 for none."""
+        """Number of attention heads; 0 for none."""
         ...
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
-        """The stack that reads the target and looks so."""
+        """Build the decoder stack with this attention."""
         ...
 
 

@@ -69,10 +69,10 @@ class AdditiveScore(nn.Module):
 
 
 class ScoreConfig(Protocol):
-    """The config of a score function."""
+    """Config of a score function."""
 
     def build(self, heads: int, width: int) -> nn.Module:
-        """A module from query (B, H, T, K) and key (B, H, S, K), K = `width`, to scores (B, H, T, S)."""
+        """Build a module from query (B, H, T, K) and key (B, H, S, K), K = `width`, to scores (B, H, T, S)."""
         ...
 
 
@@ -136,10 +136,10 @@ def rectified(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class WeightsConfig(Protocol):
-    """The config of what turns scores into weights."""
+    """Config of the function that turns scores into weights."""
 
     def build(self) -> ToWeights:
-        """A function or module from scores (B, H, T, S) and a mask, or None, to weights of the same shape."""
+        """Build a function or module from scores (B, H, T, S) and a mask, or None, to weights of the same shape."""
         ...
 
 

@@ -29,15 +29,15 @@ from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
 
 class HeadConfig(Protocol):
-    """The config of an output beside the decoder's; `kind` is its name in the model."""
+    """Config of an output head on the encoder; `kind` is its name in the model."""
 
     @property
     def kind(self) -> str:
-        """Of each kind a model has one at most."""
+        """Name of the head; a model has at most one of each."""
         ...
 
     def build(self, d_model: int, vocabulary: int) -> nn.Module:
-        """A module from the encoder's `Memory` to whatever a term makes of it; V = `vocabulary`, of the target."""
+        """Build a module from the encoder's `Memory` to the input of a loss term; `vocabulary` is the target's."""
         ...
 
 
@@ -129,45 +129,46 @@ Decoder = TransformerDecoder | RecurrentDecoder | ConvolutionalDecoder | Paralle
 
 
 class EncoderConfig(Protocol):
-    """The config of an encoder."""
+    """Config of an encoder."""
 
     @property
     def layers(self) -> int:
-        """How many layers of states the memory will have."""
+        """Number of layers, each of which gives states to the memory."""
         ...
 
     def check_width(self, d_model: int) -> None:
-        """Refuse, with ConfigError, a width that the encoder cannot have."""
+        """Raise ConfigError for an unsupported width."""
         ...
 
     def build(self, d_model: int, dropout: float) -> nn.Module:
-        """A module with `forward(x, mask, trace, layout)`: x (B, S, D), real where mask (B, S) is True, to a Memory."""
+        """Build a module with `forward(x, mask, trace, layout)` from x (B, S, D) and mask (B, S) to a `Memory`."""
         ...
 
 
 class DecoderConfig(Protocol):
-    """The config of a decoder. One that writes token by token derives from `StepwiseDecoder`, which assembles it."""
+    """Config of a decoder; autoregressive ones derive from `StepwiseDecoder`, which defines `assemble`."""
 
     @property
     def layers(self) -> int: ...
 
     def check_width(self, d_model: int) -> None:
-        """Refuse, with ConfigError, a width that the decoder cannot have."""
+        """Raise ConfigError for an unsupported width."""
         ...
 
     def check_depth(self, encoder_layers: int) -> None:
-        """Refuse, with ConfigError, an encoder with so many layers."""
+        """Raise ConfigError for an encoder with an unsupported number of layers."""
         ...
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> nn.Module:
-        """A module with `start(memory)`, which gives a DecoderState, and `forward(x, state, trace, mask)`.
+        """Build a module with `start(memory)`, which returns a DecoderState, and `forward(x, state, trace, mask)`.
 
-        x (B, t, D) are the next tokens; it gives vectors (B, t, D) that predict what follows, and the state after.
+        From x (B, t, D), the next tokens, `forward` returns vectors (B, t, D) that predict the tokens after, and the
+        new state.
         """
         ...
 
     def assemble(self, parts: Parts) -> EncoderDecoder:
-        """The whole model of these parts, this decoder among them."""
+        """Assemble the model of these parts, which include this decoder."""
         ...
 
 

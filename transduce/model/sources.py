@@ -25,10 +25,10 @@ from transduce.model.encoder_decoder import Embedding, SourceReader
 
 
 class AugmentConfig(Protocol):
-    """The config of changes that sources undergo in training."""
+    """Config of data augmentation of sources in training."""
 
     def build(self) -> nn.Module | None:
-        """A module of frames and their mask, or of pictures, to as many; None changes nothing."""
+        """Build a module from frames and their mask, or from images, to the same shape; None for no augmentation."""
         ...
 
 
@@ -140,19 +140,19 @@ class Distorted(nn.Module):
 
 
 class SourceConfig(Protocol):
-    """The config of what a model reads."""
+    """Config of a model's source side."""
 
     @property
     def width(self) -> int:
-        """Numbers a frame, as the corpus was prepared with; 0 for tokens of text."""
+        """Numbers per frame, as in the corpus; 0 for text."""
         ...
 
     def build(self, d_model: int, vocabulary: int, tied: Embedding | None) -> SourceReader:
-        """What makes vectors of a source; `tied` is the target's embedding, where both are to be one."""
+        """Build the module that embeds a source; `tied` is the target's embedding, if shared."""
         ...
 
     def places(self, length: int) -> list[tuple[int, int]]:
-        """Which tokens or frames of a source of this length, from and up to, each place of the encoder stands for."""
+        """Return the range of tokens or frames behind each encoder position, for a source of this length."""
         ...
 
 

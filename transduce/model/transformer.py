@@ -83,14 +83,14 @@ class MixtureOfLayers(nn.Module):
 
 
 class WiringConfig(Protocol):
-    """The config of which encoder layers the decoder's layers look at."""
+    """Config of which encoder layers each decoder layer attends to."""
 
     def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
-        """Refuse, with ConfigError, depths that do not go together."""
+        """Raise ConfigError for an unsupported pair of depths."""
         ...
 
     def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
-        """A module from the encoder's layers (B, S, D) to one memory (B, S, D) for each decoder layer."""
+        """Build a module from the encoder's layers (B, S, D) to one memory (B, S, D) for each decoder layer."""
         ...
 
 

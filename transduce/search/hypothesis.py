@@ -114,32 +114,32 @@ class Reranker(Protocol):
 
 
 class SearchConfig(Protocol):
-    """The config of a search.
+    """Config of a search.
 
-    One that is not for decoders that write token by token says so in `needs` (fit.py); one that gives several
-    translations of a sentence has `hypotheses`, their number, and `with_n_best(count)`.
+    One for other than autoregressive decoders states that in `needs` (fit.py). One that returns several translations
+    of a sentence also has `hypotheses`, their number, and `with_n_best(count)`.
     """
 
     def build(self) -> Search:
-        """The search itself. What needs torch is imported here, so that a config can be read without it."""
+        """Build the search; torch is imported here, so that a config can be read without it."""
         ...
 
 
 class CandidatesConfig(SearchConfig, Protocol):
-    """The config of a search for several candidates, among which something else chooses."""
+    """Config of a search that returns several candidates to choose from."""
 
     @property
     def needs(self) -> str:
-        """Of a decoder (fit.py)."""
+        """What the search needs of a decoder (fit.py)."""
         ...
 
     @property
     def hypotheses(self) -> int:
-        """How many candidates a sentence has."""
+        """Number of candidates per sentence."""
         ...
 
     def with_n_best(self, count: int) -> CandidatesConfig:
-        """The same for so many."""
+        """Return a copy with `count` candidates."""
         ...
 
 

@@ -356,7 +356,7 @@ def prepare_shard(config: Prepare, shard: Shard, wait: bool = False) -> ShardRep
 
 
 def _written(config: Prepare) -> Corpus:
-    """The corpus that is there now; the class of the user's own that read its files is one that the config names."""
+    """Open the written corpus; a reader class of the user's own is trusted, since the config names it."""
     return Corpus.open(config.output, trust="sources" in dict(own_parts(config)))
 
 
