@@ -257,8 +257,8 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     words = words_of(kind)
     if words:
         if value not in words:
-            told = f"{', '.join(map(str, words))}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
-            raise ConfigError(f"{where}: {value!r} is not one of {told}")
+            accepted = f"{', '.join(map(str, words))}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
+            raise ConfigError(f"{where}: {value!r} is not one of {accepted}")
         return value
     if origin is tuple:
         return _parse_array(kind, value, where, trust)
@@ -309,8 +309,8 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     if slot is not None and isinstance(kind, str) and ":" in kind:
         return _parse_table(own_class(kind, where, slot, trust), settings, where, trust, kind)
     if not isinstance(kind, str) or kind not in kinds:
-        told = f"{', '.join(kinds)}{nearest(kind, kinds)}{OWN if slot else ''}"
-        raise ConfigError(f"{where}.kind: {kind!r} is not one of {told}")
+        accepted = f"{', '.join(kinds)}{nearest(kind, kinds)}{OWN if slot else ''}"
+        raise ConfigError(f"{where}.kind: {kind!r} is not one of {accepted}")
     if kinds[kind] is not None:
         return _parse_table(kinds[kind], settings, where, trust, kind, union)
     for key in settings:
