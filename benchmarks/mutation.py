@@ -88,7 +88,12 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=120, help="mutants to try")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", help="try these of the sample alone, by their numbers")
-    parser.add_argument("--tests", nargs="+", default=[], help="test files, beside those of the folder that mirrors the area")
+    parser.add_argument(
+        "--tests", nargs="+", default=[], help="test files, beside those of the folder that mirrors the area"
+    )
+    parser.add_argument(
+        "--then", nargs="+", default=[], help="test files to run in whole, slow ones too, for survivors"
+    )
     parser.add_argument("--output", type=Path, help="a Markdown file for the survivors")
     options = parser.parse_args()
     area = ROOT / "transduce" / options.area
@@ -99,7 +104,7 @@ def main() -> None:
     chosen = mutants(modules, options)
     warm_up()
     with tempfile.TemporaryDirectory() as scratch:
-        trial = Trial(Path(scratch), modules, chosen, options.tests)
+        trial = Trial(Path(scratch), modules, chosen, options.tests, options.then)
         trial.run()
     report(options, chosen, trial.results)
 
@@ -197,9 +202,12 @@ def mirrored(modules: list[str]) -> list[str]:
 class Trial:
     """The trial of mutants in a copy of the tree."""
 
-    def __init__(self, scratch: Path, modules: list[str], chosen: dict[int, Mutant], more: list[str]) -> None:
+    def __init__(
+        self, scratch: Path, modules: list[str], chosen: dict[int, Mutant], more: list[str], then: list[str]
+    ) -> None:
         self.modules = modules
         self.chosen = chosen
+        self.then = then
         self.results: dict[int, str] = {}
         self.known = Known()
         self.scratch, self.tree = scratch, scratch / "tree"
@@ -221,12 +229,17 @@ class Trial:
         for number, mutant in self.chosen.items():
             if number not in self.results:
                 self._note(number, self._at_import(mutant))
+        for number, mutant in self.chosen.items():
+            if self.then and self.results[number] in ("survived", "no test"):
+                self._note(number, self._fresh(mutant, self.then, 600, "slow or not slow"))
 
     def _note(self, number: int, result: str) -> None:
         self.results[number] = result
         spent = time.monotonic() - self.start
         mutant = self.chosen[number]
-        say(f"{spent:5.0f} s, {len(self.results)} of {len(self.chosen)}: {number} {result} {mutant.module}:{mutant.row}")
+        say(
+            f"{spent:5.0f} s, {len(self.results)} of {len(self.chosen)}: {number} {result} {mutant.module}:{mutant.row}"
+        )
 
     def _in_functions(self, notes: Path) -> None:
         self._pytest(self.tests, [Warm(self, notes)], self.scratch / "warm")
@@ -244,19 +257,25 @@ class Trial:
             if total + seconds[path] <= LONGEST or not chosen:
                 chosen.append(path)
                 total += seconds[path]
+        return self._fresh(mutant, chosen, PATIENCE + 20 * total, "not slow")
+
+    def _fresh(self, mutant: Mutant, tests: list[str], seconds: float, marked: str) -> str:
         folder = self.scratch / "fresh"
         with planted(self.tree / mutant.module, mutant.code):
-            return forked(lambda: self._pytest(chosen, [Ready(self.scratch)], folder), PATIENCE + 20 * total)
+            return forked(lambda: self._pytest(tests, [Ready(self.scratch)], folder, marked), seconds)
 
-    def _pytest(self, tests: list[str], plugins: list[object], folder: Path) -> NoReturn:
+    def _pytest(self, tests: list[str], plugins: list[object], folder: Path, marked: str = "not slow") -> NoReturn:
         os.chdir(self.tree)
         os.environ["PYTHONPATH"] = str(self.tree)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         sys.dont_write_bytecode = True
-        sys.path[:] = [str(self.tree), *(one for one in sys.path if Path(one).resolve() not in (ROOT, ROOT / "benchmarks"))]
+        sys.path[:] = [
+            str(self.tree),
+            *(one for one in sys.path if Path(one).resolve() not in (ROOT, ROOT / "benchmarks")),
+        ]
         import pytest
 
-        words = ["-x", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", "--timeout=240"]
+        words = ["-x", "-q", "-n", "0", "-m", marked, "-p", "no:cacheprovider", "--timeout=240"]
         code = pytest.main([*words, f"--basetemp={folder}", *tests], plugins=plugins)
         os._exit(int(code))
 
@@ -456,7 +475,9 @@ def swapped(
     new = compile(code, str(path), "exec", dont_inherit=True)
     pairs = list(changed(old, new))
     swaps = [(one, after) for before, after in pairs for one in functions.get(before, [])]
-    possible = bool(pairs) and all(before.co_flags & 1 and before.co_freevars == after.co_freevars for before, after in pairs)
+    possible = bool(pairs) and all(
+        before.co_flags & 1 and before.co_freevars == after.co_freevars for before, after in pairs
+    )
     return swaps if possible else []
 
 
@@ -466,7 +487,9 @@ def changed(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]
         return
     inner = [[one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new)]
     same_inside = len(inner[0]) == len(inner[1])
-    bare = [code.replace(co_consts=tuple(c for c in code.co_consts if not isinstance(c, CodeType))) for code in (old, new)]
+    bare = [
+        code.replace(co_consts=tuple(c for c in code.co_consts if not isinstance(c, CodeType))) for code in (old, new)
+    ]
     if old.co_flags & 1 or not same_inside or bare[0] != bare[1]:
         yield old, new
     if same_inside:
@@ -492,7 +515,9 @@ def report(options: argparse.Namespace, chosen: dict[int, Mutant], results: dict
     text = f"{options.area}: {killed} of {len(results)} killed, {killed / len(results):.1%} ({dict(counts)})\n\n"
     for number, mutant in chosen.items():
         if results[number] != "killed":
-            text += f"{number} {results[number]}: {mutant.module}, {mutant.operator}\n\n```diff\n{diff_of(mutant)}```\n\n"
+            text += (
+                f"{number} {results[number]}: {mutant.module}, {mutant.operator}\n\n```diff\n{diff_of(mutant)}```\n\n"
+            )
     print(text)
     if options.output:
         options.output.write_text(text, encoding="utf-8")

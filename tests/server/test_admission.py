@@ -64,6 +64,36 @@ def test_the_gate_knows_how_fast_the_model_is() -> None:
     assert gate.capacity == pytest.approx(20 * CROWD, rel=0.05)
 
 
+def test_who_is_let_in_and_does_nothing_says_nothing_of_the_model() -> None:
+    clock = Clock()
+    gate = Gate(1000, 1.0, clock)
+    with gate.admit(100):
+        clock.now += 10
+    assert gate.rate == 0
+
+
+def test_a_closed_gate_says_when_another_may_be_asked() -> None:
+    gate = Gate(1000, 1.0, Clock())
+    gate.closed = True
+    with pytest.raises(Refused) as refused:
+        gate.check(1)
+    assert (refused.value.status, refused.value.retry_after, refused.value.close) == (503, 1, True)
+
+
+def test_requests_come_back_one_by_one() -> None:
+    clock = Clock()
+    keys = Keys(["key"], 60, clock)
+    for _ in range(60):
+        keys.check("key", "")
+    with pytest.raises(Refused):
+        keys.check("key", "")
+    clock.now += 0.99
+    with pytest.raises(Refused):
+        keys.check("key", "")
+    clock.now += 0.02
+    keys.check("key", "")
+
+
 def test_the_gate_forgets_how_fast_the_model_was() -> None:
     """Its estimate follows within some seconds of work, and not with a single slow batch."""
     clock = Clock()
