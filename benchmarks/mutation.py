@@ -33,7 +33,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -41,7 +41,6 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 60  # seconds for the tests of a mutant, and twenty times what they take without: a loop may be endless
-LONGEST = 90.0  # seconds of tests for one mutant; who survives these survived
 # Run by the Python that has Cosmic Ray: every mutation of the modules, then the text of those that were drawn.
 LISTING = """
 import json, sys
@@ -60,6 +59,7 @@ for line in sys.stdin:
     made = cosmic_ray.mutating.mutate_code(code, cosmic_ray.plugins.get_operator(operator)(), occurrence)
     print(json.dumps(made))
 """
+TERMINAL = os.dup(2)  # before pytest takes it
 Span = tuple[tuple[int, int], tuple[int, int]]  # (row, column) from and to
 
 
@@ -89,11 +89,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", help="try these of the sample alone, by their numbers")
     parser.add_argument(
-        "--tests", nargs="+", default=[], help="test files, beside those of the folder that mirrors the area"
+        "--tests", nargs="+", default=[], help="test files beside those of the folder that mirrors the area"
     )
     parser.add_argument(
-        "--then", nargs="+", default=[], help="test files to run in whole, slow ones too, for survivors"
+        "--then", nargs="+", default=[], help="test files for survivors, slow ones too: those that start processes"
     )
+    parser.add_argument("--longest", type=float, default=60, help="seconds of tests for a mutant, the quickest first")
     parser.add_argument("--output", type=Path, help="a Markdown file for the survivors")
     options = parser.parse_args()
     area = ROOT / "transduce" / options.area
@@ -104,7 +105,7 @@ def main() -> None:
     chosen = mutants(modules, options)
     warm_up()
     with tempfile.TemporaryDirectory() as scratch:
-        trial = Trial(Path(scratch), modules, chosen, options.tests, options.then)
+        trial = Trial(Path(scratch), modules, chosen, options)
         trial.run()
     report(options, chosen, trial.results)
 
@@ -203,11 +204,12 @@ class Trial:
     """The trial of mutants in a copy of the tree."""
 
     def __init__(
-        self, scratch: Path, modules: list[str], chosen: dict[int, Mutant], more: list[str], then: list[str]
+        self, scratch: Path, modules: list[str], chosen: dict[int, Mutant], options: argparse.Namespace
     ) -> None:
         self.modules = modules
         self.chosen = chosen
-        self.then = then
+        self.then = options.then
+        self.longest = options.longest
         self.results: dict[int, str] = {}
         self.known = Known()
         self.scratch, self.tree = scratch, scratch / "tree"
@@ -215,7 +217,8 @@ class Trial:
         left_out = shutil.ignore_patterns(".git", ".venv", "runs", ".*_cache", "__pycache__")
         shutil.copytree(ROOT, self.tree, ignore=left_out)
         self.near = mirrored(modules)
-        self.tests = [*self.near, *(path for path in more if path not in self.near)]
+        self.tests = [*self.near, *(path for path in options.tests if path not in self.near)]
+        self.sound: set[tuple[str, ...]] = set()  # files that pass without a fault
 
     def run(self) -> None:
         """Faults in functions in a forked process that has all tests collected, then the others here."""
@@ -237,9 +240,8 @@ class Trial:
         self.results[number] = result
         spent = time.monotonic() - self.start
         mutant = self.chosen[number]
-        say(
-            f"{spent:5.0f} s, {len(self.results)} of {len(self.chosen)}: {number} {result} {mutant.module}:{mutant.row}"
-        )
+        done = f"{len(self.results)} of {len(self.chosen)}"
+        say(f"{spent:5.0f} s, {done}: {number} {result} {mutant.module}:{mutant.row}")
 
     def _in_functions(self, notes: Path) -> None:
         self._pytest(self.tests, [Warm(self, notes)], self.scratch / "warm")
@@ -252,19 +254,28 @@ class Trial:
             seconds[name.partition("::")[0]] += taken  # type: ignore[assignment]
         wanted = {name.partition("::")[0] for name in names} | {t for t in naming([mutant.module]) if seconds[t]}
         files = sorted(wanted, key=lambda path: (path not in self.near, seconds[path]))
-        chosen, total = [], 0.0
+        total = 0.0
+        chosen: list[str] = []
         for path in files:
-            if total + seconds[path] <= LONGEST or not chosen:
+            if total + seconds[path] <= self.longest or not chosen:
                 chosen.append(path)
                 total += seconds[path]
         return self._fresh(mutant, chosen, PATIENCE + 20 * total, "not slow")
 
     def _fresh(self, mutant: Mutant, tests: list[str], seconds: float, marked: str) -> str:
-        folder = self.scratch / "fresh"
-        with planted(self.tree / mutant.module, mutant.code):
-            return forked(lambda: self._pytest(tests, [Ready(self.scratch)], folder, marked), seconds)
+        """By a new process; once without the fault, for who fails then has killed nothing."""
 
-    def _pytest(self, tests: list[str], plugins: list[object], folder: Path, marked: str = "not slow") -> NoReturn:
+        def passed() -> str:
+            plugins = [Ready(self.scratch)]
+            return forked(lambda: self._pytest(tests, plugins, self.scratch / "fresh", marked), seconds)
+
+        if tuple(tests) not in self.sound and passed() != "survived":
+            sys.exit(f"these fail without a fault: {' '.join(tests)}")
+        self.sound.add(tuple(tests))
+        with planted(self.tree / mutant.module, mutant.code):
+            return passed()
+
+    def _pytest(self, tests: list[str], plugins: Sequence[object], folder: Path, marked: str = "not slow") -> NoReturn:
         os.chdir(self.tree)
         os.environ["PYTHONPATH"] = str(self.tree)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -343,7 +354,7 @@ class Warm:
             order = sorted(covering, key=lambda one: (one.partition("::")[0] not in self.trial.near, seconds[one]))
             names, total = [], 0.0
             for name in order:
-                if total + seconds[name] <= LONGEST:
+                if total + seconds[name] <= self.trial.longest:
                     names.append(name)
                     total += seconds[name]
 
@@ -406,8 +417,8 @@ class Warm:
         os._exit(0)
 
 
-def say(text: str, stream: list[int] = [os.dup(2)]) -> None:  # noqa: B006 (standard error before pytest takes it)
-    os.write(stream[0], f"{text}\n".encode())
+def say(text: str) -> None:
+    os.write(TERMINAL, f"{text}\n".encode())
 
 
 class planted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from contextlib import ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from transduce.core.errors import ConfigError
 from transduce.server.admission import CROWD, CROWD_TOKENS, FEW, MOST_ASKERS, SEVERAL, Gate, Keys
 from transduce.server.answers import Refused
+from transduce.server.running import _allowed_connections
 from transduce.server.settings import BOUNDS, Settings
 from transduce.server.translating import TokenSemaphore, together
 
@@ -92,6 +94,26 @@ def test_requests_come_back_one_by_one() -> None:
         keys.check("key", "")
     clock.now += 0.02
     keys.check("key", "")
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "asked"),
+    [
+        (100, resource.RLIM_INFINITY, (306, resource.RLIM_INFINITY)),
+        (100, 200, (200, 200)),
+        (100, 400, (306, 400)),
+        (1000, 2000, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_open_files_are_asked_for_as_far_as_needed_and_allowed(
+    soft: int, hard: int, asked: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: said.append(limits))
+    _allowed_connections(50)
+    assert said == ([asked] if asked else [])
 
 
 def test_the_gate_forgets_how_fast_the_model_was() -> None:
