@@ -134,6 +134,14 @@ def test_symbols_of_the_user_stay_whole() -> None:
     assert tokenizer.token("<unk>") == 1
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_word_is_spelt_after_a_space_or_right_after_other_text(model: str) -> None:
+    tokenizer = train(model).source
+    begun = tokenizer.spelling("abc")
+    assert tokenizer.decode([*begun, *tokenizer.spelling("def")]) == "abc def"
+    assert tokenizer.decode([*begun, *tokenizer.spelling("def", inside=True)]) == "abcdef"
+
+
 def test_unknown_characters() -> None:
     for byte_fallback in (True, False):
         tokenizer = train(byte_fallback=byte_fallback, vocabulary=360).source

@@ -151,6 +151,9 @@ def test_tables_that_cannot_be(pair: Tokenizers, tmp_path: Path, monkeypatch: py
         path.write_text(bad)
         with pytest.raises(DataError, match=r"shared\.json: not a table of pieces \("):
             Tokenizers.load(tmp_path)
+    path.write_text(json.dumps({**good, "symbols": {**good["symbols"], "never": [0.5]}}))
+    with pytest.raises(DataError, match="numbers and strings were expected"):
+        Tokenizers.load(tmp_path)
     path.write_text(json.dumps({**good, "symbols": {**good["symbols"], "never": [10**6]}}))
     with pytest.raises(DataError, match="expected numbers below that of the pieces"):
         Tokenizers.load(tmp_path)
