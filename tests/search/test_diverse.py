@@ -128,3 +128,8 @@ def test_refused_settings_of_groups(settings, text):
     with pytest.raises(ConfigError) as error:
         Beam(**settings)
     assert str(error.value) == text
+
+
+def test_a_beam_of_groups_widens_by_whole_groups_for_more_hypotheses() -> None:
+    assert Beam(4, groups=2).with_n_best(5) == Beam(6, groups=2, n_best=5)
+    assert Beam(4, groups=2).with_n_best(3) == Beam(4, groups=2, n_best=3)

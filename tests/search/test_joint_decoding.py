@@ -98,6 +98,11 @@ def test_what_must_be_said_is_said() -> None:
     (free, bound) = find(Joint(3, 0.9, 3, SHORT), model, SOURCES[:2], [UNCONSTRAINED, constraint])
     assert free
     assert all(one.tokens[:2] == (4, 4) for one in bound)
+    include, exclude = DecodingConstraints(include=(((6, 6),),)), DecodingConstraints(exclude=((5,), (4,)))
+    with_it, without = find(Joint(3, 0.9, 3, SHORT), model, SOURCES[:2], [include, exclude])
+    assert all((6, 6) in itertools.pairwise(one.tokens) for one in with_it)  # the head would say other things
+    assert without
+    assert not any({4, 5} & {*one.tokens} for one in without)
 
 
 def test_a_model_without_a_head_is_refused() -> None:

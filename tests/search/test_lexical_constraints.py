@@ -13,6 +13,7 @@ from transduce.search.beam import LexicalConstraints
 from transduce.search.constraints import UNCONSTRAINED, Automaton, DecodingConstraints, without_implied
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Limits
+from transduce.text.vocabulary import Symbols
 
 CPU = torch.device("cpu")
 Include = tuple[tuple[tuple[int, ...], ...], ...]
@@ -178,6 +179,17 @@ def test_where_the_limit_leaves_no_room_it_says_so():
         assert not best.finished
         assert len(best.tokens) == 4
         assert occurs((2, 3, 4), best.tokens) or occurs((4, 2), best.tokens)  # as much of it as fits
+
+
+def test_the_first_number_is_a_token_as_any_other():
+    """In a table of others it may be a word."""
+    others = Symbols(pad=4, bos=4, eos=EOS, unk=4, never=(4,))
+    for number in range(10):
+        constraint = DecodingConstraints(include=(((0, 2, 0),),))
+        (best,) = Beam(2, limits=Limits(longest=4)).build()(markov(10, seed=2), memory([number]), others, [constraint])[
+            0
+        ]
+        assert (best.tokens, best.finished) == ((0, 2, 0), True)
 
 
 def test_phrases_that_overlap_may_share_tokens():

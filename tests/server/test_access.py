@@ -13,6 +13,7 @@ import transduce
 from transduce.core.errors import ConfigError
 from transduce.server import Served, Settings, application
 from transduce.server.admission import MOST_WRONG, Keys
+from transduce.server.answering import Lingering, failed
 from transduce.server.answers import Refused
 from transduce.server.settings import Proxies
 
@@ -168,6 +169,19 @@ def test_wrong_keys_wait_and_right_ones_do_not() -> None:
         assert await quick.admit("right", "1.1.1.1") != await Keys((), 0).admit("", "1.1.1.1")
 
     asyncio.run(run())
+
+
+def test_a_wrong_key_waits_a_second_unless_a_test_says_otherwise() -> None:
+    assert Keys(["key"], 0)._wrong_seconds == 1  # docs/serving.md
+
+
+def test_of_a_body_that_is_too_long_the_rest_is_read_for_a_while() -> None:
+    """Else a client that is still sending sees a reset, and no answer."""
+    long = Refused(413, "too long", "limit", close=True)
+    answer = failed("/translate", long, 2.0)
+    assert isinstance(answer, Lingering)
+    assert answer.seconds == 2.0
+    assert not isinstance(failed("/translate", long), Lingering)
 
 
 def test_a_wrong_key_takes_no_capacity_at_the_gate(served_translator: transduce.Translator) -> None:

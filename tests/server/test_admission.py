@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from contextlib import ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import uvicorn
 
 from transduce.core.errors import ConfigError
 from transduce.server.admission import CROWD, CROWD_TOKENS, FEW, MOST_ASKERS, SEVERAL, Gate, Keys
 from transduce.server.answers import Refused
+from transduce.server.running import BACKLOG, Server, _allowed_connections
 from transduce.server.settings import BOUNDS, Settings
 from transduce.server.translating import TokenSemaphore, together
 
@@ -62,6 +66,90 @@ def test_the_gate_knows_how_fast_the_model_is() -> None:
         with gate.admit(20):
             pass
     assert gate.capacity == pytest.approx(20 * CROWD, rel=0.05)
+
+
+def test_who_is_let_in_and_does_nothing_says_nothing_of_the_model() -> None:
+    clock = Clock()
+    gate = Gate(1000, 1.0, clock)
+    with gate.admit(100):
+        clock.now += 10
+    assert gate.rate == 0
+
+
+def test_a_closed_gate_says_when_another_may_be_asked() -> None:
+    gate = Gate(1000, 1.0, Clock())
+    gate.closed = True
+    with pytest.raises(Refused) as refused:
+        gate.check(1)
+    assert (refused.value.status, refused.value.retry_after, refused.value.close) == (503, 1, True)
+
+
+def test_requests_come_back_one_by_one() -> None:
+    clock = Clock()
+    keys = Keys(["key"], 60, clock)
+    for _ in range(60):
+        keys.check("key", "")
+    with pytest.raises(Refused):
+        keys.check("key", "")
+    clock.now += 0.99
+    with pytest.raises(Refused):
+        keys.check("key", "")
+    clock.now += 0.02
+    keys.check("key", "")
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "asked"),
+    [
+        (100, resource.RLIM_INFINITY, (306, resource.RLIM_INFINITY)),
+        (100, 200, (200, 200)),
+        (100, 400, (306, 400)),
+        (1000, 2000, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_open_files_are_asked_for_as_far_as_needed_and_allowed(
+    soft: int, hard: int, asked: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: said.append(limits))
+    _allowed_connections(50)
+    assert said == ([asked] if asked else [])
+
+
+@pytest.mark.parametrize(("forced", "left"), [(False, 0), (True, 1)])
+def test_it_listens_until_all_is_answered_unless_told_again(
+    forced: bool, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    gate = SimpleNamespace(requests=1)
+
+    async def closed(self: Server, sockets: object = None) -> None:
+        seen.append(gate.requests)
+
+    async def run() -> None:
+        config = uvicorn.Config("none", timeout_graceful_shutdown=60)
+        server = Server(config, SimpleNamespace(gate=gate))  # type: ignore[arg-type]
+        server.force_exit = forced
+        asyncio.get_running_loop().call_later(0.1, setattr, gate, "requests", 0)
+        await server.shutdown()
+
+    monkeypatch.setattr(uvicorn.Server, "shutdown", closed)
+    asyncio.run(run())
+    assert seen == [left]
+
+
+def test_more_may_wait_to_be_accepted_than_are_accepted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[int] = []
+
+    async def started(self: Server, sockets: object = None) -> None:
+        waiting.append(-1)
+
+    monkeypatch.setattr(uvicorn.Server, "startup", started)
+    server = Server(uvicorn.Config("none"), SimpleNamespace())  # type: ignore[arg-type]
+    asyncio.run(server.startup([SimpleNamespace(listen=waiting.append)]))  # type: ignore[list-item]
+    assert waiting == [-1, BACKLOG]  # last, for uvicorn sets its own
 
 
 def test_the_gate_forgets_how_fast_the_model_was() -> None:
@@ -207,7 +295,7 @@ def test_together_cancels_the_others_where_one_fails() -> None:
         raise ValueError("so")
 
     with pytest.raises(ValueError, match="so"):
-        asyncio.run(together([wait(), fail(), wait()]))  # type: ignore[arg-type]
+        asyncio.run(together([wait(), fail(), wait()]))
     assert ended == [True, True]
 
 

@@ -61,6 +61,23 @@ async def held_up(recorder: Recorder, batcher: Batcher) -> asyncio.Task[Any]:
     return task
 
 
+def test_to_close_is_to_wait_for_what_is_begun() -> None:
+    recorder, batcher, _ = made()
+
+    async def run() -> None:
+        first = await held_up(recorder, batcher)
+        closing = threading.Thread(target=batcher.close)
+        closing.start()
+        closing.join(0.1)
+        assert closing.is_alive()
+        recorder.going.set()
+        assert await first == "tiaw"
+        closing.join(5)
+        assert not closing.is_alive()
+
+    asyncio.run(run())
+
+
 def test_what_waits_goes_together_by_tokens_and_kind() -> None:
     recorder, batcher, told = made(batch_tokens=10)
 

@@ -66,7 +66,10 @@ def test_what_else_there_is(client: TestClient) -> None:
     assert settings["language"]["source"] == {"code": "en", "name": "English"}
     assert {"frontendTimeout", "apiKeys", "keyRequired", "suggestions", "filesTranslation"} < settings.keys()
     assert client.get("/health").json() == {"status": "ok"}
-    assert client.get("/spec").json()["swagger"] == "2.0"
+    described = client.get("/spec").json()
+    assert described["swagger"] == "2.0"
+    needed = {one["name"] for one in described["paths"]["/translate"]["post"]["parameters"] if one["required"]}
+    assert needed == {"q", "source", "target"}
     assert client.post("/translate_file").status_code == 404
     suggested = client.post("/suggest", data={**ASKED, "s": "fünf"})
     assert (suggested.status_code, suggested.json()) == (403, {"error": "Suggestions are disabled on this server."})
@@ -98,6 +101,7 @@ def test_who_is_not_sure_translates(client: TestClient, served_translator: trans
     [
         ({"q": None}, 400, "Invalid request: missing q parameter"),
         ({"q": ""}, 400, "Invalid request: missing q parameter"),
+        ({"q": []}, 400, "Invalid request: missing q parameter"),
         ({"q": ["five", 5]}, 400, "Invalid request: q parameter is not a text or a list of texts"),
         ({"q": {"a": 1}}, 400, "Invalid request: q parameter is not a text or a list of texts"),
         ({"source": None}, 400, "Invalid request: missing source parameter"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import transduce
-from transduce.server.markup import Layout, Passage, Piece, passages, placed
+from transduce.server.markup import Layout, Passage, Piece, _end_of_words, passages, placed
 from transduce.text.alignment import Alignment
 from transduce.text.segment import sentences
 
@@ -163,6 +163,25 @@ def test_what_is_translated() -> None:
     (passage,) = passages("One <b>two. Three</b> four.")
     assert isinstance(passage, Passage)
     assert [one.text for one in passage.sentences() if isinstance(one, Passage)] == ["One two.", "Three four."]
+    assert texts("<p>One\ntwo</p>") == ["One\ntwo"]
+    assert Passage("One\ntwo\n\nthree\n\n\nfour").sentences() == [
+        *(Passage("One\ntwo"), "\n\n"),
+        *(Passage("three"), "\n\n\n"),
+        Passage("four"),
+    ]
+
+
+def test_stretches_between_tags_are_written_as_they_were() -> None:
+    (passage,) = passages('One <b>"</b> two &amp; <i>&lt;</i>')
+    assert isinstance(passage, Passage)
+    written = [piece for piece in passage.stretches() if isinstance(piece, str)]
+    assert written == ["<b>", '"', "</b>", "<i>", "&lt;", "</i>"]
+
+
+def test_a_tag_without_a_link_stands_before_the_word_at_its_share_of_the_text() -> None:
+    assert _end_of_words(Passage("aaaa bbbb"), 5, "xx yyyy") == 3
+    assert _end_of_words(Passage("aaaa bbbb"), 5, "一二三四") == 2
+    assert [_end_of_words(Passage("aaaa"), at, "xx yy") for at in (0, 4)] == [0, 5]
 
 
 def test_tags_follow_their_words() -> None:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from transduce.inspection.alternatives import alternatives
 from transduce.inspection.inspect import inspect
 from transduce.inspection.paper import FIGURE_1
 from transduce.server import Served, Settings, application
+from transduce.server.pages.html import diagram
 from transduce.server.pages.texts import WORDS
 
 if TYPE_CHECKING:
@@ -117,6 +119,31 @@ def test_the_learner_s_page_has_every_block(pages: TestClient) -> None:
     assert found["blocks"].keys() == FIGURE_1.keys() == told(pages.get("/learn").text)["ideas"].keys()
     text = pages.get("/learn").text
     assert set(re.findall(r'data-block="([^"]*)"', text)) == FIGURE_1.keys()
+
+
+def test_arrows_of_the_figure_end_at_blocks() -> None:
+    """Every block has its arrow from below, every Add & Norm its residual from outside."""
+    drawn = diagram(defaultdict(str))
+    boxes = {
+        key: tuple(map(int, place))
+        for key, *place in re.findall(
+            r'data-block="([^"]*)"[^>]*><rect x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', drawn
+        )
+    }
+    boxes |= {"sum 1": (134, 524, 22, 22), "sum 2": (394, 524, 22, 22)}
+    ways = [[*map(int, re.findall(r"\d+", way))] for way in re.findall(r'class="way"[^>]* d="([^"]*)"', drawn)]
+    up = {(way[0], way[2]) for way in ways if len(way) == 3}  # M x, y V y
+    middles = {(x + wide // 2, y + high) for x, y, wide, high in boxes.values()}
+    assert up - {(405, 30)} <= middles  # above the last are the probabilities
+    norms = {key: box for key, box in boxes.items() if "norm" in key}
+    sides = [(way[0], way[4], way[2]) for way in ways if len(way) == 5]  # M x, y H aside V y H edge
+    ends = {(middle, edge, aside < edge) for middle, edge, aside in sides}
+    assert len(sides) == len(norms) == 5
+    assert ends == {(145, 70, True), (405, 480, False)}
+    assert {way[3] for way in ways if len(way) == 5} == {y + high // 2 for _, y, _, high in norms.values()}
+    assert set(re.findall(r"M(\d+),535H", drawn)) == {"50", "500"}  # on the outside of both
+    lines = re.findall(r'y="(\d+)" width="\d+" height="(\d+)" rx="8"/><text><tspan x="\d+" y="(\d+)"', drawn)
+    assert all(int(y) + 20 == int(text) for y, _, text in lines)  # the first line of a block's words
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,10 @@ def test_cells_count_at_the_gate(served_translator: transduce.Translator, monkey
     assert client.post("/v1/align", json=long).status_code == 200
     tokens, aligned = asked
     assert aligned >= tokens + 12 * 12 // CELLS_A_TOKEN
+    pairs = served_translator.tokenizers
+    (source,), (target,) = pairs.source.encode(long["texts"]), pairs.target.encode(long["translations"])
+    assert tokens == max(len(source), len(target)) + 1  # the end too
+    assert aligned == tokens + (len(source) + 1) * (len(target) + 1) // CELLS_A_TOKEN
 
 
 def test_wider_searches_cost_more() -> None:

@@ -19,7 +19,7 @@ from transduce.core.errors import ConfigError
 from transduce.server import Served, Settings, application
 from transduce.server.answers import Refused
 from transduce.server.models import Models, open_models, pairs_of
-from transduce.text.languages import find, name_of, pair_of
+from transduce.text.languages import Detected, find, name_of, pair_of
 
 EN_DE, DE_EN, EN_ZH = ("en", "de"), ("de", "en"), ("en", "zh")
 
@@ -97,6 +97,17 @@ def test_folders_and_their_languages(native_toy: Path, served_translator: transd
 
     with pytest.raises(ConfigError, match="its languages are not stated there; state them"):
         pairs_of(tmp_path / "none", Untagged)  # type: ignore[arg-type]
+
+
+def test_of_likely_languages_the_first_that_can_be_translated_is_taken(
+    served_translator: transduce.Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = application([Served("a", served_translator, (DE_EN,)), Served("b", served_translator, (EN_ZH,))], Settings())
+    likely = [Detected("de", 60.0), Detected("en", 40.0)]
+    monkeypatch.setattr(app.state.transduce.detector, "detect", lambda text: likely)
+    asked = {"q": "Hand", "source": "auto", "target": "zh"}
+    found = TestClient(app, "http://localhost").post("/translate", json=asked).json()
+    assert found["detectedLanguage"]["language"] == "en"
 
 
 def test_what_is_certain_is_not_taken_for_another_language(served_translator: transduce.Translator) -> None:

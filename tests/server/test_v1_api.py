@@ -160,6 +160,14 @@ def test_what_is_served(client: TestClient) -> None:
     assert described["openapi"] == "3.1.0"
     limits = described["components"]["schemas"]["TranslateRequest"]["properties"]
     assert limits["n_best"]["maximum"] == 6
+    aligned = described["components"]["schemas"]["AlignRequest"]["properties"]
+    assert aligned["source"]["enum"] == ["de", "en", "zh"]
+    assert (aligned["layer"]["anyOf"][0]["minimum"], aligned["layer"]["anyOf"][0]["maximum"]) == (-100, 100)
+    for path in ("/translate", "/detect", "/v2/translate"):
+        asked = described["paths"][path]["post"]
+        assert asked["requestBody"]["required"]
+        texts = [answer["description"] for answer in asked["responses"].values()]
+        assert len(texts) == len({*texts}), "each status has its own reason"
     paths = {"/translate", "/detect", "/languages", "/frontend/settings", "/health", "/spec"}
     assert described["paths"].keys() >= paths | {"/v2/translate", "/v2/languages", "/v2/usage"}
     asked = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -117,6 +117,17 @@ def test_parts_stand_one_after_the_other_and_cut_words_are_mended() -> None:
     assert mended.strengths == (1.0, 2.0, 1.0)  # both halves look at it
 
 
+def test_a_cut_word_has_one_link_wherever_it_stands_and_however_weak() -> None:
+    def block(source: str, target: str, weights: list[list[float]]) -> AlignedPart:
+        sides = [Grouped((), tuple(text.split()), ()) for text in (source, target)]
+        return AlignedPart(*sides, np.array(weights, dtype=np.float32).reshape(len(target.split()), -1))
+
+    first = block("a b c", "x y", [[0.5, 0, 0], [0, 0.25, 0]])
+    found = join([first, block("d", "z", [[0.125]])], [False, True])
+    assert (found.target, found.links, found.strengths) == (("x", "yz"), ((0, 0), (1, 1)), (0.5, 0.25))
+    assert join([block("", "x", []), block("", "y", [])], [False, True]).links == ()  # nothing to link it to
+
+
 def test_the_layer_is_the_one_requested() -> None:
     trace = {f"decoder.{i}.cross": torch.full((1, 2, 3, 4), float(i)) for i in range(3)}
     trace |= {"decoder.0.self": torch.full((1, 2, 3, 4), 9.0)}

@@ -65,6 +65,10 @@ def test_codes_are_the_models_own_and_all_must_be_known() -> None:
     assert plain_language("Wo ist der Bahnhof?", ("en", "fr")) == ""
 
 
+def test_a_tag_names_its_language() -> None:
+    assert [languages.language_of_tag(tag) for tag in ("<2de>", ">>zh<<", "de", "<s>")] == ["de", "zh", "", ""]
+
+
 def test_no_table_is_read_for_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise AssertionError("tables were read")

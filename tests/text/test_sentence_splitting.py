@@ -33,6 +33,12 @@ def test_a_longer_number_ends_its_sentence(number: str) -> None:
     assert texts(f"That was in {number}. He left.") == [f"That was in {number}.", "He left."]
 
 
+def test_a_stop_before_a_small_letter_ends_nothing_and_several_before_a_large_one_do() -> None:
+    assert texts("He sold approx. three of them.") == ["He sold approx. three of them."]
+    assert texts("Wait... what?") == ["Wait... what?"]
+    assert texts("Wait... What?") == ["Wait...", "What?"]
+
+
 @given(ANY_TEXT)
 @example("\udce9t\udce9. Oui.")
 @example("A" * 20000 + ". B")

@@ -1,9 +1,11 @@
 """Our subword sampling draws what sentencepiece's would: the same distribution, by another generator."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
+from transduce.text.subword_sampling import Sampler
 from transduce.text.tokenizer import Tokenizer
 from transduce.text.train_tokenizer import SentencePiece
 
@@ -42,3 +44,18 @@ def test_no_dropout_gives_the_plain_cut() -> None:
     tokenizer = tokenizer_of("bpe")
     plain = tokenizer.encode(LINES)
     assert tokenizer.sample(plain, 0.0, seed=1) == plain
+
+
+@pytest.mark.parametrize("model", ["unigram", "bpe"])
+def test_the_draw_depends_on_the_words_alone_and_not_on_how_they_were_cut(model: str) -> None:
+    tokenizer = tokenizer_of(model)
+    text = "other cats cut the seat"
+    plain = tokenizer.encode([text])
+    cuts = [[tokenizer._processor.piece_to_id(letter) for letter in "▁" + text.replace(" ", "▁")]]
+    assert tokenizer.sample(cuts * 20, 0.2, seed=5) == tokenizer.sample(plain * 20, 0.2, seed=5)
+
+
+def test_a_word_is_cut_only_where_pieces_end() -> None:
+    """A model made by others may lack the pieces of single characters."""
+    sampler = Sampler({"▁abc": (5, -1.0), "▁a": (6, -1.0)}, {5: "▁abc", 6: "▁a"}, 4, merges=False, alpha=1.0)
+    assert [sampler.sample([5, 6], Random(seed)) for seed in range(9)] == [[5, 6]] * 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
 import subprocess
@@ -133,6 +134,14 @@ def test_symbols_of_the_user_stay_whole() -> None:
     assert tokenizer.token("<unk>") == 1
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_word_is_spelt_after_a_space_or_right_after_other_text(model: str) -> None:
+    tokenizer = train(model).source
+    begun = tokenizer.spelling("abc")
+    assert tokenizer.decode([*begun, *tokenizer.spelling("def")]) == "abc def"
+    assert tokenizer.decode([*begun, *tokenizer.spelling("def", inside=True)]) == "abcdef"
+
+
 def test_unknown_characters() -> None:
     for byte_fallback in (True, False):
         tokenizer = train(byte_fallback=byte_fallback, vocabulary=360).source
@@ -201,6 +210,13 @@ def test_training_is_repeatable() -> None:
     assert train().digest() == train().digest()
 
 
+def test_the_digest_is_that_of_the_models() -> None:
+    """Folders and caches hold it: it must not change."""
+    for one in (train(), train(shared=False)):
+        models = [one.source.model] if one.shared else [one.source.model, one.target.model]
+        assert one.digest() == hashlib.sha256(b"".join(models)).hexdigest()
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_vocabulary_too_large_is_lowered_and_said(model: str) -> None:
     trained = SentencePiece(model=model, vocabulary=30_000).train(SOURCE, TARGET)  # type: ignore[arg-type]
@@ -220,8 +236,9 @@ def test_a_vocabulary_too_small_names_the_smallest(model: str) -> None:
 def test_training_without_text() -> None:
     with pytest.raises(DataError, match="both sides has no text to train on"):
         SentencePiece().train([""], [" "])
-    with pytest.raises(DataError, match="the target side has no line of at most 16,384 bytes"):
-        SentencePiece(vocabulary=280, shared=False).train(SOURCE, ["x" * 20_000])
+    for model in ("unigram", "char"):
+        with pytest.raises(DataError, match="the target side has no line of at most 16,384 bytes"):
+            SentencePiece(model, vocabulary=280, shared=False).train(SOURCE, ["x" * 20_000])
 
 
 def test_broken_files_are_refused(tmp_path: Path) -> None:
@@ -299,6 +316,8 @@ def test_every_letter_of_a_small_alphabet_has_a_piece_by_default() -> None:
     assert automatic.unknown("ö") == []
     rare_in_bytes = SentencePiece(vocabulary=600, character_coverage=0.99).train(lines, lines).tokenizers.source
     assert rare_in_bytes.unknown("ö") == ["ö"]
+    shares = [SentencePiece(vocabulary=size)._coverage(["abc", "cde"]) for size in (40, 39)]
+    assert shares == [1.0, 0.9995]  # small: five letters take at most an eighth of it
 
 
 @given(st.lists(st.text(st.characters()), max_size=3), st.sampled_from(MODELS))

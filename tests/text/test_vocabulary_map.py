@@ -139,15 +139,26 @@ def test_they_come_back_from_a_folder(pair: Tokenizers, tmp_path: Path) -> None:
 def test_tables_that_cannot_be(pair: Tokenizers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="expected numbers below that of the pieces, 2"):
         VocabularyMap(("a", "b"), Symbols(0, 0, 1, 2))
+    with pytest.raises(DataError, match="expected numbers below that of the pieces, 2"):
+        VocabularyMap(("a", "b"), Symbols(0, 0, 1, -1))
     with pytest.raises(DataError, match="1 pieces are there twice; expected each once"):
         VocabularyMap(("a", "b", "a"), Symbols(0, 0, 1, 2))
     pair.save(tmp_path)
     path = tmp_path / "shared.json"
     good = json.loads(path.read_bytes())
-    for bad in ("{", "[]", "{}", json.dumps({**good, "pieces": 5}), json.dumps({**good, "pieces": [1, 2]})):
+    for bad in (
+        "{",
+        "[]",
+        "{}",
+        json.dumps({**good, "pieces": 5}),
+        json.dumps({**good, "pieces": [*good["pieces"], 1]}),
+    ):
         path.write_text(bad)
         with pytest.raises(DataError, match=r"shared\.json: not a table of pieces \("):
             Tokenizers.load(tmp_path)
+    path.write_text(json.dumps({**good, "symbols": {**good["symbols"], "never": [0.5]}}))
+    with pytest.raises(DataError, match="numbers and strings were expected"):
+        Tokenizers.load(tmp_path)
     path.write_text(json.dumps({**good, "symbols": {**good["symbols"], "never": [10**6]}}))
     with pytest.raises(DataError, match="expected numbers below that of the pieces"):
         Tokenizers.load(tmp_path)
