@@ -11,7 +11,6 @@ Written under a temporary name, synced, renamed. A part that a broken disk or co
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -25,7 +24,7 @@ from typing import IO, Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from transduce.core.durable import lock_folder, remove, sync_folder, sync_tree, temporary_sibling, write_text
+from transduce.core.durable import lock_file, lock_folder, remove, sync_folder, sync_tree, temporary_sibling, write_text
 from transduce.core.errors import RunError
 from transduce.data.corpus import file_digest, file_facts
 from transduce.data.formats.inventory import Contents, LineRange, Shard, cut, index_splits
@@ -204,7 +203,7 @@ def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
             output.parent.mkdir(parents=True, exist_ok=True)
             locks.callback(os.close, lock_folder(folder, shared=shard is not None))
             if shard is not None:
-                locks.callback(os.close, _lock_file(folder / f"shard-{shard.number}.lock", wait=False))
+                locks.callback(os.close, _lock_shard(folder / f"shard-{shard.number}.lock"))
         except OSError as error:
             raise RunError(f"{output}: cannot be written: {error.strerror}") from None
         try:
@@ -218,24 +217,22 @@ def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
             ) from None
 
 
-def _lock_file(path: Path, wait: bool) -> int:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(lock)
-        raise RunError(f"{path}: another process is at work on this shard; wait for it to end") from None
+def _lock_shard(path: Path) -> int:
+    lock = lock_file(path)
+    if lock is None:
+        raise RunError(f"{path}: another process is at work on this shard; wait for it to end")
     return lock
 
 
 @contextmanager
 def one_at_a_time(work: WorkFolder) -> Iterator[None]:
     """For what one shard does for all: the others wait until it is done, or until its process is gone."""
-    lock = _lock_file(work.folder / "step.lock", wait=True)
+    lock = lock_file(work.folder / "step.lock", wait=True)
     try:
         yield
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 # -- beginning or going on ---------------------------------------------------------------------------------------------
