@@ -29,11 +29,12 @@ from transduce.core.locks import RunLock
 from transduce.core.plugins import import_path
 from transduce.core.processes import StopRequest
 from transduce.core.progress import Progress, seconds_as_text
+from transduce.core.reports import METRICS_FILE, last_reported
 from transduce.data.corpus import Corpus
 from transduce.metrics.corpus import Told, target_languages
 from transduce.training.run_folder import check_same, read_config
 from transduce.translate.model_folder import CONFIG
-from transduce.workflows.compare.measure import fingerprint, has_ended, held_out, last_reported, read_measured
+from transduce.workflows.compare.measure import fingerprint, has_ended, held_out, read_measured
 from transduce.workflows.compare.plan import ComparisonPlan, PlannedRun, label, output_of, read_plan
 from transduce.workflows.compare.results import Results, compare_with_baseline, read_run, summarise
 from transduce.workflows.compare.table import as_csv, as_markdown, draw_pictures
@@ -281,7 +282,7 @@ def _check_budget(run: PlannedRun, output: Path) -> None:
     if (had.steps, had.minutes) == (asked.steps, asked.minutes):
         return
     total, unit = _budget(run)
-    there = last_reported(folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
+    there = last_reported(folder / METRICS_FILE, "seconds" if unit == "seconds" else "step")
     if there > total:
         raise RunError(
             f"variant '{run.variant}': {folder} was trained for {there:,} {unit} already, and {total:,} are asked for;"
@@ -333,7 +334,7 @@ def _training(run: PlannedRun, output: Path) -> ChildTask:
     folder = run.folder(output)
     words = ("transduce", "train", str(run.beside(output, "toml")), "--output", str(folder))
     total, unit = _budget(run)
-    done = partial(last_reported, folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
+    done = partial(last_reported, folder / METRICS_FILE, "seconds" if unit == "seconds" else "step")
     after = tuple(label(variant, run.seed) for variant in run.after)
     return ChildTask(run.label, words, run.beside(output, "log"), total, done, after)
 
@@ -347,7 +348,7 @@ def _budget(run: PlannedRun) -> tuple[int, str]:
 def _is_trained(run: PlannedRun, output: Path) -> bool:
     """Whether this very run has ended; one that may go on, having got more steps, is for `train` to judge."""
     folder = run.folder(output)
-    if not (folder / CONFIG).exists() or not has_ended(folder / "metrics.jsonl"):
+    if not (folder / CONFIG).exists() or not has_ended(folder / METRICS_FILE):
         return False
     return configs.flatten(read_config(folder)) == configs.flatten(run.config)
 
