@@ -6,13 +6,13 @@ Searches and scores are those of the torch engine; what it does not have it refu
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transduce.core.errors import ConfigError, EngineRefusal, RunError, explaining_shortage
+from transduce.core.resources import usable_cores
 from transduce.engines.native import library
 from transduce.engines.native.weight_format import verify
 from transduce.search.constraints import Automaton, CancelToken, DecodingConstraints, Phrase, check_one_path
@@ -31,12 +31,12 @@ class NativeEngine:
     """Opens a weight file written by `transduce convert`. Safe to be called by many threads at once."""
 
     def __init__(self, path: Path, source: Symbols, target: Symbols, threads: int = 0, kernels: str = "") -> None:
-        """`threads` 0 takes every core; `kernels` "" the best of avx512, avxvnni, avx2 and portable, or one by name."""
+        """`threads` 0 takes all usable cores; `kernels` "" the best of avx512, avxvnni, avx2, portable, or one named."""
         library.library()  # where it is not built, the weights are not to blame
         with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
             verify(path)
             try:
-                self.core = library.Core(path, threads or _cores(), kernels)
+                self.core = library.Core(path, threads or usable_cores(), kernels)
             except library.CoreError as error:
                 raise RunError(f"{path}: {error}. Convert the model again") from None
         self.path = path
@@ -199,10 +199,6 @@ class NativeEngine:
 
 
 _Written = list[tuple[list[int], list[float], bool, int]]  # of a sentence: tokens, log-probabilities, complete, number
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _advice(options: library.Options, sentences: Sequence[Sequence[int]]) -> str:

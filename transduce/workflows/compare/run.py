@@ -30,6 +30,7 @@ from transduce.core.plugins import import_path
 from transduce.core.processes import StopRequest
 from transduce.core.progress import Progress, seconds_as_text
 from transduce.core.reports import METRICS_FILE, last_reported
+from transduce.core.resources import usable_cores
 from transduce.data.corpus import Corpus
 from transduce.metrics.corpus import Told, target_languages
 from transduce.training.run_folder import check_same, read_config
@@ -306,11 +307,7 @@ def default_jobs(plan: ComparisonPlan, parameters: Mapping[str, int]) -> int:
         for run in plan.runs
     )
     memory = int(0.8 * cuda.get_device_properties(devices[0]).total_memory)
-    return max(1, min(MOST_JOBS, _cores() // 2, memory // each))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_JOBS, usable_cores() // 2, memory // each))
 
 
 # -- doing it ----------------------------------------------------------------------------------------------------------
@@ -326,7 +323,7 @@ def _train(plan: ComparisonPlan, output: Path, jobs: int) -> Ended:
         write_text(run.beside(output, "jobs.json"), json.dumps(max(jobs, _jobs(run, output))) + "\n")
     tasks = [_training(run, output) for run in left]
     # Threads of several trainings that wait for one another on the same cores slow all of them down.
-    threads = max(1, _cores() // jobs) if jobs > 1 and "OMP_NUM_THREADS" not in os.environ else 0
+    threads = max(1, usable_cores() // jobs) if jobs > 1 and "OMP_NUM_THREADS" not in os.environ else 0
     return run_tasks("Training", _budget(left[0])[1], tasks, jobs, threads) if tasks else Ended({})
 
 
