@@ -31,7 +31,7 @@ class NativeEngine:
     """Opens a weight file written by `transduce convert`. Safe to be called by many threads at once."""
 
     def __init__(self, path: Path, source: Symbols, target: Symbols, threads: int = 0, kernels: str = "") -> None:
-        """`threads` 0 takes all usable cores; `kernels` "" the best of avx512, avxvnni, avx2, portable, or one named."""
+        """`threads` 0 takes all usable cores; `kernels` "" the best of avx512, avxvnni, avx2, portable, or a name."""
         library.library()  # where it is not built, the weights are not to blame
         with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
             verify(path)
