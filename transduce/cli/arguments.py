@@ -175,10 +175,9 @@ def check_target(translator: Translator, folder: Path, target: str) -> None:
     if not target or translator.reading is not None:
         return
     from transduce.text.languages import language_of_tag
-    from transduce.translate.directions import has_tag
 
     tokenizer = translator.tokenizers.source
-    if not has_tag(tokenizer, target):
+    if not tokenizer.has_tag(target):
         known = [code for code in map(language_of_tag, tokenizer.pieces(range(tokenizer.size))) if code]
         if known:
             raise UserError(f"--to {target}: {folder} has no tag of this language; it translates to {', '.join(known)}")
@@ -197,7 +196,7 @@ def pick_targets(translator: Translator, meant: ParsedArgs, source: str, target:
         check_target(translator, meant.folder, target)
         return [target] * max(1, len(meant.texts))
     from transduce.text.languages import name_of
-    from transduce.translate.directions import DirectionQuery, directions_of, has_tag
+    from transduce.translate.directions import DirectionQuery, directions_of
 
     tokenizer = translator.tokenizers.source
     pairs = directions_of(meant.folder, tokenizer)
@@ -209,4 +208,4 @@ def pick_targets(translator: Translator, meant: ParsedArgs, source: str, target:
         if way.recognised and not target:
             names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
             print(f"recognised as {names[0]}: to {names[1]}", file=sys.stderr)
-    return [way.target if has_tag(tokenizer, way.target) else "" for way in ways]
+    return [way.target if tokenizer.has_tag(way.target) else "" for way in ways]

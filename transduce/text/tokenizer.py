@@ -210,7 +210,7 @@ class Tokenizer:
         return self.token((known or names)[0])
 
     def has_tag(self, language: str) -> bool:
-        """Whether `tag` finds one."""
+        """Whether there is a token for this target language."""
         try:
             self.tag(language)
         except DataError:

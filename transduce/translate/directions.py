@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transduce.core.errors import ConfigError, DataError, UserError, needed_by
+from transduce.core.errors import ConfigError, UserError, needed_by
 from transduce.core.untrusted import read_json
 from transduce.text.languages import LIKELY, SURE, Detector, find, language_of_tag, name_of, plain_language
 from transduce.text.tokenizer import Tokenizer
@@ -45,15 +45,6 @@ def scores_of(folder: Path) -> list[list[dict[str, Any]]]:
             " file to go by the model's tags"
         ) from None
     return scores
-
-
-def has_tag(tokenizer: Tokenizer, language: str) -> bool:
-    """Whether a model can be told this target language."""
-    try:
-        tokenizer.tag(language)
-    except DataError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
