@@ -22,7 +22,8 @@ from transduce.server.models import Models, RouteHop
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
 from transduce.text.alignment import Alignment, Unit
-from transduce.text.languages import LIKELY, SURE, Detected
+from transduce.text.languages import Detected
+from transduce.translate.directions import likely_source
 
 T = TypeVar("T")
 MOST_TASKS = 256  # sentences of a request that are begun at a time
@@ -350,7 +351,8 @@ def planned(state: ServerState, asked: TranslationRequest) -> list[TextPlan]:
     for text in asked.texts:
         source, detected = asked.source, None
         if source == "auto":
-            detected = _recognised(state, models, text, asked.target)
+            found = state.detector.detect(text)
+            detected = likely_source(found, partial(_models_between, models, asked.target))
             source = detected.language
         hops = models.route(source, asked.target)
         if asked.align and len(hops) > 1:
@@ -378,19 +380,11 @@ def _apart(piece: str | Passage) -> Sequence[str | Passage]:
     return piece.sentences() if isinstance(piece, Passage) else [piece]
 
 
-def _recognised(state: ServerState, models: Models, text: str, target: str) -> Detected:
-    """The likeliest language that can be translated to the target; or what the text surely is, whatever follows."""
-    found = state.detector.detect(text)
-    for one in found:
-        try:
-            hops = models.route(one.language, target)
-        except Refused:
-            if one.confidence >= SURE:
-                return one
-            continue
-        if hops or one.confidence >= LIKELY:
-            return one
-    return found[0]
+def _models_between(models: Models, target: str, source: str) -> int | None:
+    try:
+        return len(models.route(source, target))
+    except Refused:
+        return None
 
 
 def counted(plans: Sequence[TextPlan]) -> Counts:
