@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from transduce.core.errors import UserError
+from transduce.core.progress import say
 from transduce.translate.model_folder import shipped
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
@@ -207,5 +207,5 @@ def pick_targets(translator: Translator, meant: ParsedArgs, source: str, target:
     for way in ways:
         if way.recognised and not target:
             names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
-            print(f"recognised as {names[0]}: to {names[1]}", file=sys.stderr)
+            say(f"recognised as {names[0]}: to {names[1]}")
     return [way.target if tokenizer.has_tag(way.target) else "" for way in ways]

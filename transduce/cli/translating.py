@@ -40,6 +40,7 @@ from transduce.cli.arguments import (
     opens_models,
 )
 from transduce.core.errors import DataError, UserError, needed_by
+from transduce.core.progress import say
 
 if TYPE_CHECKING:
     from transduce.evaluation.report import Evaluation
@@ -388,5 +389,5 @@ def _readable(reader: FileReader, paths: list[str], skip: bool) -> list[str]:
         raise DataError(f"{told}\n{count}, and nothing was transcribed; {reader.expected}, or leave them out by --skip")
     if len(faults) == len(set(paths)):
         raise DataError(f"{told}\nnone of the files can be read; {reader.expected}")
-    print(f"{told}\n{count} and were skipped: an empty line each", file=sys.stderr, flush=True)
+    say(f"{told}\n{count} and were skipped: an empty line each")
     return ["" if path in faults else path for path in paths]

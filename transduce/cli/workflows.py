@@ -15,6 +15,7 @@ import typer
 
 from transduce.cli.arguments import Words, split_words
 from transduce.core import config as configs
+from transduce.core.progress import say
 
 
 def pipeline(
@@ -51,7 +52,7 @@ def pipeline(
         return
     piped = run(file, words or [], start, until)
     if piped.signal:
-        print(f"{piped.signal.name}: stopped; the same command goes on from there", file=sys.stderr)
+        say(f"{piped.signal.name}: stopped; the same command goes on from there")
         raise typer.Exit(128 + piped.signal)
     print(f"{piped.folder}: {len(piped.done)} stages done now, {len(piped.skipped)} done before")
 

@@ -5,13 +5,13 @@ An engine backed by another: what the first refuses, the second does. Imports no
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from transduce.core.errors import EngineRefusal
 from transduce.core.locks import ForkLock
+from transduce.core.progress import say
 from transduce.search.constraints import DecodingConstraints
 from transduce.search.hypothesis import Hypothesis
 from transduce.text.alignment import Alignment
@@ -140,4 +140,4 @@ class Fallback:
 
 def tell(refusal: EngineRefusal) -> None:
     """Say that torch does what was refused."""
-    print(f"{refusal} (torch does it this time)", file=sys.stderr, flush=True)
+    say(f"{refusal} (torch does it this time)")

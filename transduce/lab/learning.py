@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 
 from transduce.core import config as configs
 from transduce.core.errors import ConfigError, RunError
+from transduce.core.progress import say
 from transduce.core.reports import METRICS_FILE, read_reports
 from transduce.data.corpus import Corpus
 from transduce.engines.torch.engine import pick_device
@@ -118,7 +118,7 @@ class Bench:
         ]
         config = configs.load(Config, "tiny", self.settings.overrides, defaults=[BASE, own])
         folder = self.folder / "runs" / name.replace(" ", "-").replace("/", "-")
-        print(f"training: {name}, {config.training.steps:,} steps", file=sys.stderr, flush=True)
+        say(f"training: {name}, {config.training.steps:,} steps")
         with quiet(folder.parent / f"{folder.name}.log"):
             outcome = train(config, folder)
         if outcome.reason in signal.Signals.__members__:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from transduce.core.durable import check_free, mend_replaced, whole_folder
 from transduce.core.errors import ConfigError, DataError, RunError
+from transduce.core.progress import say
 from transduce.data.corpus import (
     ALIGNMENT,
     FORMAT,
@@ -74,7 +75,6 @@ from transduce.data.prepare.work_folder import (
     is_done,
     mark_done,
     one_at_a_time,
-    say,
 )
 from transduce.data.readers import FileReader, Text
 from transduce.data.sources import Sources, reader_of

@@ -14,7 +14,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import numpy.typing as npt
 
 from transduce.core.durable import lock_file, lock_folder, remove, sync_folder, sync_tree, temporary_sibling, write_text
 from transduce.core.errors import RunError
+from transduce.core.progress import say
 from transduce.data.corpus import file_digest, file_facts
 from transduce.data.formats.inventory import Contents, LineRange, Shard, cut, index_splits
 from transduce.data.formats.parallel import ParallelText
@@ -184,11 +184,6 @@ class PreparationPlan:
         changed = _changed_file(self.corpora)
         if changed:
             raise RunError(f"{self.work.folder}: {changed} while it was being prepared; give the command again")
-
-
-def say(text: str) -> None:
-    """A line for the user."""
-    print(text, file=sys.stderr, flush=True)
 
 
 # -- holding -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ What cannot be done so is left to the caller, who does it as search/ is written.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from transduce.core.locks import ForkLock
+from transduce.core.progress import say
 from transduce.engines.torch.continuous_batching import ContinuousBatcher, Shape, jobs_of
 from transduce.model.contract import CacheShape, SupportsStaticCache
 from transduce.search.constraints import DecodingConstraints
@@ -102,7 +102,7 @@ class CachePool:
         """Say, once for each reason, that the plain searches take over."""
         if what not in self.told:
             self.told.add(what)
-            print(f"graphs: there are none for {what}; searching as it is written", file=sys.stderr, flush=True)
+            say(f"graphs: there are none for {what}; searching as it is written")
 
 
 def most_places(model: SupportsStaticCache, device: torch.device) -> int:

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from transduce.core.durable import check_free, mend_replaced, whole_folder, write_text
 from transduce.core.errors import DataError
+from transduce.core.progress import say
 from transduce.data.corpus import file_digest
 from transduce.data.doctor.checks import HashStore, Positions, repeats, shared
 from transduce.data.prepare.work_folder import (
@@ -42,7 +43,6 @@ from transduce.data.prepare.work_folder import (
     hold_work,
     is_done,
     mark_done,
-    say,
 )
 from transduce.workflows.gather.clean import (
     OTHER,
