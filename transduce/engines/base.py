@@ -63,6 +63,19 @@ class Translation:
     alternatives: tuple[Translation, ...] = ()
     alignment: Alignment | None = None
 
+    @classmethod
+    def joined(cls, parts: Sequence[Translation], text: str, alignment: Alignment | None = None) -> Translation:
+        """The translations of parts that follow each other as one, whose `text` the caller puts together."""
+        return cls(
+            text,
+            sum(part.score for part in parts),
+            sum(part.log_prob for part in parts),
+            tuple(token for part in parts for token in part.tokens),
+            all(part.finished for part in parts),
+            len(parts),
+            alignment=alignment,
+        )
+
 
 @dataclass(frozen=True)
 class Scored:

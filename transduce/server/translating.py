@@ -268,29 +268,32 @@ class RequestRunner:
         target = plan.hops[-1].target
         before, *spaces = plan.layout.spaces(target)
         aligned = [one.alignment for one in found if one.alignment is not None]
+        whole = _side_by_side(plan, found)
         return Answer(
-            plan.layout.joined([one.text for one in found], target),
+            whole.text,
             plan.source,
-            sum(one.score for one in found),
-            sum(one.log_prob for one in found),
-            all(one.finished for one in found),
+            whole.score,
+            whole.log_prob,
+            whole.finished,
             plan.detected,
-            tuple(self._alternatives(plan, found)),
+            tuple(self._alternatives(plan, whole, found)),
             tuple(aligned) if len(aligned) == len(found) else (),
             before,
             tuple((text, one.text, space) for text, one, space in zip(texts, found, spaces, strict=True)),
         )
 
-    def _alternatives(self, plan: TextPlan, found: Sequence[Translation]) -> list[tuple[str, float, float]]:
+    def _alternatives(
+        self, plan: TextPlan, best: Translation, found: Sequence[Translation]
+    ) -> list[tuple[str, float, float]]:
         """The second best of all sentences together, then the third; a sentence that has none keeps its best."""
-        texts = {plan.layout.joined([one.text for one in found], plan.hops[-1].target)}
+        texts = {best.text}
         others = []
         for rank in range(self.asked.n_best - 1):
             chosen = [one.alternatives[rank] if rank < len(one.alternatives) else one for one in found]
-            text = plan.layout.joined([one.text for one in chosen], plan.hops[-1].target)
-            if text not in texts:
-                texts.add(text)
-                others.append((text, sum(one.score for one in chosen), sum(one.log_prob for one in chosen)))
+            whole = _side_by_side(plan, chosen)
+            if whole.text not in texts:
+                texts.add(whole.text)
+                others.append((whole.text, whole.score, whole.log_prob))
         return others
 
     async def _markup(self, plan: TextPlan) -> Answer:
@@ -319,14 +322,14 @@ class RequestRunner:
         return replace(found, text=before + text + "".join(texts))
 
 
+def _side_by_side(plan: TextPlan, found: Sequence[Translation]) -> Translation:
+    """The sentences of a text as one, with what stood between them."""
+    return Translation.joined(found, plan.layout.joined([one.text for one in found], plan.hops[-1].target))
+
+
 def _in_a_row(parts: Sequence[Translation]) -> Translation:
     """What stands one after the other, as one."""
-    return Translation(
-        "".join(one.text for one in parts),
-        sum(one.score for one in parts),
-        sum(one.log_prob for one in parts),
-        finished=all(one.finished for one in parts),
-    )
+    return Translation.joined(parts, "".join(one.text for one in parts))
 
 
 async def prepared(state: ServerState, asked: TranslationRequest) -> AdmittedRequest:

@@ -401,15 +401,7 @@ class Translator:
         text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))
         blocks = [found.blocks[0] for found in parts if found.blocks]
         cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word goes on in the next
-        return Translation(
-            text=_one_line(text).rstrip(),
-            score=sum(best.score for best in bests),
-            log_prob=sum(best.log_prob for best in bests),
-            tokens=tuple(piece for best in bests for piece in best.tokens),
-            finished=all(best.finished for best in bests),
-            parts=len(parts),
-            alignment=join(blocks, cut) if blocks else None,
-        )
+        return Translation.joined(bests, _one_line(text).rstrip(), join(blocks, cut) if blocks else None)
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
         pieces = tuple(self.tokenizers.target.pieces(hypothesis.tokens))
