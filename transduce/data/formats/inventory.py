@@ -3,7 +3,7 @@
 What an input file holds: its lines, counted in one quick pass, where every 10,000th begins, and its SHA-256.
 
 By this a reader enters a plain file anywhere, shards agree on who reads what, and a file that was changed between two
-runs is noticed. Compressed files are entered by unpacking and skipping, Parquet files by row groups.
+runs is noticed. Compressed files are entered by unpacking and skipping, others by their `Reader`.
 
 Where two files stop being translations of each other, judged by the lengths of their lines alone.
 
@@ -36,8 +36,8 @@ from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.data.corpus import file_digest
 from transduce.data.formats.lines import COMPRESSIONS, DAMAGES, check_file, damaged, open_unpacked, read_lines
-from transduce.data.formats.parallel import Chunk, ParallelText, file_format
-from transduce.data.formats.parquet import ParquetRows, count_rows
+from transduce.data.formats.parallel import LINES, Chunk, ParallelText
+from transduce.data.formats.reader import FileFormat, Reader, format_of
 
 STEP = 10_000
 _BLOCK = 1 << 20
@@ -51,7 +51,7 @@ class FileIndex:
     bytes: int
     modified: int  # when, in nanoseconds
     sha256: str
-    lines: int  # of Parquet: rows
+    lines: int  # or pairs, where a pair is no line
     starts: tuple[int, ...] = ()  # the byte at which lines 0, STEP, 2 * STEP ... begin; none where one cannot seek
 
     def is_unchanged(self) -> bool:
@@ -69,8 +69,10 @@ def index_file(path: str, columns: tuple[str, str] | None = None) -> FileIndex:
     """Read a file once, to count and to hash it; `columns` if it holds both sides."""
     check_file(path)
     facts = os.stat(path)
-    if columns and file_format(path) == "parquet":
-        return FileIndex(path, facts.st_size, facts.st_mtime_ns, file_digest(Path(path)), count_rows(path, columns))
+    form = format_of(path)
+    if columns and form is not None and form.reader is not None:
+        pairs = form.reader(path, columns).count()
+        return FileIndex(path, facts.st_size, facts.st_mtime_ns, file_digest(Path(path)), pairs)
     count = _Count(path)
     lines = count.all()
     if Path(path).suffix.lower() in COMPRESSIONS:
@@ -137,24 +139,6 @@ class LineReader:
             self._at = mark * STEP
             self._lines = read_lines(self._index.path, self._at, self._index.starts[mark])
         self._at += sum(1 for _ in islice(self._lines, line - self._at))
-
-
-class Rows:
-    """The same for the two columns of a Parquet file."""
-
-    def __init__(self, index: FileIndex, columns: tuple[str, str]) -> None:
-        self._index, self._columns, self._at = index, columns, -1
-        self._rows: Iterator[tuple[bytes, bytes]] = iter(())
-
-    def take(self, first: int, most: int) -> list[tuple[bytes, bytes]]:
-        """So many rows from number `first` (from 0) on."""
-        if self._at != first:
-            self._rows, self._at = iter(ParquetRows(self._index.path, self._columns, first)), first
-        taken = list(islice(self._rows, most))
-        self._at += len(taken)
-        if len(taken) < most:
-            raise changed_meanwhile(self._index.path)
-        return taken
 
 
 def changed_meanwhile(path: str) -> DataError:
@@ -305,7 +289,8 @@ def _check_links(links: FileIndex, text: FileIndex) -> None:
 
 def read_ranges(text: ParallelText, files: PairedFiles, ranges: Iterable[tuple[int, int]]) -> Iterator[Chunk]:
     """The lines of each range (first line from 0, count) in rising order, in chunks that no range shares."""
-    take = _taker(text, files)
+    form = format_of(files.source.path) if text.path else None
+    take = _taker(text, files, form)
     links = LineReader(files.links) if files.links else None
     links_file = files.links.path if files.links else ""
     for first, count in ranges:
@@ -313,14 +298,14 @@ def read_ranges(text: ParallelText, files: PairedFiles, ranges: Iterable[tuple[i
         while at < end:
             source, target = take(at, min(CHUNK_LINES, end - at))
             linked = links.take(at, len(source)) if links else []
-            form = file_format(files.source.path) if text.path else "lines"
             columns = text.sides if text.path else ("", "")
-            yield Chunk(files.names, at + 1, form, source, target, columns, links_file, linked)
+            name = form.name if form is not None else LINES
+            yield Chunk(files.names, at + 1, name, source, target, columns, links_file, linked)
             at += len(source)
 
 
 class _Take:
-    """Raw lines of both sides from a place on: of TSV and JSONL the whole lines, as source."""
+    """Raw lines of both sides from a place on: where a line holds both, the whole lines as source."""
 
     def __init__(self, files: PairedFiles) -> None:
         self.source = LineReader(files.source)
@@ -332,19 +317,21 @@ class _Take:
 
 
 class _TakeRows:
-    """The same of a Parquet file."""
+    """Both sides of pairs of a file that is not read line by line."""
 
-    def __init__(self, files: PairedFiles, columns: tuple[str, str]) -> None:
-        self.rows = Rows(files.source, columns)
+    def __init__(self, path: str, reader: Reader) -> None:
+        self.path, self.reader = path, reader
 
     def __call__(self, first: int, most: int) -> tuple[list[bytes], list[bytes]]:
-        pairs = self.rows.take(first, most)
+        pairs = self.reader.read(first, most)
+        if len(pairs) < most:
+            raise changed_meanwhile(self.path)
         return [left for left, _ in pairs], [right for _, right in pairs]
 
 
-def _taker(text: ParallelText, files: PairedFiles) -> _Take | _TakeRows:
-    if text.path and file_format(files.source.path) == "parquet":
-        return _TakeRows(files, text.sides)
+def _taker(text: ParallelText, files: PairedFiles, form: FileFormat | None) -> _Take | _TakeRows:
+    if form is not None and form.reader is not None:
+        return _TakeRows(files.source.path, form.reader(files.source.path, text.sides))
     return _Take(files)
 
 
