@@ -22,7 +22,7 @@ from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.data.formats.lines import DAMAGES, damaged, open_unpacked
 from transduce.engines.base import Translation
-from transduce.search.fit import SearchOption
+from transduce.search.fit import SearchChoice, SearchOption
 from transduce.translate.translator import Translator
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ def as_json(translation: Translation) -> str:
 
 def chosen_search(translator: Translator, text: str) -> Any:
     """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
-    own = configs.tree_of(SearchOption(translator.search))
+    own = configs.tree_of(SearchOption(cast("SearchChoice", translator.search)))
     _named(text)  # which says what is wrong with it in words of its own
     settings = _as_toml(text) if "=" in text else text.strip()
     return configs.resolve(SearchOption, configs.layers(SearchOption, None, [f"search={settings}"], base=own)).search

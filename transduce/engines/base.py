@@ -13,7 +13,7 @@ from transduce.core.errors import EngineRefusal
 from transduce.core.locks import ForkLock
 from transduce.core.progress import say
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.text.alignment import Alignment
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ class Engine(Protocol):
     """Runs a model over token sequences (without bos and eos), or over frames."""
 
     def search(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         """Hypotheses of each source, best first, by the given search config."""
         ...
@@ -114,7 +118,7 @@ class Fallback:
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        search: Any,
+        search: SearchConfig,
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]]:

@@ -27,7 +27,7 @@ from transduce.engines.base import Source
 from transduce.inspection.record import PARTS, Candidate, DecodingStep, Fate, Glimpse, Map, Node, Part, Tree
 from transduce.model.contract import Autoregressive, DecoderState, Memory, evaluating
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty
+from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty, SearchConfig
 from transduce.search.rules import Rule, next_log_probs, rules_of
 from transduce.search.settings import Limits
 from transduce.text.tokenizer import Tokenizer
@@ -216,7 +216,7 @@ class Watched:
 def grow(
     model: Autoregressive,
     memory: Memory,
-    search: Any,
+    search: SearchConfig,
     constraints: DecodingConstraints,
     key: int,
     tokenizer: Tokenizer,

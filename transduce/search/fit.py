@@ -18,6 +18,7 @@ from typing import Any
 
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError
+from transduce.search.hypothesis import SearchConfig
 from transduce.search.settings import (
     Beam,
     Candidates,
@@ -39,7 +40,7 @@ class SearchOption:
     search: SearchChoice = Beam()
 
 
-def search_label(search: Any) -> str:
+def search_label(search: SearchConfig) -> str:
     """A search in a word or two, for people: `beam 4`, `greedy`, `mask_predict`."""
     kind = kind_of(type(search))
     return f"{kind} {search.size}" if isinstance(search, Beam) else kind
@@ -64,7 +65,7 @@ def check_fit(chosen: Any, decoder: Any, where: str, choices: Iterable[type[Any]
         )
 
 
-def check_search(search: Any, decoder: Any, where: str = "search") -> None:
+def check_search(search: SearchConfig, decoder: Any, where: str = "search") -> None:
     """The same for a search, or for that which finds its candidates."""
     finder, where, choices = _finder(search, where)
     check_fit(finder, decoder, where, choices)
@@ -101,7 +102,7 @@ def _mending(chosen: Iterable[tuple[Any, str, tuple[type[Any], ...]]], decoder: 
     return words
 
 
-def check_reads(search: Any, model: Any, where: str = "search") -> None:
+def check_reads(search: SearchConfig, model: Any, where: str = "search") -> None:
     """Refuse a search that reads what this model, by its config, does not have."""
     finder, where, choices = _finder(search, where)
     decoder, heads = model.decoder, [head.kind for head in model.heads]
@@ -123,7 +124,7 @@ def _needs(chosen: Any) -> str:
     return str(getattr(chosen, "needs", STEPWISE))
 
 
-def _finder(search: Any, where: str) -> tuple[Any, str, tuple[type[Any], ...]]:
+def _finder(search: SearchConfig, where: str) -> tuple[Any, str, tuple[type[Any], ...]]:
     """What runs the model, its dotted key, and all that it could be."""
     if isinstance(search, MinimumBayesRisk):
         return search.candidates, f"{where}.candidates", typing.get_args(Candidates)

@@ -100,6 +100,18 @@ def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
     return not hypothesis.finished, -hypothesis.score
 
 
+class SearchConfig(Protocol):
+    """The settings of a search, such as `Beam(size=4)`; hashable, since the same ones share batches.
+
+    A config may say more: what it `needs` of a model (fit.py), and where it finds several, how many `hypotheses` and
+    `with_n_best(count)`.
+    """
+
+    def build(self) -> Search:
+        """The search itself; torch is imported here at the earliest."""
+        ...
+
+
 class Reranker(Protocol):
     """A search config that finds candidates and leaves the choice among them to whoever sees their texts."""
 

@@ -22,6 +22,7 @@ from typing import Any
 from transduce.core.errors import UserError
 from transduce.engines.base import Scored, Translation
 from transduce.search.constraints import CancelToken
+from transduce.search.hypothesis import SearchConfig
 from transduce.server.settings import Settings
 from transduce.text.alignment import Alignment, Unit
 from transduce.translate.translator import Translator
@@ -42,7 +43,7 @@ class Sentence:
 class Translate:
     """Search for translations, with a search config, and align them if asked to."""
 
-    search: Any
+    search: SearchConfig
     align: Unit | None = None
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
-from typing import TYPE_CHECKING, Any, get_args, overload
+from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
 from transduce.core.errors import ConfigError, DataError
 from transduce.engines.base import Engine, Scored, Source, Translation
@@ -25,7 +25,7 @@ from transduce.search.constraints import (
     constraints_of_words,
 )
 from transduce.search.fit import check_search
-from transduce.search.hypothesis import Hypothesis, Reranker
+from transduce.search.hypothesis import Hypothesis, Reranker, SearchConfig
 from transduce.search.settings import Beam, Limits, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.text.segment import TextPiece, group_by_length, split_long
@@ -80,7 +80,7 @@ class Translator:
         self,
         engine: Engine,
         tokenizers: Tokenizers,
-        search: Any,
+        search: SearchConfig,
         longest: int = 256,
         batch_tokens: int = 4096,
         decoder: Any = None,
@@ -113,7 +113,7 @@ class Translator:
         *,
         beam: int = 0,
         n_best: int = 1,
-        search: Any = None,
+        search: SearchConfig | None = None,
         to: str | Sequence[str] = "",
         prefixes: str | Sequence[str] = "",
         include: Words = (),
@@ -146,7 +146,7 @@ class Translator:
         *,
         beam: int = 0,
         n_best: int = 1,
-        search: Any = None,
+        search: SearchConfig | None = None,
         to: str | Sequence[str] = "",
         prefixes: str | Sequence[str] = "",
         include: Words = (),
@@ -250,14 +250,14 @@ class Translator:
             raise DataError(f"to: {language!r}: this model reads {self.reading.reader.kind}, which take no tag")
         return (self.tokenizers.source.tag(language),) if language else ()
 
-    def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
+    def choose_search(self, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None) -> SearchConfig:
         """The search given, else the model's own for `n_best`, or a beam search of that size; it must fit the model."""
         chosen = self._asked_for(beam, n_best, search)
         if self.decoder is not None:
             check_search(chosen, self.decoder)
         return chosen
 
-    def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:
+    def _asked_for(self, beam: int, n_best: int, search: SearchConfig | None) -> SearchConfig:
         """One that finds a single translation has to be a beam search for several, with its own limits."""
         if isinstance(search, str):
             raise ConfigError(f"search: expected one such as transduce.search.settings.Beam(size=5), got {search!r}")
@@ -270,16 +270,17 @@ class Translator:
         if search is not None:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         if not beam and hasattr(self.search, "with_n_best"):
-            return self.search.with_n_best(n_best)
+            several: SearchConfig = self.search.with_n_best(n_best)
+            return several
         own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         single = replace(own, size=beam or own.size, n_best=1)
         return single if n_best == 1 else single.with_n_best(n_best)
 
     def find(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints] = ()
+        self, sources: Sequence[Source], search: SearchConfig, constraints: Sequence[DecodingConstraints] = ()
     ) -> list[list[Hypothesis]]:
         """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
-        choice: Reranker | None = search if hasattr(search, "choose") else None
+        choice = cast("Reranker", search) if hasattr(search, "choose") else None
         # Candidates are rows of the batch: no more of them than a usual beam makes of it.
         budget = (
             self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.search_tokens or self.batch_tokens
@@ -318,7 +319,7 @@ class Translator:
     def _translate(
         self,
         texts: Sequence[str],
-        search: Any,
+        search: SearchConfig,
         tags: Sequence[tuple[int, ...]],
         constraints: Sequence[DecodingConstraints],
         align: Unit | None,

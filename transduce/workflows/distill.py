@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,8 @@ from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress, say
 from transduce.data.corpus import MANIFEST, Corpus, Retargeting, Split, Targets, file_digest
 from transduce.metrics.corpus import chrf_metric
-from transduce.search.fit import STEPWISE, SearchOption
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.fit import STEPWISE, SearchChoice, SearchOption
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.search.settings import Beam
 from transduce.translate.loading import load
 from transduce.translate.model_folder import MODEL
@@ -148,7 +148,7 @@ class Work:
     teacher: Teacher
     pairs: TeachingPairs
     dtype: str  # of the target's tokens
-    search: Any
+    search: SearchConfig
     best_of: int
     folder: Path
 
@@ -156,7 +156,8 @@ class Work:
         """What decides the translations: a stopped run goes on only with the same."""
         models, pairs = list(self.teacher.digests), self.pairs
         own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
-        return {**own, "precision": self.teacher.precision, **configs.flatten(SearchOption(self.search))}
+        chosen = SearchOption(cast("SearchChoice", self.search))
+        return {**own, "precision": self.teacher.precision, **configs.flatten(chosen)}
 
     def path(self, number: int) -> Path:
         return self.folder / f"{number:07d}"

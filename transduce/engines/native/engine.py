@@ -16,7 +16,7 @@ from transduce.core.resources import usable_cores
 from transduce.engines.native import library
 from transduce.engines.native.weight_format import verify
 from transduce.search.constraints import Automaton, CancelToken, DecodingConstraints, Phrase, check_one_path
-from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
+from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, SearchConfig
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, check_tokens, require
 from transduce.text.vocabulary import Symbols
 
@@ -58,7 +58,7 @@ class NativeEngine:
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        search: Any,
+        search: SearchConfig,
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
@@ -66,6 +66,7 @@ class NativeEngine:
         if isinstance(search, MinimumBayesRisk):
             search = search.candidates
         options = self._options(search, constraints)
+        assert isinstance(search, (Beam, Greedy, Sample))
         lengths = search.limits.lengths([len(tokens) + 1 for tokens in sources], constraints)
         found = self._run(options, sources, lengths, constraints, keys)[0]
         if isinstance(search, Beam):
@@ -107,7 +108,7 @@ class NativeEngine:
         lengths = [len(constraint.prefix) for constraint in constraints]
         return self._run(options, sources, lengths, constraints, [0] * len(sources))
 
-    def _options(self, search: Any, constraints: Sequence[DecodingConstraints]) -> library.Options:
+    def _options(self, search: SearchConfig, constraints: Sequence[DecodingConstraints]) -> library.Options:
         if not isinstance(search, (Beam, Greedy, Sample)):
             raise EngineRefusal(f"native engine: it has no search '{type(search).__name__}'; use engine=torch")
         if isinstance(search, Beam):

@@ -18,7 +18,7 @@ from transduce.core.progress import say
 from transduce.engines.torch.continuous_batching import ContinuousBatcher, Shape, jobs_of
 from transduce.model.contract import CacheShape, SupportsStaticCache
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.search.static_search import StaticSearchConfig
 from transduce.text.vocabulary import Symbols
 
@@ -51,7 +51,7 @@ class CachePool:
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        search: Any,
+        search: SearchConfig,
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from transduce.model.contract import evaluating
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.search.constraints import DecodingConstraints
 from transduce.search.ensemble import Ensemble
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.text.segment import group_by_length
 from transduce.text.vocabulary import Symbols
 
@@ -56,7 +56,11 @@ class TorchEngine:
             self.rooms = CachePool(holding, source, target, device, compiled=graphs == "compiled")
 
     def search(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         with self._working(sources, search):
             if self.rooms is None:
@@ -74,7 +78,7 @@ class TorchEngine:
             return found
 
     @contextmanager
-    def _working(self, sources: Sequence[Source], search: Any = None) -> Iterator[None]:
+    def _working(self, sources: Sequence[Source], search: SearchConfig | None = None) -> Iterator[None]:
         """The model, used and not trained; says what to lower where memory runs out."""
 
         def advice() -> str:
@@ -94,7 +98,11 @@ class TorchEngine:
         return ROOM_TOKENS if self.rooms else 0
 
     def _search(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         """As search/ is written, all sources in one batch."""
         tokens, mask = pad_any(sources, self.source)
