@@ -25,6 +25,7 @@ from transduce.search.constraints import CancelToken
 from transduce.search.hypothesis import SearchConfig
 from transduce.server.settings import Settings
 from transduce.text.alignment import Alignment, Unit
+from transduce.translate.options import TranslateOptions
 from transduce.translate.translator import Translator
 
 
@@ -48,17 +49,17 @@ class Translate:
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:
         """One translation an item."""
-        return translator.translate(
-            [item.text for item in items],
+        options = TranslateOptions(
             search=self.search,
             to=[item.to for item in items],
             prefixes=[item.prefix for item in items],
-            include=[list(item.include) for item in items],
-            exclude=[list(item.exclude) for item in items],
+            include=[item.include for item in items],
+            exclude=[item.exclude for item in items],
             align=self.align,
             dense=False,
             stops=stops,
         )
+        return list(translator.run([item.text for item in items], options))
 
 
 @dataclass(frozen=True)

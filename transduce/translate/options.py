@@ -11,16 +11,64 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast, get_args
 
-from transduce.core.errors import DataError
+from transduce.core.errors import ConfigError, DataError
 from transduce.engines.base import Translation
-from transduce.search.constraints import DecodingConstraints
+from transduce.search.constraints import CancelToken, DecodingConstraints
+from transduce.search.hypothesis import SearchConfig
+from transduce.text.alignment import Unit
 from transduce.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Words = Sequence[str] | Sequence[Sequence[str]]  # one list for all texts, or one a text
+
+
+@dataclass(frozen=True)
+class TranslateOptions:
+    """What is asked of translations: the keyword arguments of `Translator.translate`, which explains them."""
+
+    beam: int = 0
+    n_best: int = 1
+    search: SearchConfig | None = None
+    to: str | Sequence[str] = ""
+    prefixes: str | Sequence[str] = ""
+    include: Words = ()
+    exclude: Words = ()
+    align: Unit | None = None
+    dense: bool = True
+    stops: Sequence[CancelToken] = ()
+
+    def check(self) -> None:
+        """Refuse what alignments do not link."""
+        if self.align is not None:
+            check_unit("align", self.align, "words, pieces or None")
+
+    def of_texts(self, begin: int, count: int) -> TranslateOptions:
+        """The options of `count` texts from the `begin`-th on, one value a text."""
+        return replace(
+            self,
+            prefixes=part_of("prefixes", self.prefixes, begin, count),
+            to=part_of("to", self.to, begin, count),
+            include=words_of("include", self.include, begin, count),
+            exclude=words_of("exclude", self.exclude, begin, count),
+            stops=one_a_text("stops", self.stops, begin, count) if self.stops else (),
+        )
+
+    def check_all_used(self, count: int) -> None:
+        """Refuse more values than there were texts."""
+        for name, given in (("prefixes", self.prefixes), ("to", self.to), ("stops", self.stops)):
+            check_all_used(name, given, count)
+        for name, words in (("include", self.include), ("exclude", self.exclude)):
+            if not for_all(name, words):
+                check_all_used(name, words, count)
+
+
+def check_unit(name: str, unit: object, expected: str) -> None:
+    """Refuse what alignments do not link."""
+    if unit not in get_args(Unit):
+        raise ConfigError(f"{name}: expected {expected}, got {unit!r}")
 
 
 def texts_of(name: str, given: Any, instead: str, files: bool = False) -> Iterator[str]:

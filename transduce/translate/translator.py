@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from transduce.core.errors import ConfigError, DataError
 from transduce.engines.base import Engine, Scored, Source, Translation
@@ -31,16 +31,15 @@ from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, atte
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.options import (
+    TranslateOptions,
     Words,
     check_all_used,
-    for_all,
+    check_unit,
     groups,
     lowercase_shouting,
-    one_a_text,
     part_of,
     restore_case,
     texts_of,
-    words_of,
 )
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
@@ -134,11 +133,8 @@ class Translator:
         without `dense` it has links and their strengths alone, and no matrix of weights.
         `stops`, one a text, let another thread end the work on a text between two steps: what comes is not `finished`.
         """
-        stream = self.stream(
-            texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes, include=include, exclude=exclude,
-            align=align, dense=dense, stops=stops,
-        )  # fmt: skip
-        return list(stream)
+        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, stops)
+        return list(self.run(texts, options))
 
     def stream(
         self,
@@ -157,29 +153,19 @@ class Translator:
         window: int = 0,
     ) -> Iterator[Translation]:
         """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
+        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, stops)
+        return self.run(texts, options, window)
+
+    def run(self, texts: Iterable[str], options: TranslateOptions, window: int = 0) -> Iterator[Translation]:
+        """`stream`, with its options in one value."""
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
-        chosen = self.choose_search(beam, n_best, search)
-        if align is not None:
-            _check_unit("align", align, "words, pieces or None")
+        search = self.choose_search(options.beam, options.n_best, options.search)
+        options.check()
         begun = 0
         for group in groups(read, window or self.window):
-            starts = part_of("prefixes", prefixes, begun, len(group))
-            languages = part_of("to", to, begun, len(group))
-            wanted = words_of("include", include, begun, len(group))
-            struck = words_of("exclude", exclude, begun, len(group))
-            constraints = self._wishes(starts, wanted, struck)
-            if stops:
-                own = one_a_text("stops", stops, begun, len(group))
-                constraints = [
-                    replace(constraint, stop=stop) for constraint, stop in zip(constraints, own, strict=True)
-                ]
-            yield from self._translate(group, chosen, [*map(self._tag, languages)], constraints, align, dense)
+            yield from self._translate(group, search, options.of_texts(begun, len(group)))
             begun += len(group)
-        for name, given in (("prefixes", prefixes), ("to", to), ("stops", stops)):
-            check_all_used(name, given, begun)
-        for name, words in (("include", include), ("exclude", exclude)):
-            if not for_all(name, words):
-                check_all_used(name, words, begun)
+        options.check_all_used(begun)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
         """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
@@ -208,7 +194,7 @@ class Translator:
         `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
         backwards; None for the mean of all. Without `dense` there are links alone, and no matrix of weights.
         """
-        _check_unit("unit", unit, "words or pieces")
+        check_unit("unit", unit, "words or pieces")
         tags = self._pair_tags("align", sources, targets, to)
         pairs = [
             (self._grouped(source, unit), group_text(self.tokenizers.target, target, unit))
@@ -301,31 +287,25 @@ class Translator:
         picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses]) if hypotheses else []
         return [replace(hypotheses[place], score=score) for place, score in picked]
 
-    def _wishes(
-        self, starts: Sequence[str], include: Sequence[Sequence[str]], exclude: Sequence[Sequence[str]]
-    ) -> list[DecodingConstraints]:
+    def _constraints(self, options: TranslateOptions) -> list[DecodingConstraints]:
         """What is asked of each text, in tokens; words that many texts share are spelt once."""
         target = self.tokenizers.target
         spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], DecodingConstraints] = {((), ()): UNCONSTRAINED}
         found = []
-        for start, *words in zip(starts, include, exclude, strict=True):
+        for start, *words in zip(options.prefixes, options.include, options.exclude, strict=True):
             wanted, struck = (tuple(own) for own in words)
             if (wanted, struck) not in spelt:
                 spelt[wanted, struck] = constraints_of_words(target, wanted, struck)
             prefix = checked_prefix(target.encode([start])[0], self.longest) if start else ()
             found.append(replace(spelt[wanted, struck], prefix=prefix))
+        if options.stops:
+            return [replace(one, stop=stop) for one, stop in zip(found, options.stops, strict=True)]
         return found
 
-    def _translate(
-        self,
-        texts: Sequence[str],
-        search: SearchConfig,
-        tags: Sequence[tuple[int, ...]],
-        constraints: Sequence[DecodingConstraints],
-        align: Unit | None,
-        dense: bool,
-    ) -> list[Translation]:
-        loud = [False] * len(texts)
+    def _translate(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
+        """The texts of one window; the options have one value a text."""
+        constraints, align = self._constraints(options), options.align
+        tags, loud = [*map(self._tag, options.to)], [False] * len(texts)
         if self.reading is None:
             cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
             tags = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)]
@@ -342,9 +322,7 @@ class Translator:
             results[job.text].append(_Found(job.part, hypotheses, aligned))
         left = cancelled_rows(constraints)
         made = [
-            self._joined(parts, align == "words", dense)
-            if parts
-            else Translation("", finished=number not in left, alignment=Alignment() if align else None)
+            self._joined(parts, options) if parts else _nothing(options, finished=number not in left)
             for number, parts in enumerate(results)
         ]
         return [restore_case(one) if own else one for one, own in zip(made, loud, strict=True)]
@@ -389,18 +367,19 @@ class Translator:
             return []
         return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
 
-    def _joined(self, parts: list[_Found], words: bool, dense: bool) -> Translation:
+    def _joined(self, parts: list[_Found], options: TranslateOptions) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
         if not all(every):
             return Translation("", finished=False)  # somebody asked to stop
         if len(parts) == 1:
             if parts[0].blocks:
                 aligned = zip(every[0], parts[0].blocks, strict=True)
-                every[0] = [replace(one, alignment=join([block], dense=dense)) for one, block in aligned]
+                every[0] = [replace(one, alignment=join([block], dense=options.dense)) for one, block in aligned]
             return replace(every[0][0], alternatives=tuple(every[0][1:]))
         bests = [translations[0] for translations in every]
         text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))
         blocks = [found.blocks[0] for found in parts if found.blocks]
+        words = options.align == "words"
         cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word goes on in the next
         return Translation.joined(bests, _one_line(text).rstrip(), join(blocks, cut) if blocks else None)
 
@@ -412,10 +391,9 @@ class Translator:
         return _one_line(self.tokenizers.target.decode(hypothesis.tokens))
 
 
-def _check_unit(name: str, unit: object, expected: str) -> None:
-    """Refuse what alignments do not link."""
-    if unit not in get_args(Unit):
-        raise ConfigError(f"{name}: expected {expected}, got {unit!r}")
+def _nothing(options: TranslateOptions, finished: bool) -> Translation:
+    """The translation of a text without words, or of one that was stopped before it began."""
+    return Translation("", finished=finished, alignment=Alignment() if options.align else None)
 
 
 def _one_line(text: str) -> str:
