@@ -38,6 +38,7 @@ class Sentence:
     prefix: str = ""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    tokens: tuple[int, ...] | None = None  # of the text, where they are known
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Translate:
             align=self.align,
             dense=False,
             stops=stops,
+            tokens={item.text: item.tokens for item in items if item.tokens is not None},
         )
         return list(translator.run([item.text for item in items], options))
 

@@ -132,7 +132,7 @@ LONG = 2000  # characters,
 MANY = 8  # or texts: from so many on they are taken apart in a thread
 FEW_TASKS = 8  # the same of stretches between the tags of a sentence
 MANY_SENTENCES = 200  # of a text: from so many on they are put together in a thread
-Counts = dict[tuple[str, str], int]  # tokens, by model and sentence; "" stands for the prefix of translations
+Tokenized = dict[tuple[str, str], tuple[int, ...]]  # by model and sentence; "" stands for the prefix of translations
 
 
 @dataclass(frozen=True)
@@ -207,19 +207,19 @@ class AdmittedRequest:
     work its search does, and all of its work."""
 
     plans: Sequence[TextPlan]
-    counts: Counts
+    tokens: Tokenized
     width: int
     work: int
 
 
 @dataclass
 class RequestRunner:
-    """One admitted request on its way; `counts` are the tokens of its sentences, as far as they are known."""
+    """One admitted request on its way; `tokens` are those of its sentences, as far as they are known."""
 
     state: ServerState
     asked: TranslationRequest
     window: TokenSemaphore
-    counts: Counts
+    tokens: Tokenized
     width: int = 1
     most: int = MOST_TASKS  # sentences of a text that are begun at a time
     turn: LoopTurns = field(default_factory=LoopTurns)  # of work on tags, which takes milliseconds a passage
@@ -253,12 +253,14 @@ class RequestRunner:
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
             return Translation("")
-        tokens = self.counts.get((hop.served.name, item.text)) or count(hop, item.text)
+        own = self.tokens.get((hop.served.name, item.text)) or tokenized(hop, item.text)
+        tokens = len(own) + 1
         if item.prefix:
-            tokens += self.counts.get((hop.served.name, ""), 0)
+            tokens += len(self.tokens.get((hop.served.name, ""), ()))
         tokens *= self.width
         taken = await self.window.take(tokens)
         try:
+            item = replace(item, tokens=own)
             found: Translation = await self.state.batchers[hop.served.name].run(work, item, tokens)
             return found
         finally:
@@ -337,9 +339,9 @@ async def prepared(state: ServerState, asked: TranslationRequest) -> AdmittedReq
 
     def work() -> AdmittedRequest:
         plans = planned(state, asked)
-        counts = counted(plans)
-        width = width_of(asked.n_best, asked.beam, _included(plans, asked, counts, state.settings))
-        return AdmittedRequest(plans, counts, width, check_work(cost(counts, plans, asked) * width, state.settings))
+        tokens = tokenize(plans)
+        width = width_of(asked.n_best, asked.beam, _included(plans, asked, tokens, state.settings))
+        return AdmittedRequest(plans, tokens, width, check_work(cost(tokens, plans, asked) * width, state.settings))
 
     if asked.source == "auto":
         await state.detecting()
@@ -390,49 +392,51 @@ def _models_between(models: Models, target: str, source: str) -> int | None:
         return None
 
 
-def counted(plans: Sequence[TextPlan]) -> Counts:
+def tokenize(plans: Sequence[TextPlan]) -> Tokenized:
     """The tokens of all sentences for all models on their way."""
-    return {(hop.served.name, text): count(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences}
+    return {
+        (hop.served.name, text): tokenized(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences
+    }
 
 
-def cost(counts: Counts, plans: Sequence[TextPlan], asked: TranslationRequest) -> int:
+def cost(known: Tokenized, plans: Sequence[TextPlan], asked: TranslationRequest) -> int:
     """What a request asks of the gate before the width of its search: tokens, by how often the model reads them."""
     tokens = 0
     for plan in plans:
         for hop in plan.hops:
             read = plan.passes(asked.align is not None)
-            tokens += sum(counts[hop.served.name, text] * times for text, times in read)
+            tokens += sum((len(known[hop.served.name, text]) + 1) * times for text, times in read)
         if plan.hops and asked.prefix:
             last = plan.hops[-1]
-            counts[last.served.name, ""] = _prefix_tokens(last, asked.prefix)
-            tokens += counts[last.served.name, ""]
+            known[last.served.name, ""] = _prefix_tokens(last, asked.prefix)
+            tokens += len(known[last.served.name, ""])
     return max(1, tokens)
 
 
-def _included(plans: Sequence[TextPlan], asked: TranslationRequest, counts: Counts, settings: Settings) -> int:
+def _included(plans: Sequence[TextPlan], asked: TranslationRequest, known: Tokenized, settings: Settings) -> int:
     """How many tokens the words have that must appear, where the last model's search can have so many."""
     most = 0
     lasts = {plan.hops[-1].served.name: plan.hops[-1] for plan in plans if plan.hops and asked.include}
     for last in lasts.values():
         tokenizer = last.served.translator.tokenizers.target
         tokens = sum(len(tokenizer.spelling(word)) for word in asked.include)
-        longest = max((number for (name, _), number in counts.items() if name == last.served.name), default=0)
+        longest = max((len(own) + 1 for (name, _), own in known.items() if name == last.served.name), default=0)
         most = max(most, check_included(tokens, longest, settings))
     return most
 
 
-def _prefix_tokens(hop: RouteHop, prefix: str) -> int:
-    """How many tokens a translation must begin with, if the model can write so many."""
+def _prefix_tokens(hop: RouteHop, prefix: str) -> tuple[int, ...]:
+    """The tokens that a translation must begin with, if the model can write so many."""
     translator = hop.served.translator
-    found, most = len(translator.tokenizers.target.encode([prefix])[0]), 4 * translator.longest
-    if found > most:
-        raise Refused(422, f"prefix: expected at most {most} tokens, got {found}", "limit")
-    return found
+    found, most = translator.tokenizers.target.encode([prefix])[0], 4 * translator.longest
+    if len(found) > most:
+        raise Refused(422, f"prefix: expected at most {most} tokens, got {len(found)}", "limit")
+    return tuple(found)
 
 
-def count(hop: RouteHop, text: str) -> int:
-    """Source tokens with the end symbol; of languages on the way the text that is known stands for what will come."""
-    return len(hop.served.translator.tokenizers.source.encode([text])[0]) + 1
+def tokenized(hop: RouteHop, text: str) -> tuple[int, ...]:
+    """Source tokens; of languages on the way the text that is known stands for what will come."""
+    return tuple(hop.served.translator.tokenizers.source.encode([text])[0])
 
 
 async def translate(state: ServerState, asked: TranslationRequest) -> list[Answer]:
@@ -440,7 +444,7 @@ async def translate(state: ServerState, asked: TranslationRequest) -> list[Answe
     ready = await prepared(state, asked)
     with state.gate.admit(ready.work) as share:
         most = max(FEW_TASKS, MOST_TASKS // len(ready.plans))
-        flow = RequestRunner(state, asked, TokenSemaphore(share), ready.counts, ready.width, most)
+        flow = RequestRunner(state, asked, TokenSemaphore(share), ready.tokens, ready.width, most)
         answers = await together(flow.answer(plan) for plan in ready.plans)
     state.characters[asked.asker] += sum(map(len, asked.texts))
     return answers

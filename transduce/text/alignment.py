@@ -79,13 +79,15 @@ class Grouped:
     unit: tuple[int, ...]
 
 
-def group_text(tokenizer: Tokenizer, text: str, unit: Unit) -> Grouped:
-    """A text as the model reads it, in units."""
-    words = text.split()
-    apart = tokenizer.encode(words)
-    (tokens,) = tokenizer.encode([text])
-    if unit == "words" and tokens == [token for one in apart for token in one]:
-        return Grouped(tuple(tokens), tuple(words), tuple(n for n, one in enumerate(apart) for _ in one))
+def group_text(tokenizer: Tokenizer, text: str, unit: Unit, tokens: Sequence[int] | None = None) -> Grouped:
+    """A text as the model reads it, in units; `tokens` are its own, where they are known."""
+    if tokens is None:
+        (tokens,) = tokenizer.encode([text])
+    if unit == "words":
+        words = text.split()
+        apart = tokenizer.encode(words)
+        if [*tokens] == [token for one in apart for token in one]:
+            return Grouped(tuple(tokens), tuple(words), tuple(n for n, one in enumerate(apart) for _ in one))
     return group_tokens(tokenizer, tokens, text, unit)  # a tokenizer of one's own may join or split words
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast, get_args
 
 from transduce.core.errors import ConfigError, DataError
@@ -39,6 +39,7 @@ class TranslateOptions:
     align: Unit | None = None
     dense: bool = True
     stops: Sequence[CancelToken] = ()
+    tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of texts, where the caller has cut them already
 
     def check(self) -> None:
         """Refuse what alignments do not link."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
@@ -222,11 +222,11 @@ class Translator:
             return self.reading.reader.read(text)
         return tag + tuple(self.tokenizers.source.encode([text])[0])
 
-    def _grouped(self, text: str, unit: Unit, source: Source = ()) -> Grouped:
+    def _grouped(self, text: str, unit: Unit, source: Source | None = None) -> Grouped:
         """The same in units; of files these are the places of the memory, named by where they are in it."""
         if self.reading is None:
-            return group_text(self.tokenizers.source, text, unit)
-        frames = source if len(source) else self._source(text)
+            return group_text(self.tokenizers.source, text, unit, source)
+        frames = self._source(text) if source is None else source
         units = self.reading.units(frames)
         return Grouped(frames, units, tuple(range(len(units))))
 
@@ -267,16 +267,13 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
         choice = cast("Reranker", search) if hasattr(search, "choose") else None
-        # Candidates are rows of the batch: no more of them than a usual beam makes of it.
-        budget = (
-            self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.search_tokens or self.batch_tokens
-        )
+        budget = self.search_tokens or self.batch_tokens
+        if choice:  # candidates are rows of the batch: no more of them than a usual beam makes of it
+            budget = self.batch_tokens // max(1, choice.hypotheses // 4)
+        constraints = constraints or [UNCONSTRAINED] * len(sources)
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
-            members, asked = (
-                [sources[i] for i in batch],
-                [constraints[i] if constraints else UNCONSTRAINED for i in batch],
-            )
+            members, asked = [sources[i] for i in batch], [constraints[i] for i in batch]
             found = self.engine.search(members, search, asked, [draw_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
                 done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
@@ -307,14 +304,10 @@ class Translator:
         constraints, align = self._constraints(options), options.align
         tags, loud = [*map(self._tag, options.to)], [False] * len(texts)
         if self.reading is None:
-            cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
-            tags = [tag + own for tag, (own, _) in zip(tags, cut, strict=True)]
-            texts, loud = lowercase_shouting([text for _, text in cut], constraints, self.tokenizers.source)
-        jobs = [
-            job
-            for number, text in enumerate(texts)
-            for job in self._jobs(number, text, tags[number], constraints[number])
-        ]
+            own_tags, texts = self._cut_tags(texts)
+            tags = [tag + own for tag, own in zip(tags, own_tags, strict=True)]
+            texts, loud = lowercase_shouting(texts, constraints, self.tokenizers.source)
+        jobs = self._all_jobs(texts, tags, constraints, options.tokens)
         done = self.find([job.tokens for job in jobs], search, [job.constraints for job in jobs])
         blocks = self._blocks(jobs, done, tags, align) if align else [[] for _ in jobs]
         results: list[list[_Found]] = [[] for _ in texts]
@@ -335,16 +328,36 @@ class Translator:
         parts, pairs, own_tags = Counter(job.text for job in jobs), [], []
         wanted = [own[:1] if parts[job.text] > 1 else own for job, own in zip(jobs, done, strict=True)]
         for job, hypotheses in zip(jobs, wanted, strict=True):
-            read = self._grouped(job.part.text, align, job.tokens)
+            source = job.tokens[len(tags[job.text]) :] if self.reading is None else job.tokens
+            read = self._grouped(job.part.text, align, source)
             pairs += [(read, group_tokens(target, one.tokens, self._text(one), align)) for one in hypotheses]
             own_tags += [tags[job.text]] * len(hypotheses)
         blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
         return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
 
-    def _jobs(self, number: int, text: str, tag: tuple[int, ...], constraints: DecodingConstraints) -> list[_Job]:
-        if constraints.stop is not None and constraints.stop.cancelled:
-            return []
-        cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
+    def _cut_tags(self, texts: Sequence[str]) -> tuple[list[tuple[int, ...]], list[str]]:
+        """The tags that texts begin with, so that every part of a text has its tag, and the rest of each."""
+        cut = [self.tokenizers.source.cut_tag(text) for text in texts]
+        return [tag for tag, _ in cut], [text for _, text in cut]
+
+    def _all_jobs(
+        self,
+        texts: Sequence[str],
+        tags: Sequence[tuple[int, ...]],
+        constraints: Sequence[DecodingConstraints],
+        tokens: Mapping[str, Sequence[int]],
+    ) -> list[_Job]:
+        found: list[_Job] = []
+        for number, (text, tag, own) in enumerate(zip(texts, tags, constraints, strict=True)):
+            if own.stop is None or not own.stop.cancelled:
+                cut = self._cut_text(text, tag, tokens.get(text)) if self.reading is None else self._cut_file(text)
+                found += self._jobs(number, text, cut, own)
+        return found
+
+    def _jobs(
+        self, number: int, text: str, cut: Sequence[tuple[TextPiece, Source]], constraints: DecodingConstraints
+    ) -> list[_Job]:
+        """The parts of one text."""
         if constraints.include and len(cut) > 1:
             raise DataError(
                 f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
@@ -353,10 +366,12 @@ class Translator:
         later = replace(constraints, prefix=()) if constraints.prefix else constraints
         return [_Job(number, part, source, later if i else constraints) for i, (part, source) in enumerate(cut)]
 
-    def _cut_text(self, text: str, tag: tuple[int, ...]) -> list[tuple[TextPiece, Source]]:
-        """The parts of a text that the model reads one by one, with their tokens."""
+    def _cut_text(self, text: str, tag: tuple[int, ...], known: Sequence[int] | None) -> list[tuple[TextPiece, Source]]:
+        """The parts of a text that the model reads one by one, with their tokens; those of the whole may be known."""
         if not text.strip():
             return []
+        if known is not None and len(tag) + len(known) < self.longest:
+            return [(TextPiece(text, ""), (*tag, *known))]
         tokens = lru_cache(1)(lambda part: self._source(part, tag))  # once for a text that fits as it is
         parts = split_long(text, lambda part: len(tokens(part)) < self.longest)
         return [(part, tokens(part.text)) for part in parts if part.text.strip()]

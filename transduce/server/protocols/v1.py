@@ -135,7 +135,7 @@ async def _stream(state: ServerState, asked: TranslationRequest) -> Response:
     async def lines() -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(state.settings.seconds):
-                flow = RequestRunner(state, asked, TokenSemaphore(share), ready.counts, ready.width)
+                flow = RequestRunner(state, asked, TokenSemaphore(share), ready.tokens, ready.width)
                 async for line in _sentences(flow, ready.plans):
                     yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
                 yield b'{"done": true}\n'
