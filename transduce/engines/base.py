@@ -27,6 +27,11 @@ Source: TypeAlias = Any  # tokens, a sequence of numbers; or the frames (n, widt
 class Engine(Protocol):
     """Runs a model over token sequences (without bos and eos), or over frames."""
 
+    @property
+    def decoder_layers(self) -> int:
+        """How many decoder layers `attend` can read one by one; 0 where it has no attention to read."""
+        ...
+
     def search(
         self,
         sources: Sequence[Source],
@@ -131,6 +136,10 @@ class Fallback:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
         return self._either(lambda engine: engine.attend(sources, targets, layer))
+
+    @property
+    def decoder_layers(self) -> int:
+        return self._either(lambda engine: engine.decoder_layers)
 
     def behind(self, refusal: EngineRefusal) -> Engine:
         """The engine that can be looked into, which the first has no way to be asked for; opened if it is not yet.

@@ -40,7 +40,6 @@ class ServerState:
         self._detects = False
         self.batchers = {one.name: Batcher(_bounded(one.translator, settings), settings, self._told) for one in served}
         self.characters: Counter[bytes] = Counter()  # translated since the start, by who asked
-        self.layers: dict[str, int] = {}  # of each model's decoder, once somebody asked
         self._made: dict[str, Any] = {}
         self.inspections = InspectionProcess()
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")

@@ -78,6 +78,11 @@ class NativeEngine:
         found, _ = self._force(sources, targets, library.NO_LAYER)
         return [own[0][1] for own in found]
 
+    @property
+    def decoder_layers(self) -> int:
+        """How many decoder layers `attend` can read one by one."""
+        return self.core.layers
+
     def attend(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:

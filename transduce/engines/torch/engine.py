@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -117,6 +118,16 @@ class TorchEngine:
             log_probs = self.model.token_log_probs(memory, batch.target, batch.target_mask)
         return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
 
+    @cached_property
+    def decoder_layers(self) -> int:
+        """How many decoder layers `attend` can read one by one, as the trace of a short text shows."""
+        batch = collate([[self.source.eos]], [[self.target.eos]], self.source, self.target).to(self.device)
+        trace: dict[str, Tensor] = {}
+        with self._working([[self.source.eos]]):
+            memory = self.model.encode(batch.source, batch.source_mask)
+            self.model.token_log_probs(memory, batch.target, batch.target_mask, trace)
+        return min(map(len, _cross_attention(trace)), default=0)
+
     def attend(
         self, sources: Sequence[Source], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
@@ -145,20 +156,26 @@ def cross_attention(trace: dict[str, Tensor], layer: int | None) -> Tensor:
 
     `layer` is a decoder layer, from 0, or from -1 backwards; None takes the mean of all.
     """
-    members: dict[str, list[Tensor]] = {}
-    for name, weights in trace.items():  # (B, H, T, S), in the order of the layers
-        if match := re.fullmatch(r"(.*?)decoder\.\d+\.cross", name):
-            members.setdefault(match[1], []).append(weights.float().mean(1))
+    members = _cross_attention(trace)
     if not members:
         raise UserError(
             "alignments: this model's decoder does not look at the source by attention (it traces no"
             " decoder.N.cross), so that there is nothing to read them from; use a model with attention"
         )
-    fewest = min(map(len, members.values()))
+    fewest = min(map(len, members))
     if layer is not None and not -fewest <= layer < fewest:
         raise ConfigError(f"layer: expected a decoder layer from 0 to {fewest - 1}, or from -1 backwards, got {layer}")
-    chosen = [torch.stack(layers).mean(0) if layer is None else layers[layer] for layers in members.values()]
+    chosen = [torch.stack(layers).mean(0) if layer is None else layers[layer] for layers in members]
     return torch.stack(chosen).mean(0)
+
+
+def _cross_attention(trace: dict[str, Tensor]) -> list[list[Tensor]]:
+    """The cross-attention of each layer, mean over heads, of each member of an ensemble."""
+    members: dict[str, list[Tensor]] = {}
+    for name, weights in trace.items():  # (B, H, T, S), in the order of the layers
+        if match := re.fullmatch(r"(.*?)decoder\.\d+\.cross", name):
+            members.setdefault(match[1], []).append(weights.float().mean(1))
+    return list(members.values())
 
 
 def pick_device(name: str) -> torch.device:

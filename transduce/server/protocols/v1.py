@@ -224,9 +224,6 @@ def _as_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-MOST_LAYERS = 64
-
-
 def pair_routes() -> list[BaseRoute]:
     """Every endpoint."""
     return [
@@ -283,7 +280,8 @@ async def _attention(request: Request) -> Response:
     await asker_of(request)
     state, given = state_of(request), await read_json(request, state_of(request).settings, PairsRequest)
     hop, pairs = await _checked(state, given)
-    layers = await unless_gone(request, _layers(state, hop))
+    engine = hop.served.translator.engine
+    layers = await asyncio.to_thread(lambda: engine.decoder_layers) or 1  # without any, the engine says so itself
     cells = check_cells(layers * sum(pair.cells for pair in pairs), state.settings)
     work = [Align("pieces", layer, matrix=True) for layer in range(layers)]
     found = await unless_gone(request, _all(state, hop, pairs, work, cells))
@@ -301,22 +299,6 @@ def alignment_as_json(one: Alignment) -> dict[str, Any]:
     """Units and links with their weights, rounded: their number grows with the text, not with its square."""
     links = [(s, t, round(weight, 6)) for (s, t), weight in zip(one.links, one.strengths, strict=True)]
     return {"source": one.source, "target": one.target, "links": links}
-
-
-async def _layers(state: ServerState, hop: RouteHop) -> int:
-    """How many decoder layers a model has: those it does not refuse."""
-    known = state.layers.get(hop.served.name)
-    if known is None:
-        one = Sentence("a", hop.to, "a")
-        for known in range(MOST_LAYERS):
-            try:
-                await state.batchers[hop.served.name].run(Align("pieces", known), one, 2)
-            except UserError:
-                if not known:
-                    raise
-                break
-        state.layers[hop.served.name] = known or 0
-    return known or 0
 
 
 async def _checked(state: ServerState, given: PairsRequest) -> tuple[RouteHop, list[Pair]]:
