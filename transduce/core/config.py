@@ -157,7 +157,7 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
         cls, old, beneath = typing.get_args(cls)[0], _only_one(old, where), None
     choices = _choices(cls)
     if choices:
-        old, new, beneath = ({"kind": one} if isinstance(one, str) else one for one in (old, new, beneath))
+        old, new, beneath = map(_named_kind, (old, new, beneath))
     if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
         origins[where] = origin
         return lay_over(old, new)
@@ -166,15 +166,35 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
         default = _default_kind(cls, {**beneath, **old})
         kind = new.get("kind", default)
         if kind != default:
-            for key in [key for key in origins if key.startswith(f"{where}.")]:
-                del origins[key]
+            _forget(origins, where)
             old, beneath = {}, {}
         cls = choices.get(kind) if isinstance(kind, str) else None
-    hints = _hints(cls) if cls is not None else {}
+    return _merged_tables(_hints(cls) if cls is not None else {}, (old, new, beneath), where, source)
+
+
+def _merged_tables(
+    hints: Mapping[str, Any],
+    tables: tuple[dict[str, Any], Mapping[str, Any], Mapping[str, Any]],
+    where: str,
+    source: tuple[str, dict[str, str]],
+) -> dict[str, Any]:
+    """Of the tables old, new and beneath: each setting of the new one laid over the old one's."""
+    old, new, beneath = tables
     for key, value in new.items():
         dotted = dotted_key(where, key)
         old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, source, beneath.get(key))
     return old
+
+
+def _named_kind(settings: Any) -> Any:
+    """A choice that is named by its kind alone, as a table."""
+    return {"kind": settings} if isinstance(settings, str) else settings
+
+
+def _forget(origins: dict[str, str], where: str) -> None:
+    """Drop where the settings of a table came from."""
+    for key in [key for key in origins if key.startswith(f"{where}.")]:
+        del origins[key]
 
 
 def _only_one(old: Any, where: str) -> Any:

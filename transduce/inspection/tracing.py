@@ -93,18 +93,20 @@ def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ..
 
     A canvas with more frames than the translation has tokens attends between frames, which have no names: left out.
     """
-    made = []
-    for name, weights in found.items():
-        if match := _ATTENTION.fullmatch(name):
-            part: Part = "cross" if match[4] == "cross" else "encoder" if match[2] == "encoder" else "decoder"
-            own = weights[0].float().cpu()
-            if part == "cross":
-                own = own[:, :places]
-            elif part == "decoder" and own.shape[2] > places:
-                own = own[:, :places, :places] if own.shape[2] < 2 * places else own[:, :0]
-            if own.shape[1] == (source if part == "encoder" else places):
-                made.append(Map(name, part, int(match[3]), own.numpy().copy(), int(match[1] or 0)))
-    return tuple(sorted(made, key=lambda one: (PARTS.index(one.part), one.member, one.layer)))
+    made = [_map_of(match, weights, places) for name, weights in found.items() if (match := _ATTENTION.fullmatch(name))]
+    named = [one for one in made if one.weights.shape[1] == (source if one.part == "encoder" else places)]
+    return tuple(sorted(named, key=lambda one: (PARTS.index(one.part), one.member, one.layer)))
+
+
+def _map_of(match: re.Match[str], weights: Tensor, places: int) -> Map:
+    """One attention of a trace, cut to the tokens of the translation."""
+    part: Part = "cross" if match[4] == "cross" else "encoder" if match[2] == "encoder" else "decoder"
+    own = weights[0].float().cpu()
+    if part == "cross":
+        own = own[:, :places]
+    elif part == "decoder" and own.shape[2] > places:
+        own = own[:, :places, :places] if own.shape[2] < 2 * places else own[:, :0]
+    return Map(match[0], part, int(match[3]), own.numpy().copy(), int(match[1] or 0))
 
 
 @dataclass
@@ -285,15 +287,18 @@ class _Growing:
             if total == -torch.inf:
                 continue
             ended = path[-1] == self.eos
-            fate: Fate = "pruned"
-            if ended and place < width:
-                fate = "finished"
-            elif not ended and following is not None and path in following and not (self.shrinking and going >= left):
-                fate = "kept"
-            elif not ended and following is None and going < left:
-                fate = "open"
+            fate = self._fate_of_end(place, width) if ended else self._fate(path, following, going < left)
             going += not ended
             self._add(path, step, log_prob, total, fate)
+
+    def _fate_of_end(self, place: int, width: int) -> Fate:
+        return "finished" if place < width else "pruned"
+
+    def _fate(self, path: Path, following: set[Path] | None, has_place: bool) -> Fate:
+        """What becomes of a path that goes on: `has_place` says whether the beam has one left for it."""
+        if following is None:
+            return "open" if has_place else "pruned"
+        return "kept" if path in following and (has_place or not self.shrinking) else "pruned"
 
     def _ranked(self, live: dict[Path, int], log_probs: Tensor, count: int) -> list[tuple[Path, float]]:
         """The best continuations of all live paths, by their totals."""

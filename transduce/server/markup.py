@@ -190,10 +190,10 @@ def passages(text: str) -> list[Piece]:
             found += _closed(open_text, open_tags)
             open_text, open_tags = "", []
         found.append(match[0])
-        if inside and name == inside:
-            depth += -1 if closing else 1
+        if inside:
+            depth += (-1 if closing else 1) * (name == inside)
             inside = inside if depth else ""
-        elif not inside and not closing and not match[0].endswith("/>") and _stays(name, match[3] or ""):
+        elif _opens_untouched(match, name):
             inside, depth = name, 1
     return [*found, *_closed(open_text, open_tags)]
 
@@ -205,6 +205,11 @@ def _tokens(text: str) -> Iterator[tuple[re.Match[str] | None, str]]:
         yield match, text[at : match.start()]
         at = match.end()
     yield None, text[at:]
+
+
+def _opens_untouched(match: re.Match[str], name: str) -> bool:
+    """Whether all up to the end of this element stays as it is."""
+    return match[1] != "/" and not match[0].endswith("/>") and _stays(name, match[3] or "")
 
 
 def _stays(name: str, attributes: str) -> bool:
@@ -264,6 +269,7 @@ def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int]] | None:
 
 Span = tuple[int, int]
 Link = tuple[Span, Span]
+Element = tuple[int, int, int, int]  # where it begins and ends in the target, and the numbers of its two tags
 
 
 def _whole_words(passage: Passage, element: Span, target: str, span: Span) -> Span:
@@ -287,24 +293,15 @@ def _within_word(text: str, at: int) -> bool:
 def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) -> list[tuple[int, str]] | None:
     """Where in the target each tag goes, in order, at `whole` words or not; None where elements would cross."""
     pairs, single = _elements(passage.tags)
-    spans: list[tuple[int, int, int, int]] = []  # begin, end, and the numbers of the two tags
+    spans: list[Element] = []
     for first, last in pairs:
-        begin, end = passage.tags[first].at, passage.tags[last].at
-        reached = [to for (left, right), to in links if left < end and right > begin]
-        if not reached and passage.text[begin:end].strip():
+        element = passage.tags[first].at, passage.tags[last].at
+        span = _reached(passage, element, target, links, whole)
+        if span is None:
             return None
-        place = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
-        after = max((right for _, right in reached), default=place)
-        if reached and whole:
-            place, after = _whole_words(passage, (begin, end), target, (place, after))
-        spans.append((place, after, first, last))
-    for one in spans:
-        for other in spans:
-            inner = one[2] < other[2] and other[3] < one[3]
-            if inner and not (one[0] <= other[0] and other[1] <= one[1]):
-                return None
-            if one[2] < other[2] and one[3] < other[2] and not (one[1] <= other[0] or other[1] <= one[0]):
-                return None
+        spans.append((*span, first, last))
+    if any(_cross(one, other) for one in spans for other in spans):
+        return None
     for number in single:
         at = _end_of_words(passage, passage.tags[number].at, target)
         if any(begin < at < end for begin, end, *_ in spans):
@@ -313,7 +310,25 @@ def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) ->
     return _in_order(passage, spans)
 
 
-def _in_order(passage: Passage, spans: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, str]]:
+def _reached(passage: Passage, element: Span, target: str, links: Sequence[Link], whole: bool) -> Span | None:
+    """From where to where in the target the words of an element have gone; None where nobody knows."""
+    begin, end = element
+    reached = [to for (left, right), to in links if left < end and right > begin]
+    if not reached and passage.text[begin:end].strip():
+        return None
+    place = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
+    after = max((right for _, right in reached), default=place)
+    return _whole_words(passage, element, target, (place, after)) if reached and whole else (place, after)
+
+
+def _cross(one: Element, other: Element) -> bool:
+    """Whether an element leaves the one that it was in, or overlaps one that it came before."""
+    if one[2] < other[2] and other[3] < one[3]:
+        return not (one[0] <= other[0] and other[1] <= one[1])
+    return one[2] < other[2] and one[3] < other[2] and not (one[1] <= other[0] or other[1] <= one[0])
+
+
+def _in_order(passage: Passage, spans: Sequence[Element]) -> list[tuple[int, str]]:
     """Tags by place; at one place elements that end come first, the innermost of them before the others."""
     marks: list[tuple[tuple[int, int, int], str]] = []
     for begin, end, first, last in spans:

@@ -25,7 +25,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice, zip_longest
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +155,8 @@ CLEARLY_RELATED = 0.3  # correlation of the log lengths of lines that match
 
 def describe_mismatch(source_file: str, target_file: str) -> str:
     """The message for two files of different line counts, with the place where they part if that can be told."""
-    lengths = array("i"), array("i")
-    counts = [0, 0]
-    for lines in islice(zip_longest(read_lines(source_file), read_lines(target_file)), LINES_JUDGED):
-        for side, line in enumerate(lines):
-            if line is not None:
-                counts[side] += 1
-                lengths[side].append(len(line))
+    lengths = _line_lengths(source_file), _line_lengths(target_file)
+    counts = [*map(len, lengths)]
     if max(counts) == LINES_JUDGED:  # count on, without keeping lengths
         counts = [sum(1 for _ in read_lines(path)) for path in (source_file, target_file)]
     both = min(len(lengths[0]), len(lengths[1]))
@@ -183,6 +178,11 @@ def describe_mismatch(source_file: str, target_file: str) -> str:
         f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,}: line-aligned files need as many "
         f"on each side. {where}."
     )
+
+
+def _line_lengths(path: str) -> array[int]:
+    """Of the first lines, in bytes."""
+    return array("i", map(len, islice(read_lines(path), LINES_JUDGED)))
 
 
 def place_of_gap(source: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> int | None:

@@ -216,15 +216,9 @@ def _write(
     marks: dict[str, Marks],
 ) -> None:
     writer = _Writer(folder, config)
-    ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}
     for corpus in config.ordered():
         own = [stretch for stretch in stretches[corpus.use] if stretch.corpus is corpus]
-        for mark, split in ends[corpus.use].items():
-            wanted = [stretch for stretch in own if (stretch.marks(marks[corpus.use]) == mark).any()]
-            if wanted:
-                with writer.opened(corpus, split) as add:
-                    lines = chain.from_iterable(chosen_lines(one, marks[corpus.use], mark) for one in wanted)
-                    add(_varied(lines, config, corpus) if split == "train" else lines)
+        _write_corpus(writer, config, corpus, own, marks[corpus.use])
     sources = tuple(_source(corpus, stretches[corpus.use], marks[corpus.use], writer) for corpus in config.ordered())
     texts = writer.texts()
     if not any(text.split == "train" and text.pairs for text in texts):
@@ -232,6 +226,19 @@ def _write(
         raise DataError(f"{config.output}: no training pair is left of those read; dropped of {told}")
     gathered = Gathered(folder, config.pivot, texts, sources, config.digest())
     write_text(folder / GATHERED, gathered.as_json())
+
+
+def _write_corpus(
+    writer: _Writer, config: Gather, corpus: RawText, stretches: list[CleanStretch], marks: Marks
+) -> None:
+    """Put each line of a corpus where its mark says."""
+    ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}
+    for mark, split in ends[corpus.use].items():
+        wanted = [stretch for stretch in stretches if (stretch.marks(marks) == mark).any()]
+        if wanted:
+            with writer.opened(corpus, split) as add:
+                lines = chain.from_iterable(chosen_lines(one, marks, mark) for one in wanted)
+                add(_varied(lines, config, corpus) if split == "train" else lines)
 
 
 def _varied(lines: Iterator[tuple[bytes, bytes]], config: Gather, corpus: RawText) -> Iterator[tuple[bytes, bytes]]:
