@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.core.bounds import FEW, LAYERS, WIDTH, Bounds, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import FEW, LAYERS, check_most
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
@@ -35,24 +35,20 @@ SMALL = 0.1  # what their vectors of words are drawn with; a gate and a dot prod
 class OneHead(Attention):
     """One head, as in the paper; the dot product is scaled, where theirs is not: 350 steps on Multi30k were alike."""
 
-    heads: int = 1
+    heads: Annotated[int, Bounds(1, WIDTH)] = 1
 
 
 @dataclass(frozen=True)
 class Convolutions:
     """What a convolutional encoder and decoder have in common."""
 
-    layers: int = 4
-    kernel: int = 3
+    layers: Annotated[int, Bounds(1, LAYERS)] = 4
+    kernel: Annotated[int, Bounds(1, FEW)] = 3
     positions: AddedPositions = Learned()
     separable: bool = False  # each number over k places, then all numbers of a place: O(k n d + n d^2) (section 4)
 
     def __post_init__(self) -> None:
-        for name in ("layers", "kernel"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        check_most(self, LAYERS, "layers")
-        check_most(self, FEW, "kernel")
+        check_bounds(self)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ is the norm of x + drop(y), on a GPU in one kernel: LayerNorm always, RMSNorm wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as processes
 from torch.nn import functional as F
 
-from transduce.core.errors import ConfigError
+from transduce.core.bounds import Bounds, check_bounds
 from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
 from transduce.model.layers import Dropout, narrowed
@@ -165,11 +165,11 @@ class RMSNorm:
 class BatchNorm:
     """Over the real tokens of a batch, each of the D numbers apart; running statistics when not training."""
 
-    momentum: float = 0.1  # share of the newest batch in the running statistics
+    # share of the newest batch in the running statistics
+    momentum: Annotated[float, Bounds(0, 1, above=True, expected="a number above 0 and at most 1")] = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.momentum <= 1:
-            raise ConfigError(f"momentum: expected a number above 0 and at most 1, got {self.momentum}")
+        check_bounds(self)
 
     def build(self, d_model: int) -> nn.Module:
         return BatchNormOverTokens(d_model, self.momentum)
