@@ -7,6 +7,7 @@ Commands that look at configurations.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -119,3 +120,17 @@ def show(words: Words = None) -> None:
 
     layers = configs.layers(Config, *split_words(words))
     print(configs.dump(configs.resolve(Config, layers), layers.origins), end="")
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON schema of config files, by which an editor completes and checks them.
+
+    Examples:
+
+        transduce config schema > transduce.schema.json
+    """
+    from transduce.core.schema import json_schema
+    from transduce.experiment import Config
+
+    print(json.dumps(json_schema(Config), indent=2, ensure_ascii=False))

@@ -155,7 +155,7 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
     origin, origins = source
     if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # one table where an array of them may stand
         cls, old, beneath = typing.get_args(cls)[0], _only_one(old, where), None
-    choices = _choices(cls)
+    choices = choices_of(cls)
     if choices:
         old, new, beneath = map(_named_kind, (old, new, beneath))
     if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
@@ -169,7 +169,7 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
             _forget(origins, where)
             old, beneath = {}, {}
         cls = choices.get(kind) if isinstance(kind, str) else None
-    return _merged_tables(_hints(cls) if cls is not None else {}, (old, new, beneath), where, source)
+    return _merged_tables(hints_of(cls) if cls is not None else {}, (old, new, beneath), where, source)
 
 
 def _merged_tables(
@@ -211,7 +211,7 @@ def _only_one(old: Any, where: str) -> Any:
 
 def _default_kind(cls: Any, old: Mapping[str, Any]) -> Any:
     """The kind that a table without `kind` has: what was chosen before, else the first of the union."""
-    return old.get("kind", next(iter(_choices(cls))))
+    return old.get("kind", next(iter(choices_of(cls))))
 
 
 # -- checking --------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
     """A `cls` of the settings in `tree`; `kind` is the word that chose this class of a union, where one did."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({value_in_words(tree)})")
-    hints = _hints(cls)
+    hints = hints_of(cls)
     values: dict[str, Any] = {}
     for key, value in tree.items():
         dotted = dotted_key(where, key)
@@ -256,12 +256,12 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
 
 def _having(key: str, union: Any) -> str:
     """The kinds that do have a setting."""
-    kinds = [kind for kind, cls in _choices(union).items() if key in _hints(cls)]
+    kinds = [kind for kind, cls in choices_of(union).items() if key in hints_of(cls)]
     return f"; kinds with '{key}': {', '.join(kinds)}" if kinds else ""
 
 
 def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
-    if _choices(kind):
+    if choices_of(kind):
         return _parse_choice(kind, value, where, trust)
     if dataclasses.is_dataclass(kind):
         return _parse_table(kind, value, where, trust)
@@ -321,7 +321,7 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     table = {"kind": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a kind or a table, got {value!r} ({value_in_words(value)})")
-    choices = _choices(union)
+    choices = choices_of(union)
     kind = _default_kind(union, table)
     settings = {key: item for key, item in table.items() if key != "kind"}
     if isinstance(kind, str) and ":" in kind:
@@ -335,13 +335,13 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
 
 
 @functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
+def hints_of(cls: Any) -> dict[str, Any]:
     """Settings of a config class and their types."""
     hints = typing.get_type_hints(cls)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
 
 
-def _choices(kind: Any) -> dict[str, Any]:
+def choices_of(kind: Any) -> dict[str, Any]:
     """The classes of a union by their `kind`; empty when the type is no choice.
 
     Not cached: `A | B` and `B | A` are equal to Python, and the first of them matters here.
@@ -362,12 +362,12 @@ def kind_of(cls: type[Any]) -> str:
 
 def tree_of(config: Any) -> dict[str, Any]:
     """The config as plain tables, lists and words, which `parse` reads back."""
-    return {name: _plain(hint, getattr(config, name)) for name, hint in _hints(config.__class__).items()}
+    return {name: _plain(hint, getattr(config, name)) for name, hint in hints_of(config.__class__).items()}
 
 
 def _plain(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {"kind": _written_kind(hint, value), **tree_of(value)} if _choices(hint) else tree_of(value)
+        return {"kind": _written_kind(hint, value), **tree_of(value)} if choices_of(hint) else tree_of(value)
     if isinstance(value, tuple):
         inner = typing.get_args(hint)[:1]
         return [_plain(inner[0] if inner else Any, one) for one in value]
@@ -419,4 +419,4 @@ def _is_nested(value: Any) -> bool:
 
 def _written_kind(union: Any, value: Any) -> str:
     cls = type(value)
-    return kind_of(cls) if cls in _choices(union).values() else name_of(cls)
+    return kind_of(cls) if cls in choices_of(union).values() else name_of(cls)
