@@ -112,7 +112,9 @@ class Attention:
     heads: Annotated[int, Bounds(1, WIDTH)] = 8
     key_heads: Annotated[int, Bounds(most=WIDTH)] = 0  # 0 = as many as heads
     # d_k, of queries and keys in a head (Table 3, row B); 0 = d_model / heads, as d_v always is
-    key_width: Annotated[int, Bounds(0, WIDTH)] = 0
+    key_width: Annotated[
+        int, Bounds(0, WIDTH, expected="at least 1, or 0 for d_model / heads", too_large=f"at most {WIDTH:,}")
+    ] = 0
     score: Score = ScaledDot()
     weights: Weights = Softmax()
     query_key_norm: bool = False

@@ -127,7 +127,9 @@ class StackConfig:
     norm: Norm = LayerNorm()
     residual: Residual = PostNorm()
     # self-attention sees so many places to either side (Table 1, "restricted"); 0 = all of them
-    window: Annotated[int, Bounds(0, PLACES)] = 0
+    window: Annotated[
+        int, Bounds(0, PLACES, expected="1 place or more, or 0 for all of them", too_large=f"at most {PLACES:,}")
+    ] = 0
 
     def __post_init__(self) -> None:
         check_bounds(self)
