@@ -25,6 +25,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from transduce.core.bounds import NonNegativeInt, PositiveInt, check_bounds
 from transduce.core.durable import check_free, mend_replaced, whole_folder
 from transduce.core.errors import ConfigError, DataError, RunError
 from transduce.core.progress import say
@@ -247,8 +248,8 @@ class Prepare:
     tokenizer: SentencePiece | GivenTokenizer = field(default_factory=SentencePiece)
     sources: Sources = field(default_factory=Text)  # what lines of the source side are: text, or paths of files
     doctor: Doctor = field(default_factory=Doctor)
-    longest: int = 256  # tokens on either side, a tag included; longer training pairs are dropped and counted
-    workers: int = 0  # processes; 0: one for each core
+    longest: PositiveInt = 256  # tokens on either side, a tag included; longer training pairs are dropped and counted
+    workers: NonNegativeInt = 0  # processes; 0: one for each core
     overwrite: bool = False  # replace a corpus that is already there
 
     def __post_init__(self) -> None:
@@ -256,8 +257,7 @@ class Prepare:
             raise ConfigError("output: expected the folder to write")
         if not self.train:
             raise ConfigError("train: expected at least one corpus")
-        if self.longest < 1 or self.workers < 0:
-            raise ConfigError(f"longest={self.longest}, workers={self.workers}: expected at least 1 and at least 0")
+        check_bounds(self)
         if self.reader is not None:
             for split, texts in self.splits.items():
                 for text in texts:
