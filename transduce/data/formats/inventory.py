@@ -69,7 +69,7 @@ def index_file(path: str, columns: tuple[str, str] | None = None) -> FileIndex:
     """Read a file once, to count and to hash it; `columns` if it holds both sides."""
     check_file(path)
     facts = os.stat(path)
-    form = format_of(path)
+    form = format_of(path) if columns else None
     if columns and form is not None and form.reader is not None:
         pairs = form.reader(path, columns).count()
         return FileIndex(path, facts.st_size, facts.st_mtime_ns, file_digest(Path(path)), pairs)

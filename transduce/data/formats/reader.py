@@ -66,4 +66,4 @@ def format_of(path: str) -> FileFormat | None:
     """The format that a file's extension promises, before that of a compression; None if it promises none."""
     name = Path(path.lower())
     extension = Path(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
-    return formats_by_suffix().get(extension)
+    return formats_by_suffix().get(extension) if extension else None
