@@ -1,21 +1,21 @@
-"""Two checkouts of this project on the same work, in turns: is the newer one as fast as the older?
+"""Compare the speed of two checkouts of this project on the same work, in turns.
 
     git worktree add --detach ../before COMMIT && (cd ../before && python setup.py -q build_ext --inplace)
     python benchmarks/before_after.py --before ../before
     python benchmarks/before_after.py --before ../before --work native serve --rounds 9 --input test.en
 
-| work | what a pass is |
+| work | one pass |
 | --- | --- |
-| native | the shipped model translates the lines by the native engine, with its own beam |
-| greedy | one line at a time, greedily, by the native engine |
+| native | the shipped model translates the lines with the native engine and its own beam |
+| greedy | one line at a time, greedily, with the native engine |
 | torch | the shipped model in torch, fp32, on an eighth of the lines |
 | train | `transduce.train` on names of digits: prepared corpus to run folder, without validation |
-| serve | 16 clients ask a server of the shipped model for the lines, one a request |
+| serve | 16 clients request the lines from a server of the shipped model, one a request |
 
-Each checkout is a process that holds what it needs, found by PYTHONPATH. Only public names are used, so that distant
-commits can be compared. A round is a pass of each, the order alternating; the first round warms up and is not
-counted. The ratio is old time divided by new, 1 or more where the new is as fast: its median over the rounds, by the
-clock and by processor time, which says more on a machine that is shared.
+Each checkout runs in a process of its own, selected by PYTHONPATH. Only public names are used, so that distant
+commits can be compared. A round is a pass of each, in alternating order; the first round warms up and is not
+counted. The ratio is old time divided by new, 1 or more if the new one is as fast: its median over the rounds, by
+wall time and by processor time, which is more reliable on a shared machine.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def request(process: subprocess.Popen[str]) -> dict[str, float]:
 
 
 def answer_requests(work: str, lines: Sequence[str]) -> None:
-    """The process of one checkout: a pass for each line of standard input, its times as a line of JSON."""
+    """Serve one checkout: run a pass for each line of standard input and print its times as a line of JSON."""
     import transduce
 
     answers = os.fdopen(os.dup(1), "w")
@@ -138,7 +138,7 @@ Passes = Iterator[tuple[Callable[[], Any], Callable[[], float]]]
 
 
 def own_time() -> float:
-    """Seconds of processor time of this process and of the children it has waited for."""
+    """Processor seconds of this process and of its finished children."""
     both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in both)
 

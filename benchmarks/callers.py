@@ -1,10 +1,11 @@
-"""Many Python threads that call one native translator: do they get their own answers, and as fast as a single caller?
+"""Call one native translator from many Python threads: check the answers, and compare the speed with one caller's.
 
     python benchmarks/callers.py --models base small --callers 8
 
-Made-up models that write 30 tokens a sentence, as in decoding.py. The same sentences go to the engine from one thread,
-one call after another, and from several, each with its share; in turns, so that both meet the same machine. A call is
-one sentence, or a batch of them. The engine has every core either way. Ends with code 1 if an answer is another's.
+Random models that write 30 tokens a sentence, as in decoding.py. The same sentences go to the engine from one thread,
+one call after another, and from several, each with its share; in alternating rounds, so that load affects both. A call
+is one sentence, or a batch of them. The engine has every core either way. Exits with code 1 if a caller got the result
+of another.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Call = Callable[[Sequence[Tokens]], list[Tokens]]
 
 @dataclass(frozen=True)
 class Raced:
-    """Tokens a second of one caller and of several, round by round, and whether all answers were the same."""
+    """Tokens a second of one caller and of several, by round, and whether all results were the same."""
 
     one: list[float]
     several: list[float]
@@ -35,12 +36,12 @@ class Raced:
 
     @property
     def ratio(self) -> float:
-        """Several against one: the middle of the rounds."""
+        """Several against one: the median of the rounds."""
         return statistics.median(b / a for a, b in zip(self.one, self.several, strict=True))
 
 
 def race(call: Call, batches: Sequence[Sequence[Tokens]], callers: int, rounds: int) -> Raced:
-    """One caller and several in turns."""
+    """Time one caller and several in alternating rounds."""
 
     def timed(work: Callable[[], list[list[Tokens]]]) -> tuple[float, list[list[Tokens]]]:
         begun = time.perf_counter()

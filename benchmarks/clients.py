@@ -1,10 +1,10 @@
-"""Eight clients of LibreTranslate's and DeepL's protocols, as their packages come, against a server of ours.
+"""Run eight published clients of LibreTranslate's and DeepL's protocols against our server.
 
     python benchmarks/clients.py en-de=models/small --environments FOLDER --install
 
-Each package has an environment of its own below the folder (two of them want other versions of the same one);
-`--install` makes those that are missing, with pip and npm. A client whose environment is not there is named and counted
-as left out. The exit code is 1 if a client failed, or was left out.
+Each package has an environment of its own in the folder (two are different versions of the same one);
+`--install` makes the missing ones, with pip and npm. A client without an environment is reported as not installed.
+The exit code is 1 if a client failed, or is not installed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Client:
-    """A package, where it lives, and a program that uses it: `URL`, `TEXT` and `EXPECTED` are its globals."""
+    """A package, its environment, and a program that uses it: `URL`, `TEXT` and `EXPECTED` are its globals."""
 
     name: str
     environment: str
@@ -126,13 +126,13 @@ const {libreTranslate} = await import("libretranslate-ts");
 libreTranslate.setApiEndpoint(URL);
 libreTranslate.setApiKey("key");
 equal((await libreTranslate.translate(TEXT, "en", "de")).translatedText, EXPECTED);
-// Several are found by a beam search, whatever the model's own search is: its best need not be EXPECTED.
+// Alternatives need a beam search, whatever the model's default is: its best need not be EXPECTED.
 const found = await libreTranslate.translate(TEXT, "en", "de", 2);
 const body = JSON.stringify({q: TEXT, source: "en", target: "de", alternatives: 2});
 const headers = {"content-type": "application/json"};
-const told = await (await fetch(URL + "/translate", {method: "POST", headers, body})).json();
-equal(found.translatedText, told.translatedText);
-equal(JSON.stringify(found.alternatives), JSON.stringify(told.alternatives));
+const direct = await (await fetch(URL + "/translate", {method: "POST", headers, body})).json();
+equal(found.translatedText, direct.translatedText);
+equal(JSON.stringify(found.alternatives), JSON.stringify(direct.alternatives));
 equal(Array.isArray(found.alternatives), true);
 equal((await libreTranslate.detect(TEXT)).language, "en");
 equal((await libreTranslate.listLanguages()).some((one) => one.code === "en"), true);
@@ -172,7 +172,7 @@ EQUAL = "const equal = (a, b) => { if (a !== b) throw new Error(JSON.stringify([
 
 @contextlib.contextmanager
 def serving(words: Sequence[str]) -> Iterator[str]:
-    """The address of a server that runs meanwhile."""
+    """Run a server and yield its address."""
     command = [sys.executable, "-m", "transduce", "serve", *words, "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -189,7 +189,7 @@ def serving(words: Sequence[str]) -> Iterator[str]:
 
 
 def install(client: Client, folder: Path) -> None:
-    """Make a client's environment, if it is not there."""
+    """Make a client's environment, if it is missing."""
     place = folder / client.environment
     if client.node:
         place.mkdir(parents=True, exist_ok=True)
@@ -203,8 +203,10 @@ def install(client: Client, folder: Path) -> None:
 
 
 def run(client: Client, folder: Path | None, names: dict[str, str]) -> str | None:
-    """What went wrong; "" if nothing did, None where the client is not installed: in its environment below the folder,
-    or, without a folder, beside this Python."""
+    """The error of a client; "" if there was none, None where the client is not installed.
+
+    It is looked for in its environment below the folder, or, without a folder, beside this Python.
+    """
     place = folder / client.environment if folder is not None else Path(sys.prefix)
     given = "".join(f"{'var ' if client.node else ''}{name} = {json.dumps(value)}\n" for name, value in names.items())
     if client.node:
@@ -223,7 +225,7 @@ def run(client: Client, folder: Path | None, names: dict[str, str]) -> str | Non
 
 
 def _beside(client: Client) -> bool:
-    """Whether this Python has a client's packages in just those versions."""
+    """Whether this Python has a client's packages in exactly those versions."""
     try:
         return all(version(name) == wanted for name, _, wanted in (one.partition("==") for one in client.packages))
     except PackageNotFoundError:
@@ -232,7 +234,7 @@ def _beside(client: Client) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help="what `transduce serve` is told; one must go from English to German")
+    parser.add_argument("models", nargs="+", help="arguments of `transduce serve`; one must go from English to German")
     parser.add_argument("--environments", type=Path, required=True)
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--text", default="A man is sleeping.")
@@ -247,11 +249,14 @@ def main() -> int:
         for client in CLIENTS:
             if options.install:
                 install(client, options.environments)
-            told = run(client, options.environments, {"URL": address, "TEXT": options.text, "EXPECTED": expected})
-            failed += told != ""
-            print(f"{client.name}: {'ok' if told == '' else 'NOT INSTALLED' if told is None else 'FAILED'}", flush=True)
-            if told:
-                print(told)
+            output = run(client, options.environments, {"URL": address, "TEXT": options.text, "EXPECTED": expected})
+            failed += output != ""
+            print(
+                f"{client.name}: {'ok' if output == '' else 'NOT INSTALLED' if output is None else 'FAILED'}",
+                flush=True,
+            )
+            if output:
+                print(output)
     return 1 if failed else 0
 
 

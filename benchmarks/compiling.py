@@ -1,13 +1,13 @@
-"""Which way of making our step is fastest on a GPU: variants and peers on the same pairs, in one run of minutes.
+"""Compare ways of running our training step on a GPU, and peers, on the same pairs in one run of minutes.
 
     python benchmarks/compiling.py --device cuda --output results --seconds 570
     python benchmarks/compiling.py --variants "compiled;hashed+narrow" --peers "" --bare --pairs 60000 --output results
     python benchmarks/compiling.py --device cpu --size tiny --tokens 512 --pairs 300 --rounds 1 --output /tmp/rehearsal
 
-Each variant is a process that holds its model. All make their first pass, which compiles, at the same time (so that its
-seconds are those of a crowd); then they take turns, a pass over all pairs each. At the end `transduce train` runs on
-the same pairs, finds what was compiled in the cache, and its own report is set against the bare step. Results are
-written as they come, to variants.jsonl; what is not ready in time is left out, and named.
+Each variant is a process with its model. All make their first pass, which compiles, at the same time (so its
+seconds include contention); then they take turns, each a pass over all pairs. At the end `transduce train` runs on
+the same pairs, reuses the compiled code from the cache, and its own report is compared with the bare step. Results are
+appended to variants.jsonl at once; a variant that is not ready in time is skipped and reported.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ PROFILED = 12  # steps
 
 @dataclass(frozen=True)
 class Variant:
-    """`kernel`: attention among packed tokens is ours; `residual`: so are the sums and norms between sublayers.
+    """`kernel`: our attention kernel for packed tokens; `residual`: our kernels for sums and norms between sublayers.
 
-    `light`: cublasLt chooses how to multiply; `combined`: the compiler puts small kernels together. A name of fields
+    `light`: cublasLt selects the matrix products; `combined`: the compiler fuses small kernels. A name of fields
     joined by + is the variant that has them.
     """
 
@@ -73,7 +73,7 @@ PEERS = ("torch", "marian", "torch-compiled")
 
 
 def made(variant: Variant, module: Any) -> Any:
-    """The step as the variant says."""
+    """Build the step of the variant."""
     import torch
     import torch._inductor.config
 
@@ -91,7 +91,7 @@ def made(variant: Variant, module: Any) -> Any:
 
 
 class Ours:
-    """Model, batches and one pass over them, as the loop makes its steps."""
+    """Model, batches and one pass over them, with the steps of the training loop."""
 
     def __init__(self, variant: Variant, job: Job, corpus: str, tokens: int, shapes: int) -> None:
         import torch
@@ -121,10 +121,10 @@ class Ours:
         self.batches = [stream.make(plan, 0, number).to(self.device) for number in range(len(plan))]
         split = stream.split
         self.full = split.source_lengths.sum() + split.target_lengths.sum() + 2 * len(split)
-        self.room = len(plan) * sum(stream.few.room)
+        self.room = len(plan) * sum(stream.few.capacity)
 
     def make_pass(self, most: int = 1 << 30) -> float:
-        """One update on each batch, or on so many of them; gives the mean loss a token."""
+        """Make one update on each batch, or on so many of them; return the mean loss a token."""
         import torch
 
         from transduce.training.optimizer import update
@@ -139,7 +139,7 @@ class Ours:
         return float(total / count)
 
     def profile(self, path: Path) -> None:
-        """Of a few steps as they are, and of the same without graphs."""
+        """Profile a few steps, with and without graphs."""
         import kernels
 
         from transduce.training.step_runner import EagerRunner
@@ -153,7 +153,7 @@ class Ours:
 
 
 def serve(words: Sequence[str]) -> None:
-    """VARIANT.json JOB.json CORPUS TOKENS SHAPES: a pass for each line that says so, answered in JSON."""
+    """VARIANT.json JOB.json CORPUS TOKENS SHAPES: run a pass for each line of input, print its result as JSON."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     variant = Variant(**json.loads(Path(words[0]).read_text(encoding="utf-8")))
@@ -187,12 +187,12 @@ def serve(words: Sequence[str]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the package and whatever else this process finds."""
+    """The environment of our processes: this package and everything else that this process finds."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
 
 
 class Contender:
-    """A process and what it said."""
+    """A process and its output."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, line: str) -> None:
         self.name, self.line, self.log = name, line, log
@@ -216,20 +216,20 @@ class Contender:
         self.process.stdin.flush()
 
     def hear(self, deadline: float) -> dict[str, Any]:
-        """Its answer; one that is late or gone is left out from then on."""
+        """Its result; a process that is late or has ended is skipped from then on."""
         assert self.process is not None
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as waiting:
             waiting.register(self.process.stdout, selectors.EVENT_READ)
             if not waiting.select(max(0.0, deadline - time.monotonic())):
-                return self.lose(f"not ready after {self.seconds_told(deadline)} s")
+                return self.lose(f"not ready after {self.seconds_since_start(deadline)} s")
         line = self.process.stdout.readline()
         if not line:
             return self.lose(f"ended: {self.log.read_text(errors='replace')[-300:]!r}")
         answer: dict[str, Any] = json.loads(line)
         return self.lose(answer["missing"]) if "missing" in answer else answer
 
-    def seconds_told(self, deadline: float) -> str:
+    def seconds_since_start(self, deadline: float) -> str:
         return f"{deadline - BEGAN:.0f}"
 
     def lose(self, why: str) -> dict[str, Any]:
@@ -248,8 +248,8 @@ BEGAN = time.monotonic()
 
 
 @dataclass(frozen=True)
-class Told:
-    """Writes each result to a file and to the screen as it comes."""
+class ResultLog:
+    """Write each result to a file and to the screen at once."""
 
     path: Path | None
 
@@ -262,7 +262,7 @@ class Told:
 
 
 def started(options: argparse.Namespace, folder: Path, job: Path, peers_job: Path) -> list[Contender]:
-    """All variants and peers that were asked for."""
+    """All requested variants and peers."""
     found = []
     variants = [Variant.named(name) for name in options.variants] or VARIANTS
     for number, variant in enumerate(variants):
@@ -278,8 +278,8 @@ def started(options: argparse.Namespace, folder: Path, job: Path, peers_job: Pat
     return found
 
 
-def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict[str, float], int]:
-    """Gives tokens a second of the bare step, by variant, and the number of our batches."""
+def measure(options: argparse.Namespace, folder: Path, log: ResultLog) -> tuple[dict[str, float], int]:
+    """Return tokens a second of the bare step, by variant, and the number of our batches."""
     sizes, deadline = SIZES[options.size], BEGAN + options.seconds
     pairs = Pairs.draw(options.pairs, sizes.vocabulary, 25.0, seed=1)
     corpus = prepare_corpus(pairs, sizes, folder)
@@ -288,7 +288,7 @@ def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict
     import torch
 
     best = ceiling(torch.device(device), True, 8192 if device == "cuda" else 1024)
-    told(corpus=str(corpus.name), pairs=len(pairs), target_tokens=pairs.target_tokens, ceiling_tera=best / 1e12)
+    log(corpus=str(corpus.name), pairs=len(pairs), target_tokens=pairs.target_tokens, ceiling_tera=best / 1e12)
     same = subprocess.Popen(
         [sys.executable, str(HERE / "same.py"), device], stdout=subprocess.PIPE, text=True, env=environment()
     )
@@ -303,12 +303,12 @@ def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict
     for contender in contenders:
         if contender.process:
             contender.first = contender.hear(ready_by)
-        told(name=contender.name, missing=contender.missing, first=contender.first)
+        log(name=contender.name, missing=contender.missing, first=contender.first)
     try:
-        told(same=same.communicate(timeout=max(1.0, ready_by - time.monotonic()))[0])
+        log(same=same.communicate(timeout=max(1.0, ready_by - time.monotonic()))[0])
     except subprocess.TimeoutExpired:
         same.kill()
-        told(same="not ready in time")
+        log(same="not ready in time")
     speeds: dict[str, float] = {}
 
     def speed(seconds: float) -> dict[str, float]:
@@ -322,22 +322,26 @@ def measure(options: argparse.Namespace, folder: Path, told: Told) -> tuple[dict
                 answer = contender.hear(deadline)
                 if answer:
                     contender.rounds.append(answer)
-                    told(name=contender.name, round=round_number, **speed(answer["seconds"]), **answer)
+                    log(name=contender.name, round=round_number, **speed(answer["seconds"]), **answer)
     for contender in contenders:
         if contender.rounds:
             seconds = statistics.median(answer["seconds"] for answer in contender.rounds)
             speeds[contender.name] = pairs.target_tokens / seconds
-            told(summary=contender.name, **speed(seconds), memory=contender.rounds[-1]["memory"])
-    profile(contenders, speeds, options, deadline, told)
+            log(summary=contender.name, **speed(seconds), memory=contender.rounds[-1]["memory"])
+    profile(contenders, speeds, options, deadline, log)
     for contender in contenders:
         contender.end()
     return speeds, max([contender.first.get("batches", 0) for contender in contenders], default=0)
 
 
 def profile(
-    contenders: Sequence[Contender], speeds: dict[str, float], options: argparse.Namespace, deadline: float, told: Told
+    contenders: Sequence[Contender],
+    speeds: dict[str, float],
+    options: argparse.Namespace,
+    deadline: float,
+    log: ResultLog,
 ) -> None:
-    """Which kernels the first and the fastest of ours spend their time in, to a file each."""
+    """Profile the kernels of our first and our fastest variant, to a file each."""
     own = [contender for contender in contenders if contender.name in speeds and contender.name not in PEERS]
     fastest = sorted(own, key=lambda contender: -speeds[contender.name])[:1]
     for contender in {each.name: each for each in (*own[:1], *fastest)}.values():
@@ -345,7 +349,7 @@ def profile(
             path = options.output / f"profile-{'-'.join(contender.name.replace(',', '').split())}.txt"
             contender.tell(f"profile {path}")
             contender.hear(deadline)
-            told(profiled=contender.name, missing=contender.missing)
+            log(profiled=contender.name, missing=contender.missing)
             print("\n".join(path.read_text(encoding="utf-8").split("\n")[:45]) if path.exists() else "", flush=True)
 
 
@@ -357,25 +361,25 @@ def write_jobs(options: argparse.Namespace, sizes: Sizes, pairs: Pairs, folder: 
     return folder / "ours.json", folder / "peers.json"
 
 
-def real_loop(options: argparse.Namespace, folder: Path, bare: float, steps: int, told: Told) -> None:
-    """`transduce train`, which finds the variant "compiled" in the cache of compiled code."""
+def real_loop(options: argparse.Namespace, folder: Path, bare: float, steps: int, log: ResultLog) -> None:
+    """Run `transduce train`, which finds the variant "compiled" in the cache of compiled code."""
     job = Job.read(folder / "ours.json")
     settings = (*job.settings, "training.compile=true", f"data.shapes={options.shapes}")
     run = folder / "run"
     began = time.monotonic()
     speed = run_loop(folder / "corpus", run, Job(job.sizes, job.device, job.batches, settings), steps, "1", "bf16")
-    told(loop_tokens_per_second=speed, of_the_bare_step=speed / bare, seconds_in_all=time.monotonic() - began)
+    log(loop_tokens_per_second=speed, of_the_bare_step=speed / bare, seconds_in_all=time.monotonic() - began)
 
 
-def fitted(options: argparse.Namespace, folder: Path, told: Told) -> None:
-    """What `data.tokens=0` finds here."""
+def fitted(options: argparse.Namespace, folder: Path, log: ResultLog) -> None:
+    """The batch size that `data.tokens=0` finds here."""
     job = Job.read(folder / "ours.json")
     settings = [*job.settings, "data.tokens=0", f"data.folder={folder / 'corpus'}", "training.steps=3"]
     settings += ["training.precision=bf16", "training.compile=false", "training.average=0", "training.device=cuda"]
     command = [sys.executable, "-m", "transduce", "train", "base", *settings, "--output", str(folder / "fitted")]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
     lines = [line for line in done.stderr.split("\n") if line.startswith("data.tokens")]
-    told(fitted=lines or done.stderr[-600:], code=done.returncode)
+    log(fitted=lines or done.stderr[-600:], code=done.returncode)
 
 
 def arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -386,11 +390,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=30000)
     parser.add_argument("--shapes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=570, help="for all of it")
-    parser.add_argument("--compile-seconds", type=float, default=330, help="from the start to all first passes' end")
-    parser.add_argument("--variants", default="", help="names, separated by semicolons; all if none")
+    parser.add_argument("--seconds", type=float, default=570, help="time limit for everything")
+    parser.add_argument("--compile-seconds", type=float, default=330, help="time limit for all first passes")
+    parser.add_argument("--variants", default="", help="names, separated by semicolons; default all")
     parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--bare", action="store_true", help="no `transduce train` afterwards")
+    parser.add_argument("--bare", action="store_true", help="skip `transduce train` at the end")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(words)
     options.variants = [name for name in options.variants.split(";") if name]
@@ -398,11 +402,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def attempt(what: Callable[[], None], told: Told, name: str) -> None:
+def attempt(what: Callable[[], None], log: ResultLog, name: str) -> None:
     try:
         what()
     except (SystemExit, OSError, ValueError, subprocess.SubprocessError, KeyError) as error:
-        told(failed=name, reason=str(error)[-1500:])
+        log(failed=name, reason=str(error)[-1500:])
 
 
 def main() -> None:
@@ -412,16 +416,16 @@ def main() -> None:
     options = arguments(sys.argv[1:])
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
-    told = Told(options.output / "variants.jsonl" if options.output else None)
+    log = ResultLog(options.output / "variants.jsonl" if options.output else None)
     with tempfile.TemporaryDirectory(prefix="transduce-benchmark-") as temporary:
         folder = Path(temporary)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiled"))
-        speeds, steps = measure(options, folder, told)
+        speeds, steps = measure(options, folder, log)
         bare = speeds.get("compiled", float("nan"))
         if steps and not options.bare and time.monotonic() < BEGAN + options.seconds - 60:
-            attempt(lambda: real_loop(options, folder, bare, steps, told), told, "loop")
+            attempt(lambda: real_loop(options, folder, bare, steps, log), log, "loop")
         if options.device == "cuda" and not options.bare and time.monotonic() < BEGAN + options.seconds - 40:
-            attempt(lambda: fitted(options, folder, told), told, "fitted")
+            attempt(lambda: fitted(options, folder, log), log, "fitted")
     for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
         print(f"{name:30} {speed:12,.0f} target tokens/s")
 

@@ -1,10 +1,10 @@
-"""Does a run survive anything? SIGKILL at random moments, and single damaged bits in its checkpoints.
+"""Test crash safety of runs: SIGKILL at random moments, and single damaged bits in checkpoints.
 
     python benchmarks/crashes.py --kills 20 --flips 1000 --seed 1
 
-Each life is `transduce train` in a process of its own, forked from one that has torch loaded already. Every other
-kill comes at a uniformly random moment, the others wait from there for the next save and strike inside it. A killed
-run is started again until it ends, and its end compared with that of a run nobody disturbed.
+Each session is `transduce train` in a process of its own, forked from one that has torch loaded. Every other
+kill comes at a uniformly random moment; the others wait from there for the next save and happen during it. A killed
+run is restarted until it ends, and its result is compared with that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FORKS.set_forkserver_preload(["transduce.cli", "transduce.training.loop", "torc
 
 @dataclass
 class Kills:
-    """How runs fared: those killed `inside` a save left something half written behind."""
+    """Results of the kills: those `inside` a save left a partly written file."""
 
     kills: int = 0
     inside: int = 0
@@ -53,7 +53,7 @@ class Kills:
 
 @dataclass
 class Damages:
-    """How damaged checkpoints fared: each must be noticed, and the one before it chosen."""
+    """Results of the damages: each must be detected, and the checkpoint before it used."""
 
     flips: int = 0
     truncations: int = 0
@@ -70,20 +70,20 @@ def make_corpus(folder: Path) -> Path:
 
 
 class Trainer:
-    """Starts lives of runs on one corpus, and knows how an undisturbed one ends."""
+    """Start sessions of runs on one corpus, and know the result of an uninterrupted one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.corpus = make_corpus(folder)
         self.reference = folder / "reference"
-        self.live(self.reference, save_every=1)  # the first life also warms the disk cache
+        self.live(self.reference, save_every=1)  # the first session also warms the disk cache
         self.end = ending(self.reference)
         started = time.monotonic()
         self.live(folder / "timed", save_every=1)
         self.seconds = time.monotonic() - started
 
     def start(self, folder: Path, save_every: int) -> BaseProcess:
-        """Begin one life of the run in `folder`."""
+        """Start one session of the run in `folder`."""
         own = (f"data.folder={self.corpus}", f"training.save_every={save_every}")
         arguments = ["tiny", *toys.latest(*toys.TINY, *SETTINGS, *own), "--output", str(folder)]
         process = _FORKS.Process(target=_train, args=(arguments, f"{folder}.log"))
@@ -91,14 +91,14 @@ class Trainer:
         return process
 
     def live(self, folder: Path, save_every: int) -> int | None:
-        """One undisturbed life; gives its exit code."""
+        """Run one uninterrupted session; return its exit code."""
         process = self.start(folder, save_every)
         process.join()
         return process.exitcode
 
 
 def _train(arguments: list[str], log: str) -> None:
-    """The command `transduce train`, its words added to a file."""
+    """Run `transduce train`; append its output to a file."""
     from transduce.__main__ import main
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -109,14 +109,14 @@ def _train(arguments: list[str], log: str) -> None:
 
 
 def ending(folder: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
-    """All that a finished run must have in common with another: every tensor's bytes, and what it logged."""
+    """What two equal runs share: the bytes of every tensor, and the logged metrics."""
     kept = step_folders(folder)
     files = [folder / "model.safetensors", *sorted(kept[max(kept)].glob("*.safetensors"))]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}, toys.untimed(folder)
 
 
 def kill_runs(trainer: Trainer, kills: int, seed: int) -> Kills:
-    """Kill runs, `kills` times in all, start each again until it ends, and compare the ends."""
+    """Kill runs, `kills` times in all, restart each until it ends, and compare the results."""
     chance = random.Random(seed)
     tally = Kills()
     with Progress("Killing", kills, "kills") as progress:
@@ -150,7 +150,7 @@ def _strike(process: BaseProcess, folder: Path, wait: float, aimed: bool) -> int
 
 
 def damage_checkpoints(trainer: Trainer, count: int, seed: int, resumes: int = 5) -> Damages:
-    """Flip a bit of, or cut short, files of the newest checkpoint, one at a time; some of the times go on training."""
+    """Flip a bit of, or truncate, files of the newest checkpoint, one at a time; sometimes resume training."""
     chance = random.Random(seed)
     tally = Damages()
     folder = trainer.folder / "damaged"
@@ -171,7 +171,7 @@ def damage_checkpoints(trainer: Trainer, count: int, seed: int, resumes: int = 5
             good = file.read_bytes()
             file.write_bytes(content)
             found = newest_good(folder)
-            assert found is not None, "the checkpoint before is whole"
+            assert found is not None, "the checkpoint before is intact"
             tally.detected += found.step != newest
             tally.fallbacks += found.step == before and found.notes[0].startswith(f"{kept[newest].name}: {file.name}")
             if number < resumes:
@@ -183,7 +183,7 @@ def damage_checkpoints(trainer: Trainer, count: int, seed: int, resumes: int = 5
 
 
 def main() -> None:
-    """Run both, and say how it went."""
+    """Run both tests and print the results."""
     parser = argparse.ArgumentParser(description="Kill training runs and damage their checkpoints; count survivors.")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--flips", type=int, default=1000, help="damages in all, a quarter of them truncations")

@@ -1,6 +1,6 @@
-"""The same weights for CTranslate2: its own specification, filled from a Transformer of ours, quantized by itself.
+"""Write our Transformer's weights as a CTranslate2 model, through its specification and its quantization.
 
-Made for what the benchmark decodes: softmax attention of equal heads, ReLU, LayerNorm before or after, sinusoids.
+It covers what the benchmark decodes: softmax attention of equal heads, ReLU, LayerNorm before or after, sinusoids.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from transduce.model.seq2seq import Model
 
 
 def words(vocabulary: int) -> list[str]:
-    """Names of tokens: the systems read and write numbers behind a letter."""
+    """Names of tokens: a letter and the token id."""
     return ["<pad>", "<unk>", "<s>", "</s>", *(f"t{number}" for number in range(4, vocabulary))]
 
 
 def write_ctranslate2(config: Model, model: EncoderDecoder, folder: Path, quantization: str | None) -> None:
-    """A model folder for `ctranslate2.Translator`."""
+    """Write a model folder for `ctranslate2.Translator`."""
     from ctranslate2.specs import common_spec, transformer_spec  # type: ignore[import-not-found]
 
     weights = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}

@@ -1,13 +1,12 @@
-"""Decoding on a CPU: the native engine against CTranslate2 (int8) and Hugging Face (fp32), same weights and sentences.
+"""Compare decoding on a CPU: native engine, CTranslate2 (int8), Hugging Face (fp32); same weights and sentences.
 
     python benchmarks/decoding.py --peers ctranslate2 huggingface --peer-python ENVIRONMENT/bin/python
     python benchmarks/decoding.py --run runs/mine --input test.en --references test.de --peers ctranslate2 huggingface
 
-The first is of made-up base and small models, the second of a trained one with natural ends, and with its BLEU. Each is
-in a process of its own. Random weights never end a sentence, so that made-up models write exactly 30 tokens. Peers
-are run with several settings of their threads and the best is taken. Wall time is what counts on a machine of its own;
-on a shared one compare tokens per second of processor time, one thread each. The table gives both, and every ratio is
-within one run.
+The first command uses random base and small models, the second a trained one with natural sentence ends and BLEU. Each
+system runs in a process of its own. Random weights never end a sentence, so random models write exactly 30 tokens.
+Peers run with several thread settings and the best is taken. Compare wall time on an idle machine, and tokens per
+second of processor time, one thread each, on a shared one. The table has both; every ratio is within one run.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Tokens = list[int]
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to decode: a beam of 1 is greedy search; a batch of 0 is the whole file in one call."""
+    """Beam and batch size: a beam of 1 is greedy decoding; a batch of 0 is the whole file in one call."""
 
     beam: int
     batch: int
@@ -48,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """What a child process does."""
+    """The work of a child process."""
 
     system: str  # native, ctranslate2 or huggingface
     model: str
@@ -61,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it. Speeds are target tokens a second, of the best repeat."""
+    """Its result. Speeds are target tokens a second, of the best repeat."""
 
     wall: float
     processor: float
@@ -83,7 +82,7 @@ def translate_native(job: Job) -> Callable[[Sequence[Tokens]], list[Tokens]]:
 
     symbols = Symbols(PAD, BOS, EOS, UNK, (PAD, UNK, BOS))
     engine = NativeEngine(Path(job.model), symbols, symbols, job.threads[0] * job.threads[1])
-    limits = Limits(longest=256, longest_extra=256)  # as peers are told
+    limits = Limits(longest=256, longest_extra=256)  # as peers get them
     if job.forced:
         limits = Limits(longest=job.forced, longest_extra=job.forced, shortest=job.forced - 1, forbid=(EOS,))
     search = Greedy(limits) if job.setting.beam == 1 else Beam(job.setting.beam, limits=limits)
@@ -152,7 +151,7 @@ PEERS = {"ctranslate2": "CTranslate2", "huggingface": "Hugging Face"}
 
 
 def peak_megabytes() -> float:
-    """Of this process alone: what getrusage tells begins with the parent's."""
+    """Peak memory of this process alone: getrusage starts with the parent's."""
     lines = Path("/proc/self/status").read_text().split("\n")
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -188,7 +187,7 @@ def child(job: Job) -> Outcome:
 
 @dataclass(frozen=True)
 class Contest:
-    """One model for each system, and the file of sources; for BLEU their references, and what makes text of tokens."""
+    """One model for each system, the file of sources, and for BLEU references and a detokenizer."""
 
     models: dict[str, Path]
     sources: Path
@@ -196,13 +195,13 @@ class Contest:
     detokenize: Callable[[Tokens], str] = str
 
     def megabytes(self, system: str) -> float:
-        """Of its weights and settings on disk."""
+        """Size of its weights and settings on disk."""
         path = self.models[system]
         files = path.rglob("*") if path.is_dir() else [path]
         return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
     def bleu(self, written: list[Tokens], batch: int) -> str:
-        """sacreBLEU of what a child wrote: with batches, in the order of its sources' lengths."""
+        """Score a child's output with sacreBLEU: with batches, in the order of its sources' lengths."""
         if not self.references:
             return ""
         import sacrebleu
@@ -214,7 +213,7 @@ class Contest:
 
 
 def write_models(config: Any, model: Any, stem: Path, peers: Sequence[str]) -> dict[str, Path]:
-    """The weights of one model as each system wants them, beside each other."""
+    """Write the weights of one model in each system's format."""
     from transduce.engines.native.lowering import lower
     from transduce.engines.native.weight_file import write
 
@@ -232,7 +231,7 @@ def write_models(config: Any, model: Any, stem: Path, peers: Sequence[str]) -> d
 
 
 def made_up(name: str, folder: Path, sentences: int, peers: Sequence[str] = ()) -> Contest:
-    """A model with random weights, and sources of 5 to 40 tokens."""
+    """Make a model with random weights, and sources of 5 to 40 tokens."""
     import torch
 
     from transduce.model.attention import Attention
@@ -252,7 +251,7 @@ def made_up(name: str, folder: Path, sentences: int, peers: Sequence[str] = ()) 
 
 
 def trained(run: Path, text: Path, references: Path | None, folder: Path, peers: Sequence[str]) -> Contest:
-    """The same for a run folder and lines of text; the run's own tokenizer makes tokens of them."""
+    """Load a run folder and lines of text, split by the run's own tokenizer."""
     from transduce.training.run_folder import open_model
 
     config, tokenizers, model, longest = open_model(run, trust=False)
@@ -263,8 +262,8 @@ def trained(run: Path, text: Path, references: Path | None, folder: Path, peers:
         raise SystemExit(f"{references}: has {len(correct)} lines, and {text} has {len(texts)}")
     kept = [(tokens[:longest], line) for tokens, line in zip(texts, correct, strict=True) if tokens]
     (folder / "run.json").write_text(json.dumps([tokens for tokens, _ in kept]))
-    told = tuple(line for _, line in kept) if references else ()
-    return Contest(models, folder / "run.json", told, tokenizers.target.decode)
+    correct_texts = tuple(line for _, line in kept) if references else ()
+    return Contest(models, folder / "run.json", correct_texts, tokenizers.target.decode)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -272,7 +271,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def spawn(job: Job, python: str) -> Outcome:
-    """The job in a process of its own."""
+    """Run the job in a process of its own."""
     command = [python, __file__, "--child", json.dumps(asdict(job))]
     root = str(Path(__file__).parents[1])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -285,7 +284,7 @@ def spawn(job: Job, python: str) -> Outcome:
 def lines(
     contest: Contest, settings: Sequence[Setting], threads: Sequence[tuple[int, int]], arguments: Any
 ) -> Iterator[str]:
-    """A line of the table for each setting and peer: ours, the peer's best, and how they compare."""
+    """Print a table row for each setting and peer: ours, the peer's best, and the ratios."""
     forced = 0 if arguments.run else FORCED
     for setting in settings:
 
@@ -323,14 +322,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--models", nargs="+", default=["base", "small"], choices=list(SIZES))
-    parser.add_argument("--run", type=Path, help="a run folder instead of made-up models")
+    parser.add_argument("--run", type=Path, help="a run folder instead of random models")
     parser.add_argument("--input", type=Path, help="lines to translate with it")
     parser.add_argument("--references", type=Path, help="their translations, for sacreBLEU")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
-    parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has them")
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python interpreter with the peers")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 0])
-    parser.add_argument("--threads", nargs="+", default=["1x1", "2x1", "1x2"], help="of peers: inter x intra")
+    parser.add_argument("--threads", nargs="+", default=["1x1", "2x1", "1x2"], help="threads of peers: inter x intra")
     parser.add_argument("--sentences", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Do children translate that are forked while other threads translate? All of them must, with the right words.
+"""Test that children forked while other threads translate can translate, with correct results.
 
     python benchmarks/forks.py --children 200 --threads 4 [FOLDER]
 
-Without a folder the model that comes with the package is used. A child that has not ended after --patience seconds
-counts as hanging and is killed.
+Without a folder the shipped model is used. A child that has not ended after --patience seconds counts as hanging and
+is killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TEXTS = ("Good morning!", "The train leaves at nine.", "one two three", "Where i
 
 @dataclass
 class Forks:
-    """How the children fared."""
+    """Results of the children."""
 
     children: int = 0
     right: int = 0
@@ -38,7 +38,7 @@ class Forks:
 
 
 def translate(translator: Translator, detector: Detector, texts: Sequence[str]) -> list[str]:
-    """What each child does: a language is detected and the texts are translated."""
+    """The work of each child: detect a language and translate the texts."""
     detector.detect(texts[0])
     return list(translator(list(texts), beam=2))
 
@@ -77,7 +77,7 @@ def fork_under_load(
 
 
 def ended(child: int, patience: float) -> int | None:
-    """The exit code of a child, or None where it had to be killed."""
+    """The exit code of a child, or None if it had to be killed."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         process, status = os.waitpid(child, os.WNOHANG)
@@ -101,7 +101,7 @@ def main() -> None:
     found = fork_under_load(translator, given.children, given.threads, given.patience, TEXTS)
     slowest = max(found.seconds, default=0.0)
     print(
-        f"{found.right} of {found.children} children translated rightly, {found.wrong} wrongly, {found.hanging} hung;"
+        f"{found.right} of {found.children} children translated correctly, {found.wrong} wrongly, {found.hanging} hung;"
         f" the slowest took {slowest:.1f} s ({given.threads} threads translating meanwhile)"
     )
     sys.exit(found.right != found.children)

@@ -1,4 +1,4 @@
-"""What the GPU benchmark writes down: rows in a file as they come, how long calls take, and the tables of it all."""
+"""Results of the GPU benchmark: rows appended to a file, timings of calls, and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEER = "hugging face"
 
 
 class Book:
-    """Results so far, in a file; and whether there is time for more."""
+    """Results so far, in a file, and whether time is left."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self.folder, self.path, self.end = folder, folder / "gpu_decoding.json", time.monotonic() + seconds
@@ -43,7 +43,7 @@ class Timing:
     least: float
 
     def row(self, tokens: float) -> dict[str, Any]:
-        """As it is written down, for calls that write so many tokens."""
+        """A row for the file, for calls that write so many tokens."""
         return {
             "tokens_per_s": round(tokens / self.p50),
             "best": round(tokens / self.least),
@@ -58,7 +58,7 @@ def timing_of(taken: list[float]) -> Timing:
 
 
 def timed(work: Callable[[int], object], times: int, longest: float = 8.0) -> Timing:
-    """Of `work(number)`, which waits for the device itself; stops after so many seconds."""
+    """Time calls of `work(number)`, which synchronises with the device; stop after so many seconds."""
     taken: list[float] = []
     while len(taken) < times and sum(taken) < longest:
         begun = time.perf_counter()
@@ -68,7 +68,7 @@ def timed(work: Callable[[int], object], times: int, longest: float = 8.0) -> Ti
 
 
 def peak_megabytes(device: torch.device) -> int | None:
-    """The most that tensors took on the GPU since `forget_peak`."""
+    """Peak memory of tensors on the GPU since `forget_peak`."""
     return round(torch.cuda.max_memory_allocated(device) / 1e6) if device.type == "cuda" else None
 
 
@@ -78,7 +78,7 @@ def forget_peak(device: torch.device) -> None:
 
 
 def tables(book: Book) -> str:
-    """Tokens a second and how many times Hugging Face's; then single sentences, memory, start and BLEU."""
+    """Tokens a second and the ratio to Hugging Face; then single sentences, memory, start and BLEU."""
     parts = []
     for model in (MADE_UP, TRAINED):
         rows = [row for row in book.rows if row["what"] == "speed" and row["model"] == model]

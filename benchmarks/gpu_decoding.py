@@ -1,12 +1,12 @@
-"""Decoding on a GPU: our rooms and graphs against our plain searches and Hugging Face's generate, in one run.
+"""Compare decoding on a GPU in one run: static KV cache with graphs, eager decoding, Hugging Face's generate.
 
     python benchmarks/gpu_decoding.py --output results
     python benchmarks/gpu_decoding.py --output results --run runs/mine --input test.en --references test.de
 
 A base-sized model with random weights in bf16, the same for all, as sources are, exactly 30 tokens out, greedy and beam
-4, batches of 1, 64 and 512; with --run also a trained one, with natural ends and BLEU. First of all rooms must find
-what the plain searches find; then come the figures that matter most. Each is written to the output folder as soon as it
-is there (table.md too), what fails is written down, and what comes after the deadline is left out.
+4, batches of 1, 64 and 512; with --run also a trained one, with natural ends and BLEU. First graphs must find
+what eager decoding finds; then come the most important figures. Each is written to the output folder at once
+(table.md too), failures are recorded, and parts after the deadline are skipped.
 `--size tiny --device cpu` tries the script itself.
 """
 
@@ -42,7 +42,7 @@ OUT = 30  # tokens
 
 @dataclass(frozen=True)
 class Size:
-    """A model, and the batches it is tried on."""
+    """A model, and the batches to time."""
 
     d_model: int
     layers: int
@@ -50,8 +50,8 @@ class Size:
     d_ff: int
     vocabulary: int
     batches: tuple[int, ...]
-    file: int  # sentences of the test with many of them
-    checked: int  # and of those whose hypotheses are compared
+    file: int  # sentences of the test with a whole file
+    checked: int  # sentences whose hypotheses are compared
 
     @property
     def config(self) -> Model:
@@ -63,7 +63,7 @@ class Size:
         return self.config.build(self.vocabulary, self.vocabulary, shared=True).requires_grad_(False).eval()
 
     def sources(self, count: int, seed: int) -> list[list[int]]:
-        """5 to 40 tokens each, the longest among them, so that every set has the same shape."""
+        """Sources of 5 to 40 tokens, one of them of 40, so that every set has the same shape."""
         generator = torch.Generator().manual_seed(seed)
         lengths = torch.randint(5, 40, (count,), generator=generator).tolist()
         lengths[0] = 30 if count == 1 else 39
@@ -80,13 +80,13 @@ SIZES = {
 
 
 def check(book: Book, device: torch.device, count: int) -> None:
-    """Rooms against the plain engine: small and exact, with ragged ends and slots taken over."""
+    """Compare graphs with eager decoding: small and exact, with ragged ends and reused rows."""
     small = Size(64, 2, 4, 128, 500, (), 0, 0)
     model = small.build().to(device)
     with torch.no_grad():
         model.output_embedding.weight[SYMBOLS.eos] *= 1.5
-    plain, rooms = engines(model, device)
-    rooms.rooms.places = 4 * 48 * 4
+    plain, static = engines(model, device)
+    static.cache_pool.places = 4 * 48 * 4
     searches = (
         Greedy(Limits(longest=40)),
         Beam(4, n_best=3, limits=Limits(longest=40)),
@@ -94,31 +94,31 @@ def check(book: Book, device: torch.device, count: int) -> None:
         Beam(4, n_best=3, limits=Limits(longest=40, no_repeat=2)),
         Beam(4, n_best=2, limits=Limits(longest=40, shortest=3), length_penalty=-0.5),
     )
-    for search in (*searches, searches[0]):  # and what was recorded first, after other rooms came
+    for search in (*searches, searches[0]):  # and the first recording, after other caches were made
         same = total = 0
         worst = 0.0
-        for seed in range(4):  # as it is written, recorded, replayed
+        for seed in range(4):  # eager, recorded, replayed
             sources = small.sources(count, seed)
-            found, expected = (find(engine, search, sources) for engine in (rooms, plain))
+            found, expected = (find(engine, search, sources) for engine in (static, plain))
             for own, other in zip(found, expected, strict=True):
                 alike = [one.tokens for one in own] == [one.tokens for one in other]
                 same, total = same + alike, total + 1
                 if alike:
                     worst = max(worst, *(abs(a.score - b.score) for a, b in zip(own, other, strict=True)))
-        graphs = sum(len(slots.recorder.graphs) for slots in rooms.rooms.rooms.values())
+        graphs = sum(len(slots.recorder.graphs) for slots in static.cache_pool.batchers.values())
         book.put(
             what="check fp32", search=type(search).__name__, same=same, of=total, worst=round(worst, 6), graphs=graphs
         )
 
 
 def check_rounded(book: Book, size: Size, device: torch.device, model: Any) -> None:
-    """In bf16 equals are many and orders differ: scored again in fp32, what is found must be as good."""
+    """Compare in bf16, where ties are frequent: rescored in fp32, the results must be as good."""
     exact = TorchEngine(size.build().to(device), SYMBOLS, SYMBOLS, device)
-    plain, rooms = engines(model, device)
+    plain, static = engines(model, device)
     sources = size.sources(size.batches[-1], 7)[:64]
     for search in searches():
         scores = {}
-        for name, engine in (("plain", plain), ("rooms", rooms), ("rooms again", rooms), ("recorded", rooms)):
+        for name, engine in (("plain", plain), ("static", static), ("static again", static), ("recorded", static)):
             found = find(engine, search, sources)
             log_probs = exact.score(sources, [own[0].tokens for own in found])
             scores[name] = round(sum(map(sum, log_probs)) / len(sources), 3)
@@ -142,7 +142,7 @@ def find(engine: TorchEngine, search: Any, sources: list[list[int]]) -> Any:
 
 
 def time_ours(book: Book, who: str, size: Size, device: torch.device, graphs: str, times: int) -> None:
-    """`start_s` is from weights in memory to the first sentence; `first_s` the first call of each kind."""
+    """Time our engine: `start_s` from weights in memory to the first sentence, `first_s` the first call a kind."""
     built = size.build()
     begun = time.perf_counter()
     engine = TorchEngine(with_precision(built.to(device), "bf16"), SYMBOLS, SYMBOLS, device, graphs)
@@ -157,19 +157,19 @@ def time_ours(book: Book, who: str, size: Size, device: torch.device, graphs: st
             begun = time.perf_counter()
             find(engine, search, sets[0])
             first = time.perf_counter() - begun
-            for sources in sets:  # recorded on the way
+            for sources in sets:  # recorded meanwhile
                 find(engine, search, sources)
             often = 5 * times if batch == 1 and device.type == "cuda" else times  # single ones have a p95
             found = timed(lambda number: find(engine, search, sets[number % 3]), often)  # noqa: B023
             row = {**found.row(batch * OUT), "memory_mb": peak_megabytes(device), "start_s": start}
-            step = {"step_ms": step_time(engine, search)} if engine.rooms else {}
+            step = {"step_ms": step_time(engine, search)} if engine.cache_pool else {}
             name = type(search).__name__
             row |= {"first_s": round(first, 2), **step}
             book.put(what="speed", model=MADE_UP, who=who, search=name, batch=batch, **row)
 
 
 def changed(work: Callable[[], None], *changes: tuple[Any, str, Any]) -> Callable[[], None]:
-    """The same with other values of module attributes, to see what these are worth."""
+    """Run `work` with other values of module attributes, to measure their effect."""
 
     def run() -> None:
         with ExitStack() as stack:
@@ -181,8 +181,8 @@ def changed(work: Callable[[], None], *changes: tuple[Any, str, Any]) -> Callabl
 
 
 def step_time(engine: Any, search: Any) -> float | None:
-    """Milliseconds of one replayed step alone, of the room last used."""
-    slots = next(reversed(engine.rooms.rooms.values()))
+    """Milliseconds of one replayed step alone, of the cache last used."""
+    slots = next(reversed(engine.cache_pool.batchers.values()))
     graph = next((graph for (kind, *_), graph in slots.recorder.graphs.items() if kind == "step"), None)
     if graph is None:
         return None
@@ -196,7 +196,7 @@ def step_time(engine: Any, search: Any) -> float | None:
 
 
 def time_hugging_face(book: Book, size: Size, device: torch.device) -> None:
-    """The same weights in its own class."""
+    """Time Hugging Face's class with the same weights."""
     from gpu_peer import time_peer
     from huggingface_model import write_huggingface
 
@@ -210,14 +210,14 @@ def time_hugging_face(book: Book, size: Size, device: torch.device) -> None:
 
 
 def profile(book: Book, size: Size, model: Any, device: torch.device, folder: Path) -> None:
-    """Which kernels a step is made of, for the smallest and the largest batch."""
-    _, rooms = engines(model, device)
+    """Profile the kernels of a step, for the smallest and the largest batch."""
+    _, static = engines(model, device)
     texts = []
     for search in searches():
         for batch in (size.batches[0], size.batches[-1]):
             for seed in range(3):
-                find(rooms, search, size.sources(batch, seed))
-            slots = next(reversed(rooms.rooms.rooms.values()))
+                find(static, search, size.sources(batch, seed))
+            slots = next(reversed(static.cache_pool.batchers.values()))
             activity = torch.profiler.ProfilerActivity
             with torch.inference_mode(), torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as seen:
                 for _ in range(5):
@@ -225,19 +225,19 @@ def profile(book: Book, size: Size, model: Any, device: torch.device, folder: Pa
                 if device.type == "cuda":
                     torch.cuda.synchronize()
             table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70)
-            texts.append(f"## {type(search).__name__}, batch {batch}, 5 steps as they are written\n{table}")
+            texts.append(f"## {type(search).__name__}, batch {batch}, 5 eager steps\n{table}")
             (folder / "profile.txt").write_text("\n\n".join(texts), encoding="utf-8")
     book.put(what="profile", written=len(texts))
 
 
 def whole_file(book: Book, size: Size, model: Any, device: torch.device) -> None:
-    """Many sentences that end at places of their own (each at its limit): slots are taken over all the time."""
-    plain, rooms = engines(model, device)
+    """Decode many sentences that end at different lengths (each at its limit): rows are reused all the time."""
+    plain, static = engines(model, device)
     sources = size.sources(size.file, 5)
     limits = Limits(longest_ratio=1.0, longest_extra=5, shortest=0, forbid=())
     total = sum(len(source) + 6 for source in sources)
     for search in (Greedy(limits), Beam(4, limits=limits)):
-        for who, engine in (("graphs", rooms), ("plain", plain)):
+        for who, engine in (("graphs", static), ("plain", plain)):
             if book.over:
                 return
             budget = 65536 if who == "graphs" else 4096
@@ -263,14 +263,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results"))
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=420, help="what has not begun by then is left out")
+    parser.add_argument("--seconds", type=float, default=420, help="parts that have not begun by then are skipped")
     parser.add_argument(
         "--without",
         nargs="*",
         default=[],
         help="parts: check graphs peer trained profile rounded products without plain file",
     )
-    parser.add_argument("--run", type=Path, help="a run folder besides: natural ends")
+    parser.add_argument("--run", type=Path, help="also time a run folder, with natural ends")
     parser.add_argument("--input", type=Path, help="lines to translate with it")
     parser.add_argument("--references", type=Path, help="their translations, for sacreBLEU")
     options = parser.parse_args()

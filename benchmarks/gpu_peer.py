@@ -1,4 +1,4 @@
-"""Hugging Face's MarianMTModel on the GPU with our weights, in bf16: what `generate` writes, and how fast."""
+"""Hugging Face's MarianMTModel on the GPU with our weights, in bf16: output and speed of `generate`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Peer:
         return self
 
     def write(self, sources: list[list[int]], beams: int, forced: int = 0) -> list[list[int]]:
-        """Target tokens of each source: exactly `forced`, or up to the end."""
+        """Target tokens of each source: exactly `forced`, or up to the end symbol."""
         width = max(map(len, sources)) + 1
         rows = torch.tensor([[*tokens, EOS] + [PAD] * (width - 1 - len(tokens)) for tokens in sources])
         mask = (rows != PAD).long().to(self.device)
         options: dict[str, Any] = {"max_new_tokens": 256}
-        if forced:  # what it must not write costs it time, and matters to nobody here
+        if forced:  # forbidden tokens cost it time, and do not matter here
             options = {"min_new_tokens": forced, "max_new_tokens": forced, "bad_words_ids": None}
         options |= {"num_beams": beams, "do_sample": False, "length_penalty": 0.6}
         with torch.inference_mode():
@@ -42,7 +42,7 @@ class Peer:
 
 
 def time_peer(book: Book, sets: dict[int, list[list[list[int]]]], folder: Path, device: torch.device, out: int) -> None:
-    """Exactly `out` tokens for each set of sources of each size of batch."""
+    """Time exactly `out` tokens for each set of sources of each batch size."""
     peer = Peer(folder)
     begun = time.perf_counter()
     peer.to(device).write(sets[1][0], 1, out)

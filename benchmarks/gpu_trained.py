@@ -1,6 +1,6 @@
-"""A trained model on the GPU with natural ends: our graphs and Hugging Face's generate, tokens/s and BLEU of each.
+"""Time a trained model on the GPU with natural ends, our graphs and Hugging Face's generate: tokens/s and BLEU.
 
-Its tokenizer needs sentencepiece and BLEU sacrebleu; without the latter translations are left in the output folder.
+Its tokenizer needs sentencepiece and BLEU sacrebleu; without the latter only translations are written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Writer = Callable[[list[Tokens], str], list[Tokens]]
 
 @dataclass(frozen=True)
 class Lines:
-    """What is translated: tokens of the lines that have any, their references if there are any."""
+    """The input: tokens of the lines that have any, and their references if given."""
 
     sources: list[Tokens]
     references: list[str]
@@ -51,7 +51,7 @@ class Lines:
 def time_trained(
     book: Book, run: Path, text: Path, references: Path | None, batches: Sequence[int], device: torch.device
 ) -> None:
-    """Both on all lines in batches of like lengths, and on some of them one by one."""
+    """Time both on all lines in batches of similar lengths, and on some of them one by one."""
     from transduce.training.run_folder import open_model
 
     begun = time.perf_counter()
@@ -79,7 +79,7 @@ def time_trained(
 def measure(
     book: Book, who: str, write: Writer, lines: Lines, batches: Sequence[int], device: torch.device, start: float
 ) -> None:
-    """A row for each search and size of batch; BLEU is that of the largest."""
+    """Make a row for each decoding method and batch size; BLEU is that of the largest."""
     for search in SEARCHES:
         for batch in batches:
             if book.over:
@@ -87,7 +87,7 @@ def measure(
             sources = lines.sources[:: max(1, len(lines.sources) // ALONE)] if batch == 1 else lines.sources
             shares = [sources[i : i + batch] for i in range(0, len(sources), batch)]
             forget_peak(device)
-            for share in shares[-3:]:  # warm: graphs are recorded on the way
+            for share in shares[-3:]:  # warm-up: graphs are recorded meanwhile
                 write(share, search)
             taken, written = [], []
             for share in shares:

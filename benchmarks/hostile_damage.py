@@ -1,6 +1,6 @@
-"""Good model folders, and every way in which hostile_folders.py damages them: each case is drawn from its number.
+"""Valid model folders, and the damages of hostile_folders.py: each case is seeded by its number.
 
-Most damages make the hashes right again, as somebody who means harm would: what is left are the checks behind them.
+Most damages also correct the hashes, as an attacker would, so that the checks behind them are tested.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def content(path: Path) -> bytearray:
 
 
 def good_folders(base: Path, width: int) -> None:
-    """`int8`, `float` and `run`: one small model with random weights, whole."""
+    """Make `int8`, `float` and `run`: undamaged folders of one small model with random weights."""
     words = "one two three four five six seven eight nine ten".split()
     draw = random.Random(1)
     lines = [" ".join(draw.choices(words, k=draw.randint(1, 8))) for _ in range(400)]
@@ -69,7 +69,7 @@ def good_folders(base: Path, width: int) -> None:
 
 @dataclass
 class Case:
-    """A damaged folder; `what` tells the damages."""
+    """A damaged folder; `what` names the damages."""
 
     number: int
     folder: Path
@@ -78,21 +78,21 @@ class Case:
 
     @classmethod
     def drawn(cls, number: int, base: Path, place: Path) -> Case:
-        """Damage a copy in `place`: one time in four in two ways at once."""
+        """Damage a copy in `place`: one time in four in two ways."""
         draw = random.Random(number)
         first = draw.choice(DAMAGES)
         case = cls(number, place / "model", draw.choice(("int8", "float", "run")))
         shutil.copytree(base / case.kind, case.folder)
         done = [first, *([draw.choice(DAMAGES)] if draw.random() < 0.25 else [])]
-        told = []
+        damages = []
         for damage in done:
             try:
-                told.append(f"{damage.__name__} {damage(case, draw)}")
-            except Exception:  # nothing is left to be damaged in this way after the first
+                damages.append(f"{damage.__name__} {damage(case, draw)}")
+            except Exception:  # after the first damage nothing is left for this one
                 if len(done) == 1:
                     raise
-                told.append(f"{damage.__name__} -")
-        case.what = f"{case.kind}: {'; '.join(told)}"[:300]
+                damages.append(f"{damage.__name__} -")
+        case.what = f"{case.kind}: {'; '.join(damages)}"[:300]
         return case
 
     @property
@@ -108,7 +108,7 @@ class Case:
         return content(self.weights)
 
     def reseal(self) -> None:
-        """Make the hash of the weights right again."""
+        """Correct the hash of the weights."""
         data = self.read()
         if self.kind != "run":
             data[24:56] = bytes(32)
@@ -120,7 +120,7 @@ class Case:
         self.weights.write_bytes(data)
 
     def seal_tokenizer(self) -> None:
-        """Have the folder vouch for the tokenizer that is in it now, if that is one."""
+        """Record the hash of the folder's present tokenizer, if it is one."""
         try:
             digest = Tokenizers.load(self.folder / TOKENIZER).digest()
         except UserError:
@@ -135,7 +135,7 @@ class Case:
             (self.folder / NATIVE_FACTS).write_text(json.dumps({**facts, "tokenizer": digest}))
 
     def table(self) -> tuple[bytearray, int]:
-        """A converted file, and how many tensors it has: no more than fit, whatever an earlier damage made of it."""
+        """A converted file and its number of tensors: at most as many as fit, whatever an earlier damage did."""
         data = self.read()
         return data, min(struct.unpack_from("<I", data, 12)[0], len(data) // 64)
 
@@ -154,7 +154,7 @@ class Case:
 
 
 def changed(data: bytearray, draw: random.Random, begin: int, end: int) -> str:
-    """One to four bytes of a stretch."""
+    """Change one to four bytes of a range."""
     places = [draw.randrange(begin, end) for _ in range(draw.randint(1, 4))]
     for place in places:
         data[place] = draw.choice([data[place] ^ (1 << draw.randrange(8)), 0, 255, draw.randrange(256)])
@@ -162,31 +162,31 @@ def changed(data: bytearray, draw: random.Random, begin: int, end: int) -> str:
 
 
 def flips(case: Case, draw: random.Random) -> str:
-    """Bits of the weights, the hash left as it was."""
+    """Flip bits of the weights and leave the hash."""
     data = case.read()
-    told = changed(data, draw, 0, len(data))
+    change = changed(data, draw, 0, len(data))
     case.weights.write_bytes(data)
-    return told
+    return change
 
 
 def resealed_flips(case: Case, draw: random.Random) -> str:
-    told = flips(case, draw)
+    change = flips(case, draw)
     case.reseal()
-    return told
+    return change
 
 
 def head_flips(case: Case, draw: random.Random) -> str:
-    """Where sizes and names stand."""
+    """Damage sizes and names."""
     data = case.read()
     end = (
         8 + int.from_bytes(data[:8], "little")
         if case.kind == "run"
         else 64 + 64 * struct.unpack_from("<I", data, 12)[0]
     )
-    told = changed(data, draw, 0, min(end + 200, len(data)))
+    change = changed(data, draw, 0, min(end + 200, len(data)))
     case.weights.write_bytes(data)
     case.reseal()
-    return told
+    return change
 
 
 def truncation(case: Case, draw: random.Random) -> str:
@@ -200,7 +200,7 @@ def truncation(case: Case, draw: random.Random) -> str:
 
 
 def sparse(case: Case, draw: random.Random) -> str:
-    """A file of 50 GB that takes next to nothing on the disk."""
+    """Make a sparse file of 50 GB."""
     path = draw.choice([case.weights, case.weights, case.folder / CONFIG, case.folder / TOKENIZER / "shared.model"])
     if path == case.weights and case.kind != "run" and draw.random() < 0.5:
         data = content(path)
@@ -213,7 +213,7 @@ def sparse(case: Case, draw: random.Random) -> str:
 
 
 def table_edit(case: Case, draw: random.Random) -> str:
-    """A tensor renamed, missing, there twice, of another kind or shape, or elsewhere."""
+    """Rename, remove, duplicate or move a tensor, or change its type or shape."""
     if case.kind == "run":
         return header_edit(case, draw)
     data, count = case.table()
@@ -241,7 +241,7 @@ def table_edit(case: Case, draw: random.Random) -> str:
 
 
 def header_edit(case: Case, draw: random.Random) -> str:
-    """The same of a run's weights."""
+    """Rename, remove, duplicate or move a tensor of a run's weights."""
     if case.kind != "run":
         return table_edit(case, draw)
     header = case.header()
@@ -284,7 +284,7 @@ def header_edit(case: Case, draw: random.Random) -> str:
 
 
 def planted(case: Case, draw: random.Random) -> str:
-    """Numbers that are none, or huge, and small panels of them."""
+    """Write NaN, infinite or huge numbers, and small panels of them."""
     data = case.read()
     if case.kind == "run":
         begin = 8 + int.from_bytes(data[:8], "little")
@@ -304,7 +304,7 @@ def planted(case: Case, draw: random.Random) -> str:
 
 
 def sizes(case: Case, draw: random.Random) -> str:
-    """Numbers that describe the model, in the weights and in the config alike."""
+    """Change sizes of the model, in the weights and the config alike."""
     if case.kind == "run":
         return config_edit(case, draw)
     data, count = case.table()
@@ -328,7 +328,7 @@ def sizes(case: Case, draw: random.Random) -> str:
 
 
 def shared_bytes(case: Case, draw: random.Random) -> str:
-    """Many layers that share one layer's bytes: a small file that describes a large model."""
+    """Let many layers share one layer's bytes: a small file that describes a large model."""
     if case.kind == "run":
         return table_edit(case, draw)
     data, count = case.table()
@@ -351,7 +351,7 @@ def shared_bytes(case: Case, draw: random.Random) -> str:
 
 
 def config_edit(case: Case, draw: random.Random) -> str:
-    """A setting that is another, none, or there twice; or the text damaged."""
+    """Change, remove or duplicate a setting, or damage the text."""
     path = case.folder / CONFIG
     lines = content(path).decode("utf-8", "replace").splitlines()
     at = draw.choice([i for i, line in enumerate(lines) if "=" in line])
@@ -388,7 +388,7 @@ def config_edit(case: Case, draw: random.Random) -> str:
 
 
 def search_edit(case: Case, draw: random.Random) -> str:
-    """The search that the folder asks for: one that the native engine lacks, or one of any size."""
+    """Change the folder's `[search]`: one that the native engine does not support, or one of any size."""
     path = case.folder / CONFIG
     text = content(path).decode().partition("[search]")[0]
     choice = draw.choice((
@@ -404,7 +404,7 @@ def search_edit(case: Case, draw: random.Random) -> str:
 
 
 def tokenizer_edit(case: Case, draw: random.Random) -> str:
-    """Bytes of the sentencepiece model, for which the folder vouches all the same; or a table beside it."""
+    """Damage the sentencepiece model and correct its hash, or damage a table beside it."""
     path = case.folder / TOKENIZER / "shared.model"
     data = content(path)
     what = draw.choice(("flips", "flips", "cut", "text", "table", "empty", "double"))
@@ -428,7 +428,7 @@ def tokenizer_edit(case: Case, draw: random.Random) -> str:
 
 
 def facts_edit(case: Case, draw: random.Random) -> str:
-    """native.json; of a run its metadata."""
+    """Damage native.json, or the metadata of a run."""
     if case.kind == "run":
         return header_edit(case, draw)
     path = case.folder / NATIVE_FACTS
@@ -444,7 +444,7 @@ def facts_edit(case: Case, draw: random.Random) -> str:
 
 
 def misplaced(case: Case, draw: random.Random) -> str:
-    """A file that is missing, empty, a folder, or a link that leads nowhere or round in a circle."""
+    """Make a file missing, empty, a folder, or a dangling or circular link."""
     path = draw.choice([one for one in case.folder.rglob("*") if one.is_file()])
     what = draw.choice(("missing", "empty", "folder", "nowhere", "circle", "zeros", "random"))
     path.unlink()
@@ -460,7 +460,7 @@ def misplaced(case: Case, draw: random.Random) -> str:
 
 
 def card_edit(case: Case, draw: random.Random) -> str:
-    """Files beside the model: a reader's facts, scores, a card of bytes."""
+    """Damage files beside the model: reader.json, scores, a card of bytes."""
     name = draw.choice(("reader.json", "scores.json", "README.md"))
     text = draw.choice(("[" * 50_000, "9" * 5000, "{}", '{"kind": "speech"}', '{"kind": "speech", "bands": 1000000000}',
                         '{"kind": "images", "patch": -1}', '{"x": {"directions": 5}}', "\x00"))  # fmt: skip

@@ -1,11 +1,11 @@
-"""Does any model folder end in something else than a translation or an error in words? Damaged ones by the thousand.
+"""Open thousands of damaged model folders: each must give a translation or an error message, never a crash.
 
     python benchmarks/hostile_folders.py --folders 20000 --workers 2
 
 Folders of a converted model (int8 and float) and of a run are damaged in one of the ways of hostile_damage.py, most
-of them with their hashes made right again, opened by the native engine and by torch, and asked to translate. Many are
-tried in one worker process. A worker that dies or hangs is replaced, and its folder counted. Memory is the peak of a
-folder above what the worker had before it, once the undamaged folder has been opened by both engines.
+of them with corrected hashes, opened by the native engine and by torch, and used to translate. Many are
+tried in one worker process. A worker that dies or hangs is replaced, and its folder is counted. Memory is the peak of a
+folder above the worker's memory before it, after the undamaged folder has been opened by both engines.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from transduce.core.errors import UserError
 
 SPARE = 16 << 20  # bytes above twice the file that a case may take: pages that an allocator keeps
 TEXTS = ["one two", ""]
-HANGS = 100.0  # seconds of processor time without a word from a worker: others may use the machine too
+HANGS = 100.0  # processor seconds without output from a worker: others may use the machine too
 
 
 @dataclass
 class Tally:
-    """How the folders fared."""
+    """Results by folder."""
 
     folders: int = 0
-    opened: Counter[str] = field(default_factory=Counter)  # that translated all the same, by engine
+    opened: Counter[str] = field(default_factory=Counter)  # that translated nevertheless, by engine
     refused: Counter[str] = field(default_factory=Counter)
     tracebacks: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
-    greedy: list[str] = field(default_factory=list)  # that took more memory than twice their files
-    most: float = 0.0  # bytes above what was there before, beyond twice the file
+    greedy: list[str] = field(default_factory=list)  # that used more memory than twice their files
+    most: float = 0.0  # bytes above the memory before, beyond twice the file
 
     @property
     def clean(self) -> bool:
@@ -72,7 +72,7 @@ def forget_peak() -> None:
 
 
 def size_of(folder: Path) -> int:
-    """What the files of a folder take on the disk: a sparse one next to nothing."""
+    """Disk space of a folder's files: almost none for a sparse one."""
     return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
@@ -84,7 +84,7 @@ def use(folder: Path, engine: str) -> None:
 
 
 def attempt(folder: Path, engine: str) -> tuple[str, str]:
-    """What came of a folder: opened, refused or a traceback, and its text."""
+    """Result of a folder: opened, refused or a traceback, and its text."""
     try:
         use(folder, engine)
     except UserError as error:
@@ -95,7 +95,7 @@ def attempt(folder: Path, engine: str) -> tuple[str, str]:
 
 
 def work(base: Path, first: int, last: int) -> None:
-    """The worker: cases `first` to `last`, a line of JSON before and after each."""
+    """Try cases `first` to `last`, with a line of JSON before and after each."""
     warnings.simplefilter("ignore")
     place = base / f"worker-{os.getpid()}"
     for kind in ("int8", "float", "run"):
@@ -114,7 +114,7 @@ def work(base: Path, first: int, last: int) -> None:
 
 
 class Worker:
-    """A process that tries folders, started again after the one it died of."""
+    """A process that tries folders; after a crash it is restarted with the next folder."""
 
     def __init__(self, base: Path, first: int, last: int) -> None:
         self.base, self.next, self.last = base, first, last
@@ -135,22 +135,22 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def note(self, kind: list[str], text: str) -> None:
-        """Count a failure, and tell it at once."""
+        """Count a failure, and print it at once."""
         kind.append(text)
         print(text, file=sys.stderr, flush=True)
 
     def hear(self, line: bytes, tally: Tally) -> None:
-        told: dict[str, Any] = json.loads(line)
+        record: dict[str, Any] = json.loads(line)
         self.heard = self.used()
-        if "begin" in told:
-            self.what = f"folder {told['begin']} ({told['what']})"
+        if "begin" in record:
+            self.what = f"folder {record['begin']} ({record['what']})"
             return
-        self.next = told["end"] + 1
+        self.next = record["end"] + 1
         tally.folders += 1
-        tally.most = max(tally.most, told["above"])
-        if told["above"] > SPARE:
-            self.note(tally.greedy, f"{self.what}: {told['above'] >> 20} MB above twice its files")
-        for engine, (outcome, text) in told["results"].items():
+        tally.most = max(tally.most, record["above"])
+        if record["above"] > SPARE:
+            self.note(tally.greedy, f"{self.what}: {record['above'] >> 20} MB above twice its files")
+        for engine, (outcome, text) in record["results"].items():
             if outcome == "traceback":
                 self.note(tally.tracebacks, f"{self.what}, {engine}:\n{text}")
             else:
@@ -158,7 +158,7 @@ class Worker:
         self.what = ""
 
     def died(self, tally: Tally) -> bool:
-        """Note why a process ended before its work was done; whether another goes on."""
+        """Record why a process ended early; return whether another continues."""
         code = self.process.wait()
         if self.next >= self.last:
             return False
@@ -179,7 +179,7 @@ def run(base: Path, folders: int, workers: int, first: int = 0) -> Tally:
     for begin, end in pairwise(bounds):
         worker = Worker(base, begin, end)
         chooser.register(worker.process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
-    told = time.monotonic()
+    last_print = time.monotonic()
     while chooser.get_map():
         for key, _ in chooser.select(timeout=1.0):
             worker = key.data
@@ -193,8 +193,8 @@ def run(base: Path, folders: int, workers: int, first: int = 0) -> Tally:
         for key in list(chooser.get_map().values()):
             if key.data.used() - key.data.heard > HANGS:
                 key.data.process.send_signal(signal.SIGKILL)
-        if time.monotonic() - told > 60:
-            told = time.monotonic()
+        if time.monotonic() - last_print > 60:
+            last_print = time.monotonic()
             print(summary(tally).splitlines()[0], file=sys.stderr, flush=True)
     return tally
 

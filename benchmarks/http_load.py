@@ -1,4 +1,4 @@
-"""What benchmarks of serving share: a server as a process, a small HTTP client, and figures of many answers."""
+"""Helpers of the serving benchmarks: a server process, a small HTTP client, and statistics of responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class Server:
-    """A process that serves; `ended` is what it said at its end."""
+    """A server process; `ended` is its final output."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -35,25 +35,25 @@ class Server:
                 self._reading = threading.Thread(
                     target=lambda: self._said.extend(self.process.stderr or ()), daemon=True
                 )
-                self._reading.start()  # lest it stop where its pipe is full
+                self._reading.start()  # so that it does not block on a full pipe
                 return
         raise SystemExit(f"the server did not start: {''.join(said)}")
 
     @property
     def memory(self) -> float:
-        """MB of it that are in memory, without its child processes."""
+        """Resident MB, without its child processes."""
         return _resident(self.process.pid)
 
     @property
     def memory_of_children(self) -> float:
-        """MB of its child processes that are in memory: one that inspects models, while there is one."""
+        """Resident MB of its child processes: of the inspection process, while there is one."""
         tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
         children = {int(pid) for task in tasks for pid in _text_of(task / "children").split()}
         return sum(_resident(pid) for pid in children)
 
     @property
     def processor(self) -> float:
-        """Seconds of processor time it has used."""
+        """Processor seconds used so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -62,7 +62,7 @@ class Server:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def stop(self) -> str:
-        """What it said at its end."""
+        """Stop it and return its final output."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
@@ -71,7 +71,7 @@ class Server:
 
 
 def _resident(pid: int) -> float:
-    """MB of a process that are in memory; of one that has ended none."""
+    """Resident MB of a process; 0 if it has ended."""
     found = re.search(r"VmRSS:\s+(\d+) kB", _text_of(Path(f"/proc/{pid}/status")))
     return int(found[1]) / 1024 if found else 0.0
 
@@ -85,7 +85,7 @@ def _text_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def serving(words: Sequence[str]) -> Iterator[Server]:
-    """A server of ours for a while."""
+    """Run our server."""
     server = Server([sys.executable, "-m", "transduce", "serve", *words, "--port", "0"])
     try:
         yield server
@@ -95,28 +95,28 @@ def serving(words: Sequence[str]) -> Iterator[Server]:
 
 @dataclass
 class Answers:
-    """What came of many requests: how many of each status, and how long those of each took."""
+    """Results of many requests: counts and times by status."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: dict[int, list[float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     late: list[float] = field(default_factory=list)  # how late an open loop sent each request
     begun: float = field(default_factory=time.perf_counter)
-    again: int = 0  # times that a busy server was asked once more
+    again: int = 0  # retries after 503
 
     def add(self, status: int, seconds: float) -> None:
         self.statuses[status] += 1
         self.seconds.setdefault(status, []).append(seconds)
 
     def add_lost(self, count: int) -> None:
-        """Requests that nobody waited for any longer."""
+        """Requests whose client stopped waiting."""
         self.statuses.update({0: count} if count else {})
 
     def quantile(self, part: float, statuses: Sequence[int] = (200,)) -> float:
         """In milliseconds."""
         return _quantile(part, (one for status in statuses for one in self.seconds.get(status, ())))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         passed = time.perf_counter() - self.begun
         good = self.statuses[200]
         middle, most = self.quantile(0.5), self.quantile(0.99)
@@ -132,7 +132,7 @@ def _quantile(part: float, seconds: Iterable[float]) -> float:
 
 
 class Client(asyncio.Protocol):
-    """One connection that is kept; status 0 is an answer that never came. Bare, lest it take the server's time."""
+    """A kept-alive connection; status 0 means no response. Minimal, so that it does not take the server's time."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -146,7 +146,7 @@ class Client(asyncio.Protocol):
 
     async def ask(self, method: bytes, path: str, body: bytes = b"", headers: bytes = b"") -> tuple[int, bytes]:
         loop = asyncio.get_running_loop()
-        if self._transport is None or self._transport.is_closing():  # the server may have closed what was kept
+        if self._transport is None or self._transport.is_closing():  # the server may have closed it
             try:
                 await loop.create_connection(lambda: self, self.host, self.port)
             except OSError:
@@ -196,7 +196,7 @@ async def closed_loop(
     answers: Answers,
     persistent: bool = False,
 ) -> Answers:
-    """Each client asks the next when it has its answer, until the work is done; if `persistent`, 503 is asked again."""
+    """Let each client send its next request after a response, until all are done; `persistent` retries after 503."""
 
     async def one() -> None:
         client = Client(server.host, server.port)
@@ -219,9 +219,9 @@ async def closed_loop(
 async def open_loop(
     server: Server, rate: float, seconds: float, make: Callable[[int], tuple[str, Any]], delays: Callable[[], float]
 ) -> Answers:
-    """Requests at a rate, whether or not those before are answered; connections are kept and made as needed.
+    """Send requests at a rate, whether or not earlier ones are answered; connections are reused and opened as needed.
 
-    Times are from when a request was due: where the maker itself was late, as `answers.late` tells, that is in them.
+    Times start when a request was due, so they include the sender's own delay, which `answers.late` has.
     """
     answers = Answers()
     idle: list[Client] = []
@@ -252,7 +252,7 @@ async def open_loop(
 
 
 async def gauge(server: Server, name: str) -> float:
-    """A figure of /metrics."""
+    """Read a value of /metrics."""
     client = Client(server.host, server.port)
     _, content = await client.ask(b"GET", "/metrics")
     client.close()
@@ -261,7 +261,7 @@ async def gauge(server: Server, name: str) -> float:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float) -> float:
-    """How long it took until something held; not a number where it did not."""
+    """Seconds until a condition held; NaN if it did not."""
     begun = time.perf_counter()
     while not await holds():
         if time.perf_counter() - begun > seconds:

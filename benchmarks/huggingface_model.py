@@ -1,6 +1,6 @@
-"""The same weights for Hugging Face's MarianMTModel: names and order as in the export, but without a tokenizer.
+"""Write our weights for Hugging Face's MarianMTModel: names and order as in the export, without a tokenizer.
 
-Made for what the benchmark decodes: one vocabulary and one matrix for it, LayerNorm after each part, sinusoids.
+It covers what the benchmark decodes: one shared vocabulary and embedding, post-norm LayerNorm, sinusoids.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from transduce.model.seq2seq import Model
 
 
 def write_huggingface(config: Model, model: EncoderDecoder, folder: Path) -> None:
-    """A folder for `MarianMTModel.from_pretrained`."""
+    """Write a folder for `MarianMTModel.from_pretrained`."""
     encoder: Any = config.encoder
     decoder: Any = config.decoder
     if config.tie != "all" or not isinstance(encoder.residual, PostNorm):
-        raise SystemExit("Marian has one embedding for all and norms after each part; leave huggingface out of --peers")
+        raise SystemExit("Marian has one embedding for all and post-norm layers; leave huggingface out of --peers")
     weights = model.weights()
     names = [*layer_names(encoder.layers, decoder.layers), Name(SHARED, "source_embedding.weight", 1)]
     ordered = reordered(weights, {name.ours: name.along for name in names}, sines_first(config.d_model))

@@ -1,7 +1,7 @@
-"""Where the time of a training step goes on a GPU: kernels by kind, and each of the longest, from a profile.
+"""Profile a training step on a GPU: time of kernels by kind, and of each of the longest.
 
-Kernels are seen inside recorded graphs too. Which product is which is seen without graphs alone: there each call of a
-matrix product tells its shapes. The sums are of `torch.profiler`'s trace, in milliseconds a step.
+Kernels inside CUDA graphs are included. Products are identified without graphs only, where each call of a
+matrix product records its shapes. The sums are of `torch.profiler`'s trace, in milliseconds a step.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 Event = dict[str, Any]
-# The first that is found in a kernel's name says what it is; the compiler names its own by what they hold.
+# The first match in a kernel's name gives its kind; the compiler names its kernels by their operations.
 KINDS = (
-    ("attention back", r"_look_back"),
+    ("attention backward", r"_look_back"),
     ("attention", r"_look\b|_look_|^_look$|fmha|flash"),
     ("products", r"gemm|nvjet|cutlass|xmma|cublas|splitK|triton_tem|\baten::(add)?mm\b"),
     ("optimizer", r"adam|FusedAdam"),
     ("norm of gradients, adding and zeroing them", r"multi_tensor|lpnorm|LpNorm|foreach"),
     ("loss", r"logsumexp|losses_and_slopes|^_row$|softmax|gather.*exp|exp.*gather|fused.*_exp_"),
     ("embedding", r"embedding|index_put|index_select"),
-    ("norms back, with what is fused to them", r"^_sum_back$|layer_norm_backward|native_layer_norm_back"),
-    ("norms, with what is fused to them", r"^_sum$|layer_norm"),
-    ("cutting off at zero", r"relu|threshold"),
+    ("norms backward, with fused operations", r"^_sum_back$|layer_norm_backward|native_layer_norm_back"),
+    ("norms, with fused operations", r"^_sum$|layer_norm"),
+    ("ReLU", r"relu|threshold"),
     ("dropout alone", r"dropout|rand"),
-    ("joining and casting", r"fused_cat|fused__to_copy|_to_copy|fused_.*cat|Memcpy|CatArray|direct_copy"),
+    ("concatenation and casts", r"fused_cat|fused__to_copy|_to_copy|fused_.*cat|Memcpy|CatArray|direct_copy"),
     ("sums over rows (gradients of biases)", r"_red_fused|reduce_kernel|_sum"),
     ("filling", r"Memset|FillFunctor"),
     ("adding", r"CUDAFunctor_add|AddFunctor|fused_add"),
@@ -43,7 +43,7 @@ def kind_of(name: str) -> str:
 
 
 def traced(work: Callable[[], object], shapes: bool = False) -> list[Event]:
-    """The finished events of a trace of `work`, which waits for the device at its end."""
+    """The finished events of a trace of `work`, which synchronises with the device at its end."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -60,13 +60,13 @@ def traced(work: Callable[[], object], shapes: bool = False) -> list[Event]:
 
 
 def launched(events: Sequence[Event]) -> list[Event]:
-    """What ran on the device; where there is none, what ran instead."""
+    """Events on the device; without one, those on the CPU."""
     found = [event for event in events if event.get("cat") in ON_DEVICE]
     return found or [event for event in events if event.get("cat") == "cpu_op"]
 
 
 def idle(events: Sequence[Event]) -> float:
-    """Microseconds between the first and the last of them in which none ran."""
+    """Idle microseconds between the first and the last of them."""
     gaps, until = 0.0, float("inf")
     for begin, end in sorted((event["ts"], event["ts"] + event["dur"]) for event in events):
         gaps += max(0.0, begin - until)
@@ -75,7 +75,7 @@ def idle(events: Sequence[Event]) -> float:
 
 
 def by_name(events: Sequence[Event], name: Callable[[Event], str]) -> list[tuple[str, float, int]]:
-    """(name, microseconds, how many), most first."""
+    """(name, microseconds, count), longest first."""
     times: dict[str, list[float]] = defaultdict(list)
     for event in events:
         times[name(event)].append(event["dur"])
@@ -83,19 +83,19 @@ def by_name(events: Sequence[Event], name: Callable[[Event], str]) -> list[tuple
 
 
 def flops(call: str) -> float:
-    """Of one product, by its call as `products` names it; 0 where the shapes are not known."""
+    """FLOP of one product, by its call as `products` names it; 0 if the shapes are unknown."""
     shapes = [[int(n) for n in found.split(",")] for found in re.findall(r"\[(\d+(?:, ?\d+)+)\]", call)]
     left, right = shapes[-2:] if len(shapes) >= 2 else ([0], [0])
     return 2.0 * math.prod(left) * right[-1]
 
 
-def told(rows: Sequence[tuple[str, float, int]], steps: int) -> str:
+def listed(rows: Sequence[tuple[str, float, int]], steps: int) -> str:
     lines = (f"{time / steps / 1000:9.3f} ms {count / steps:8.1f} a step  {name[:150]}" for name, time, count in rows)
     return "\n".join(lines)
 
 
 def products(events: Sequence[Event]) -> list[tuple[str, float, int]]:
-    """Matrix products by their shapes: each call is followed by the kernels that its `External id` names."""
+    """Matrix products by their shapes: the `External id` links each call to its kernels."""
     calls = {
         event["args"]["External id"]: f"{event['name']} {event['args'].get('Input Dims')}"  # as [[N, I], [I, O]]
         for event in events
@@ -116,9 +116,9 @@ def report(steps: int, graphed: Sequence[Event], plain: Sequence[Event], longest
         f" {sum(event['dur'] < 4 for event in ran) / steps:,.0f} of less than 4 us"
         f" ({sum(event['dur'] for event in ran if event['dur'] < 4) / steps / 1000:.3f} ms)",
         "by kind:",
-        told(by_name(ran, lambda event: kind_of(event["name"])), steps),
+        listed(by_name(ran, lambda event: kind_of(event["name"])), steps),
         "products by shape (without graphs):",
-        told(
+        listed(
             [
                 (f"{flops(name) * count / time / 1e6:4.0f} TFLOP/s {name}", time, count)
                 for name, time, count in products(plain)
@@ -126,6 +126,6 @@ def report(steps: int, graphed: Sequence[Event], plain: Sequence[Event], longest
             steps,
         ),
         f"the {longest} longest:",
-        told(by_name(ran, lambda event: f"[{kind_of(event['name'])}] {event['name']}")[:longest], steps),
+        listed(by_name(ran, lambda event: f"[{kind_of(event['name'])}] {event['name']}")[:longest], steps),
     ]
     return "\n".join(parts) + "\n"

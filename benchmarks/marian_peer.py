@@ -1,11 +1,11 @@
-"""Whether models that Marian wrote translate here as they do in Marian, on more sentences than the tests have.
+"""Compare imported Marian models with Marian itself, on more sentences than the tests have.
 
     python3.11 -m venv marian-env && marian-env/bin/pip install pymarian==1.12.42
     python benchmarks/marian_peer.py ../shared/reference/marian --peer-python marian-env/bin/python
 
-Marian runs in its own environment and reads one sentence a batch, for its limit on lengths is that of the batch's
-longest source. Compared are the texts of whole n-best lists and the log-probabilities, by torch and by the native
-engine; beside it, what a beam that does not shrink finds.
+Marian runs in its own environment with one sentence a batch, since its limit on lengths is that of the batch's
+longest source. The texts of whole n-best lists and the log-probabilities are compared, with torch and with the native
+engine; also the results of a beam that does not shrink.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ for line in asked["lines"]:
 
 @dataclass(frozen=True)
 class Case:
-    """A file of weights, and how it is searched."""
+    """A weights file and its decoding settings."""
 
     folder: str
     weights: str
@@ -61,7 +61,7 @@ CASES = [
 
 
 def theirs(python: Path, root: Path, case: Case, lines: Sequence[str]) -> list[list[Found]]:
-    """What Marian finds for each line, best first."""
+    """Marian's n-best list for each line, best first."""
     vocabulary = root / case.folder / "vocab.spm"
     options = (
         f"-m {root / case.folder / case.weights} -v {vocabulary} {vocabulary} -b {case.size} --normalize"

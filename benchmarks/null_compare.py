@@ -1,12 +1,12 @@
-"""How often does `compare` claim a difference where there is none? One config, many seeds, against itself.
+"""Measure how often `compare` claims a difference between equal groups: one config, many seeds, against itself.
 
     python benchmarks/null_compare.py --work runs/null          # trains ten seeds of one small model, then tests splits
     python benchmarks/null_compare.py --simulate 2000           # the same test on simulated scores, in seconds
 
-The model turns German number words into English ones and is trained with `transduce compare`; a second call finds the
-runs done. The seeds are split into two groups of equal size in all ways (at most --splits of them, drawn at random),
-and each split is tested as two variants would be, by what `compare` itself reads translations, tests and marks with.
-Beside it stands the bootstrap over sentences alone, which it had before. Ends with code 1 where more than 7 % of the
+The model translates German number words into English and is trained with `transduce compare`; a second call reuses the
+runs. The seeds are split into two groups of equal size in all ways (at most --splits of them, drawn at random),
+and each split is tested like two variants, with the functions of `compare` itself.
+For reference there is the bootstrap over sentences alone, the earlier test. Exits with code 1 if more than 7 % of the
 splits of a size are marked.
 """
 
@@ -53,7 +53,7 @@ RATE = '{ kind = "cosine", peak = 3e-3, warmup = 50 }'
 
 @dataclass(frozen=True)
 class Claims:
-    """Of `tests` splits of one size, how many were claimed to differ, by each of the two tests."""
+    """How many of `tests` splits of one size were marked as different, by each of the two tests."""
 
     size: int
     tests: int
@@ -81,7 +81,7 @@ def marked(first: SeedScores, second: SeedScores) -> bool:
 
 
 def splits(count: int, size: int, most: int, seed: int = 1) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Two groups of `size` among `count`, each unordered pair once: all, or `most` drawn at random."""
+    """Two groups of `size` out of `count`, each unordered pair once: all, or `most` drawn at random."""
     found = [
         (one, other)
         for one in itertools.combinations(range(count), size)
@@ -92,7 +92,7 @@ def splits(count: int, size: int, most: int, seed: int = 1) -> list[tuple[tuple[
 
 
 def claims(pairs: Iterator[tuple[SeedScores, SeedScores]], size: int) -> Claims:
-    """Both tests on each pair of groups of seeds."""
+    """Run both tests on each pair of groups of seeds."""
     tests = both = alone = 0
     for first, second in pairs:
         tests, both = tests + 1, both + marked(first, second)
@@ -101,7 +101,7 @@ def claims(pairs: Iterator[tuple[SeedScores, SeedScores]], size: int) -> Claims:
 
 
 def real(scores: SeedScores, size: int, most: int) -> Claims:
-    """Seeds of one config split against each other."""
+    """Split the seeds of one config and compare the groups."""
 
     def part(numbers: Sequence[int]) -> SeedScores:
         chosen = list(numbers)
@@ -112,10 +112,10 @@ def real(scores: SeedScores, size: int, most: int) -> Claims:
 
 @dataclass(frozen=True)
 class World:
-    """Sentence scores as sums of normal deviates, by their standard deviations, over N sentences.
+    """Sentence scores as sums of normal variables, by their standard deviations, over N sentences.
 
     `seeds` is the noise of training, `sentence` the difficulty that all seeds share, `variant` what a variant does to a
-    sentence with every seed (its mean is zero: there is no difference), `both` the noise of one seed on one sentence.
+    sentence with every seed (with mean zero: no difference), `both` the noise of one seed on one sentence.
     """
 
     seeds: float
@@ -125,7 +125,7 @@ class World:
     count: int = 200
 
     def draw(self, generator: np.random.Generator, size: int, weights: np.ndarray) -> tuple[SeedScores, SeedScores]:
-        """Two variants of equal quality; weights (D, N) are the draws of sentences."""
+        """Simulate two variants of equal quality; weights (D, N) are the bootstrap samples of sentences."""
         difficulty = generator.normal(0, self.sentence, (self.count, 1))
         made = []
         for _ in range(2):
@@ -140,14 +140,14 @@ WORLDS = {
     "training noise alone": World(1.0, 0.0, 0.0, 0.0),
     "training noise, sentences of unequal difficulty": World(1.0, 20.0, 0.0, 5.0),
     "noise of single sentences": World(0.0, 20.0, 0.0, 15.0),
-    "both, alike": World(1.0, 20.0, 0.0, 14.0),
+    "both, equal": World(1.0, 20.0, 0.0, 14.0),
     "sentences that suit one variant": World(0.3, 20.0, 10.0, 3.0),
     "no training noise, sentences that suit one variant": World(0.0, 20.0, 10.0, 0.0),
 }
 
 
 def simulate(world: World, size: int, trials: int, samples: int = 200, seed: int = 1) -> Claims:
-    """Many pairs of variants without a difference."""
+    """Simulate many pairs of variants without a difference."""
     generator = np.random.default_rng(seed)
     drawn = generator.integers(world.count, size=(samples, world.count))
     weights = np.stack([np.bincount(row, minlength=world.count) for row in drawn]).astype(np.float64)
@@ -155,14 +155,14 @@ def simulate(world: World, size: int, trials: int, samples: int = 200, seed: int
 
 
 def train(folder: Path, seeds: int, steps: int) -> SeedScores:
-    """Train and measure what is not done yet; the scores of all seeds on 400 held-out sentences."""
+    """Train and measure what is missing; return the scores of all seeds on 400 held-out sentences."""
     if not (folder / "corpus" / "manifest.json").exists():
         _prepare(folder)
     words = COMPARISON.format(seeds=list(range(1, seeds + 1)), folder=folder, steps=steps, side=SIDE, rate=RATE)
     (folder / "null.toml").write_text(words, encoding="utf-8")
     compared = compare(folder / "null.toml", output=folder / "out")
     if compared.results is None or compared.results.failed:
-        sys.exit("the runs are not complete; the same command goes on")
+        sys.exit("the runs are not complete; the same command resumes them")
     plan, split = read_plan(folder / "null.toml"), Corpus.open(folder / "corpus").split("test")
     _, references = split.texts()
     targets = target_languages(references, split.tags(), *language_settings(plan))
@@ -184,7 +184,7 @@ def _prepare(folder: Path) -> None:
 
 
 def main() -> None:
-    """Print a line for each size of groups: the splits, and how many were claimed to differ."""
+    """Print a line for each group size: the splits, and how many were marked as different."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--work", type=Path, default=Path("runs/null"), help="folder of corpus and runs")
     parser.add_argument("--seeds", type=int, default=10)

@@ -1,4 +1,4 @@
-"""Our side of the training benchmarks: the same pairs through our own preparation, batching and `transduce train`."""
+"""Our side of the training benchmarks: the pairs through our own preparation, batching and `transduce train`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def settings_of(sizes: Sizes, tokens: int, bucket: int) -> list[str]:
 
 
 def prepare_corpus(pairs: Pairs, sizes: Sizes, folder: Path) -> Path:
-    """`transduce prepare` on the pairs as text, with a tokenizer that knows each of their words."""
+    """Run `transduce prepare` on the pairs as text, with a tokenizer that has each of their words."""
     import sentencepiece
 
     from transduce.data.formats.parallel import ParallelText
@@ -48,7 +48,7 @@ def prepare_corpus(pairs: Pairs, sizes: Sizes, folder: Path) -> Path:
     source, target = pairs.write(folder)
     model = folder / "words"
     sentencepiece.SentencePieceTrainer.train(
-        # Falling counts, for the vocabulary is sorted by them.
+        # Falling counts, since the vocabulary is sorted by them.
         sentence_iterator=(" ".join([word(token)] * 2) for token in range(4, sizes.vocabulary)),
         model_prefix=str(model),
         model_type="word",
@@ -69,7 +69,7 @@ def prepare_corpus(pairs: Pairs, sizes: Sizes, folder: Path) -> Path:
 
 
 def our_batches(corpus: Path, tokens: int, bucket: int, shapes: int = 0) -> tuple[list[PaddedBatch], tuple[int, int]]:
-    """The first epoch as the training loop sees it, and the room for its tokens where shapes are few."""
+    """The first epoch of the training loop, and the packed capacity if shapes are few."""
     from transduce.data.batching import Batches
     from transduce.data.corpus import Corpus
 
@@ -78,7 +78,7 @@ def our_batches(corpus: Path, tokens: int, bucket: int, shapes: int = 0) -> tupl
     plan = stream.plan(0)
     made = (stream.make(plan, 0, number) for number in range(len(plan)))
     padded = [PaddedBatch(batch.source.numpy(), batch.target.numpy()) for batch in made]
-    return padded, stream.few.room if shapes else (0, 0)
+    return padded, stream.few.capacity if shapes else (0, 0)
 
 
 def run_loop(corpus: Path, folder: Path, job: Job, steps: int, threads: str, precision: str) -> float:

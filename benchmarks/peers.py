@@ -1,8 +1,8 @@
-"""Other toolkits' models in the plain training loop their users write: a mean loss, backward, one step of fused Adam.
+"""Other toolkits' models in the usual plain training loop: a mean loss, backward, one step of fused Adam.
 
-Each is a function of the sizes that gives a module and the loss of a batch. Dropout lies where the paper has it: peers
-that also drop attention weights and inner activations have that turned off, which makes them faster. Each imports its
-toolkit itself, so that one that is not installed is an ImportError of its own.
+Each is a function from the sizes to a module and a loss function. Dropout is where the paper has it: peers
+that also drop attention weights and inner activations have that turned off, which makes them faster. Each function
+imports its toolkit, so that a missing one is an ImportError of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST = 512
 
 
 def smoothed(logits: Tensor, gold: Tensor, smoothing: float) -> Tensor:
-    """torch's own smoothed cross-entropy, the mean over real tokens."""
+    """The smoothed cross-entropy of torch itself, the mean over real tokens."""
     return F.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=PAD, label_smoothing=smoothing)
 
 
@@ -103,20 +103,20 @@ class TorchTransformer(nn.Module):
 
 
 def torch_eager(sizes: Sizes) -> tuple[nn.Module, LossOf]:
-    """torch.nn.Transformer as it is."""
+    """torch.nn.Transformer without compiling."""
     model = TorchTransformer(sizes)
     return model, lambda source, target: smoothed(model(source, target[:, :-1]), target[:, 1:], sizes.smoothing)
 
 
 def torch_compiled(sizes: Sizes) -> tuple[nn.Module, LossOf]:
-    """The same under torch.compile, as its tutorials do: dimensions turn dynamic when they are seen to change."""
+    """torch.nn.Transformer under torch.compile, as in its tutorials: dimensions become dynamic when they change."""
     model = TorchTransformer(sizes)
     compiled = torch.compile(model)
     return model, lambda source, target: smoothed(compiled(source, target[:, :-1]), target[:, 1:], sizes.smoothing)
 
 
 def torch_compiled_loss(sizes: Sizes) -> tuple[nn.Module, LossOf]:
-    """The same with its loss under torch.compile too, shapes dynamic from the start."""
+    """torch.nn.Transformer and its loss under torch.compile, shapes dynamic from the start."""
     model, loss = torch_eager(sizes)
     compiled: LossOf = torch.compile(loss, dynamic=True)
     return model, compiled
@@ -130,7 +130,7 @@ def joeynmt(sizes: Sizes) -> tuple[nn.Module, LossOf]:
 
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     tokens = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-    vocabulary = Vocabulary.__new__(Vocabulary)  # its constructor looks each of its words up in a list
+    vocabulary = Vocabulary.__new__(Vocabulary)  # its constructor searches a list for each of its words
     words = [*tokens.values(), *(word(token) for token in range(4, sizes.vocabulary))]
     vocabulary._itos, vocabulary._stoi = words, {text: number for number, text in enumerate(words)}
     vocabulary.specials, vocabulary.lang_tags, vocabulary.sep_index = list(tokens.values()), [], None
@@ -171,7 +171,7 @@ def joeynmt(sizes: Sizes) -> tuple[nn.Module, LossOf]:
 
 
 def opennmt(sizes: Sizes) -> tuple[nn.Module, LossOf]:
-    """OpenNMT-py's encoder and decoder, put together as its model builder does, with its generator's loss."""
+    """OpenNMT-py's encoder and decoder, assembled as its model builder does, with its generator's loss."""
     from onmt.decoders.transformer import TransformerDecoder
     from onmt.encoders.transformer import TransformerEncoder
     from onmt.models import NMTModel

@@ -1,9 +1,9 @@
-"""A server as one writes it in an afternoon: Starlette over CTranslate2, each request by itself, in its own threads.
+"""A minimal server for comparison: Starlette over CTranslate2, each request by itself, in CTranslate2's threads.
 
     python benchmarks/plain_server.py CTRANSLATE2_FOLDER BEAM
 
-The folder is what `transduce export --to ctranslate2` writes; int8 on the CPU, as ours. It answers /v1/translate of
-benchmarks/serving.py, without limits, splitting or anything else.
+The folder is written by `transduce export --to ctranslate2`; int8 on the CPU, as ours. It serves the /v1/translate
+requests of benchmarks/serving.py, without limits, splitting or anything else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a million pairs cost before training: counting, doctor, tokenizing, writing, opening, planning an epoch.
+"""Measure the cost of a million pairs before training: counting, doctor, tokenizing, writing, opening, planning.
 
     python benchmarks/preparing.py --millions 1 2 4 --output preparing.json
 
 Synthetic text (pseudo-words by Zipf's law, about 14 a sentence, no two pairs alike), each size in a process of its own
-so that its memory can be told. Linear means: the figures per million pairs stay the same as the size grows; the last
-column divides that of the largest size by that of the smallest. On a machine that is shared, trust processor seconds.
+so that its memory can be measured. If the cost is linear, the figures per million pairs stay the same at all sizes;
+the last column divides that of the largest size by that of the smallest. On a shared machine, use processor seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 STEPS = {  # what each figure is, and whether it grows with the corpus
     "counting": "lines counted, files hashed",
     "doctor": "single pairs checked",
-    "joining": "repeats and overlap found",
+    "joining": "duplicates and overlap found",
     "drawing": "lines to train the tokenizer on",
     "tokenizer": "seconds in all, on 100,000 lines",
     "tokenizing": "",
@@ -70,7 +70,7 @@ class Stopwatch:
 
 
 def write_text(folder: Path, pairs: int) -> ParallelText:
-    """Both sides of so many synthetic pairs; the target is the source word by word in another language."""
+    """Write both sides of so many synthetic pairs; the target maps the source word by word."""
     random = np.random.default_rng(1)
     letters = np.array([*"abcdefghijklmnopqrstuvwxyz"])
     words = [["".join(random.choice(letters, random.integers(2, 9))) for _ in range(20_000)] for _ in range(2)]
@@ -89,7 +89,7 @@ def write_text(folder: Path, pairs: int) -> ParallelText:
 
 
 def measure(pairs: int, workers: int, folder: Path) -> dict[str, dict[str, float]]:
-    """The steps of `prepare`, then those of a run's start, one by one."""
+    """Time the steps of `prepare`, then those of a run's start, one by one."""
     watch, work = Stopwatch(), WorkFolder(folder / "work")
     text = write_text(folder, pairs)
     corpora = watch.time("counting", lambda: index_splits({"train": (text,)}))
@@ -113,7 +113,7 @@ def measure(pairs: int, workers: int, folder: Path) -> dict[str, dict[str, float
 
 
 def start_up(folder: Path, watch: Stopwatch) -> None:
-    """In this process, whose memory has grown by then: see `planning_alone` for what a plan takes."""
+    """Plan in this process, whose memory has grown by then: `planning_alone` measures the memory of a plan."""
     from transduce.data.batching import plan_epoch
 
     def lengths() -> tuple[list[Span], np.ndarray, np.ndarray]:
@@ -125,7 +125,7 @@ def start_up(folder: Path, watch: Stopwatch) -> None:
 
 
 def planning_alone(pairs: int) -> dict[str, float]:
-    """A plan of any size, over drawn lengths: seconds, and MiB beyond what the lengths take."""
+    """Plan any size over random lengths: seconds, and MiB beyond those of the lengths."""
     from transduce.data.batching import plan_epoch
 
     random = np.random.default_rng(0)
@@ -145,7 +145,7 @@ def in_new_process(*words: str) -> dict[str, dict[str, float]]:
 
 
 def table(results: dict[float, dict[str, dict[str, float]]]) -> str:
-    """Seconds per million pairs, a column a size: by the clock, and in brackets of all processors together."""
+    """Seconds per million pairs, a column a size: wall time, and in brackets processor time."""
     sizes = [*results]
     lines = [
         "| seconds (processor seconds) per million pairs | "

@@ -1,10 +1,10 @@
-"""Does the native engine translate as well in int8 as torch does in fp32, and the same alone as among others?
+"""Compare the native engine in int8 with torch in fp32, and sentences alone with those in batches.
 
     python benchmarks/quality.py RUN --source test.en.gz --target test.de.gz        # BLEU of fp32, and of int8
     python benchmarks/quality.py RUN --many train.en.gz --sentences 10000           # alone, in batches, in any order
 
-RUN is the folder of a trained model, which is converted here. Ends with code 1 where int8 is more than 0.2 BLEU away,
-or one sentence of all comes out differently, in a token or in the last bit of its log-probability.
+RUN is the folder of a trained model, which is converted here. Exits with code 1 if int8 differs by more than 0.2 BLEU,
+or if any sentence differs in a token or in the last bit of its log-probability.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Greedy
 
-BAR = 0.2  # BLEU that int8 may be away from fp32
+BAR = 0.2  # maximum difference in BLEU of int8 from fp32
 Tokens = list[int]
 
 
@@ -45,19 +45,19 @@ class Compared:
 
 @dataclass(frozen=True)
 class Invariance:
-    """How many sentences came out differently than alone, for each way to put them together."""
+    """How many sentences differ from decoding alone, for each way of batching."""
 
     sentences: int
     differ: dict[str, int]
 
 
 def read_text(path: str) -> list[str]:
-    """Its lines, unpacked if need be."""
+    """Its lines, decompressed if necessary."""
     return [line.decode("utf-8") for line in read_lines(path)]
 
 
 def compare(run: Path, native: Path, sources: Sequence[str], references: Sequence[str]) -> Compared:
-    """The run's own search by the torch engine in fp32, and by the native engine."""
+    """Decode with the run's `[search]` in the torch engine in fp32, and in the native engine."""
     plain = transduce.load(run, "cpu", engine="torch")(list(sources))
     ours = transduce.load(native, engine="native")(list(sources))
     same = sum(one == other for one, other in zip(plain, ours, strict=True)) / len(sources)
@@ -65,7 +65,7 @@ def compare(run: Path, native: Path, sources: Sequence[str], references: Sequenc
 
 
 def invariance(native: Path, texts: Sequence[str], beam: int, seed: int = 1) -> Invariance:
-    """Each sentence alone, in random order; then by 32 in the text's order, by 7 shuffled, and 1,000 at a time."""
+    """Decode each sentence alone, in random order; then by 32 in the text's order, by 7 shuffled, by 1,000."""
     translator = transduce.load(native, engine="native")
     engine, search = translator.engine, Greedy() if beam == 1 else Beam(beam)
     sources = translator.tokenizers.source.encode(list(texts))
@@ -88,9 +88,9 @@ def invariance(native: Path, texts: Sequence[str], beam: int, seed: int = 1) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="the folder of a trained model")
-    parser.add_argument("--source", help="lines to translate, plain or packed")
+    parser.add_argument("--source", help="lines to translate, plain or compressed")
     parser.add_argument("--target", help="their references")
-    parser.add_argument("--many", help="lines for the test of batches; repeated ones count once")
+    parser.add_argument("--many", help="lines for the batch invariance test; duplicates count once")
     parser.add_argument("--sentences", type=int, default=10_000)
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     options = parser.parse_args()
@@ -111,10 +111,10 @@ def main() -> None:
                 begun = time.process_time()
                 result = invariance(native, texts, beam)
                 passed &= not any(result.differ.values())
-                told = ", ".join(f"{count} {name}" for name, count in result.differ.items())
+                differing = ", ".join(f"{count} {name}" for name, count in result.differ.items())
                 print(
-                    f"{'greedy' if beam == 1 else f'beam {beam}'}: of {result.sentences:,} sentences other than alone:"
-                    f" {told} ({time.process_time() - begun:.0f} s of CPU time)"
+                    f"{'greedy' if beam == 1 else f'beam {beam}'}: of {result.sentences:,} sentences unlike alone:"
+                    f" {differing} ({time.process_time() - begun:.0f} s of CPU time)"
                 )
     sys.exit(not passed)
 

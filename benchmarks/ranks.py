@@ -1,11 +1,11 @@
-"""Does a group survive the death of a member? torchrun and gloo ranks, one of them killed by SIGKILL, again and again.
+"""Test that training groups survive SIGKILL of a rank: torchrun with gloo, killed again and again.
 
     python benchmarks/ranks.py --kills 10 --sizes 2 4 --seed 1
     python benchmarks/ranks.py --kills 10 --sizes 2 4 --seed 1 --all
 
 Each group is `torchrun --max-restarts ... -m transduce train`. A random rank, or with `--all` every one, is killed,
-half of the times at a random moment of the group's life, half as soon as it trains; torchrun starts the group again,
-which goes on from the last checkpoint. The end is compared with that of a group nobody disturbed. Finds processes in
+half of the times at a random moment of the session, half as soon as it trains; torchrun restarts the group,
+which resumes from the last checkpoint. The result is compared with that of an uninterrupted group. Finds processes in
 /proc: Linux only.
 """
 
@@ -40,7 +40,7 @@ LONGEST = 600  # seconds that a group may take from one kill to the next, or to 
 
 @dataclass
 class Survival:
-    """How the groups of one size fared; `training`: kills of a rank that had made steps in this life."""
+    """Results of the groups of one size; `training`: kills of a rank that had made steps in this session."""
 
     size: int
     kills: int = 0
@@ -70,15 +70,15 @@ class TorchGroup:
             )
 
     def ranks(self) -> dict[int, int]:
-        """Process ids of the ranks that live, by rank."""
+        """Process ids of the running ranks, by rank."""
         found: dict[int, int] = {}
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
-                told = dict(part.split(b"=", 1) for part in path.read_bytes().split(b"\0") if b"=" in part)
+                variables = dict(part.split(b"=", 1) for part in path.read_bytes().split(b"\0") if b"=" in part)
             except OSError:
-                continue  # it has ended, or is another's
-            if told.get(b"TRANSDUCE_GROUP") == self.mark.encode() and b"RANK" in told:
-                found[int(told[b"RANK"])] = int(path.parent.name)
+                continue  # it has ended, or is another user's
+            if variables.get(b"TRANSDUCE_GROUP") == self.mark.encode() and b"RANK" in variables:
+                found[int(variables[b"RANK"])] = int(path.parent.name)
         return found
 
     def step(self) -> int:
@@ -98,12 +98,12 @@ class TorchGroup:
 def strike(
     group: TorchGroup, chance: random.Random, before: dict[int, int], every: bool
 ) -> tuple[dict[int, int], bool] | None:
-    """Kill in the group's next life; gives the ranks there were, and whether they trained. None: all is over."""
+    """Kill in the group's next session; return the ranks and whether they trained, or None if the group has ended."""
     started, aimed, wait = time.monotonic(), chance.random() < 0.5, chance.uniform(0, 8)
     alive, first = group.ranks(), -1
     while group.alive():
         if time.monotonic() - started > LONGEST:
-            raise TimeoutError(f"the group does not come back; see {group.folder}.log")
+            raise TimeoutError(f"the group does not restart; see {group.folder}.log")
         alive = group.ranks()
         if len(alive) == group.size and not set(alive.values()) & set(before.values()):
             first = group.step() if first < 0 else first
@@ -117,7 +117,7 @@ def strike(
 
 
 def kill_ranks(folder: Path, size: int, kills: int, seed: int, every: bool = False) -> Survival:
-    """Kill one rank, or every one, of groups of one size, `kills` times in all, and compare the ends."""
+    """Kill one rank, or every one, of groups of one size, `kills` times in all, and compare the results."""
     chance, tally = random.Random(seed + size), Survival(size)
     folder.mkdir(parents=True)
     corpus = make_corpus(folder)
@@ -154,11 +154,11 @@ def back(group: TorchGroup) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Kill ranks of training groups; count the groups that come back.")
+    parser = argparse.ArgumentParser(description="Kill ranks of training groups; count the groups that recover.")
     parser.add_argument("--kills", type=int, default=10, help="for each size")
     parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--all", action="store_true", help="kill every rank at once, and not one")
+    parser.add_argument("--all", action="store_true", help="kill every rank at once instead of one")
     options = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="transduce-ranks-") as folder:
@@ -166,8 +166,8 @@ def main() -> None:
             tally = kill_ranks(Path(folder) / str(size), size, options.kills, options.seed, options.all)
             print(
                 f"{size} ranks: {'all' if options.all else 'one'} killed {tally.kills} times in {tally.groups} groups,"
-                f" {tally.training} of them while they trained; groups that came to their end: {tally.ended},"
-                f" bit-identical to an undisturbed one: {tally.identical} of {tally.groups};"
+                f" {tally.training} of them while they trained; groups that finished: {tally.ended},"
+                f" bit-identical to an uninterrupted one: {tally.identical} of {tally.groups};"
                 f" {tally.restarts / max(1, tally.training):.1f} s from a kill to the next step"
             )
     print(f"seed {options.seed}, {seconds_as_text(time.monotonic() - started)}")

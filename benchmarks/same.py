@@ -1,9 +1,9 @@
-"""Whether a device gives the same numbers however a step is run: padded, packed, compiled, replayed as a graph.
+"""Check that a device gives the same losses however a step runs: padded, packed, compiled, as a CUDA graph.
 
     python benchmarks/same.py cuda
 
-A tiny model without dropout, twenty updates in single precision on batches of two shapes with empty rows; prints as
-JSON how far each curve of losses is from that of the step as it is written, at the most, relatively.
+A tiny model without dropout, twenty updates in single precision on batches of two shapes with empty rows. Prints as
+JSON the maximum relative difference of each loss curve from that of the eager step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def batches(packed: bool) -> list[Batch]:
         lines = [torch.randint(4, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
         width = 16 + 8 * (number % 2)
         batch = collate(lines, [line[::-1] for line in lines], SYMBOLS, SYMBOLS, width, width, rows=12)
-        made.append(replace(batch, room=(ROOM, ROOM)) if packed else batch)
+        made.append(replace(batch, capacity=(ROOM, ROOM)) if packed else batch)
     return made
 
 

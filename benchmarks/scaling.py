@@ -1,14 +1,14 @@
-"""How the cost of a training step grows: with sentence length, width, depth, and processes that share the work.
+"""Measure how the cost of a training step grows with sentence length, width, depth and number of processes.
 
     python benchmarks/scaling.py --size base --device cuda --tokens 25000 --largest 1024 --output results
-    python benchmarks/scaling.py --points results/scaling.json --output results     # draws what was measured elsewhere
+    python benchmarks/scaling.py --points results/scaling.json --output results     # draws an earlier measurement
     python benchmarks/scaling.py --axes length,width --repeats 3
 
-Along each axis all else stays as in `--size`. The exponent is the slope of a line through logarithms: 1 is growth in
-proportion. By the count of operations (workload.py) a batch of so many tokens costs a + b n at length n, c d + e d^2 at
-width d, f + g l at l layers. Draws scaling.png (where matplotlib is) and prints a table. Processes are torchrun's, on
-gloo or NCCL. On a CPU a step's seconds are those of its threads together, from which other work on the machine takes
-least; those of several processes are the clock's.
+Along each axis all else stays as in `--size`. The exponent is the slope of a line through logarithms: 1 is linear
+growth. By the count of operations (workload.py) a batch of so many tokens costs a + b n at length n, c d + e d^2 at
+width d, f + g l at l layers. Draws scaling.png (if matplotlib is installed) and prints a table. Processes are
+torchrun's, on gloo or NCCL. On a CPU a step's seconds are processor seconds of its threads, which other work on the
+machine affects least; those of several processes are wall time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)  # of 32 tokens; at most four bat
 
 @dataclass(frozen=True)
 class Point:
-    """One step at one place of an axis: seconds (median), and what the formula says it takes."""
+    """One step at one point of an axis: seconds (median), and FLOP by the formula."""
 
     value: int
     seconds: float
@@ -64,7 +64,7 @@ def step_cost(sizes: Sizes, length: int, rows: int, options: argparse.Namespace)
 
     def seconds() -> float:
         started = clock()
-        timed_pass(update, batches, device, bf16)  # it waits for the device
+        timed_pass(update, batches, device, bf16)  # synchronises with the device
         return clock() - started
 
     return statistics.median(seconds() for _ in range(options.repeats)), pairs.flops(sizes)
@@ -128,7 +128,7 @@ def processes(options: argparse.Namespace) -> list[Point]:
 
 
 def table(measured: dict[str, list[Point]]) -> str:
-    """Markdown: milliseconds at each place, the fitted exponent, and that of the formula."""
+    """Markdown: milliseconds at each point, the fitted exponent, and that of the formula."""
     lines = ["| axis | at: milliseconds a step | exponent | of the formula |", "| --- | --- | --- | --- |"]
     for axis, points in measured.items():
         places = ", ".join(f"{point.value}: {1000 * point.seconds:.1f}" for point in points)
@@ -140,11 +140,11 @@ def table(measured: dict[str, list[Point]]) -> str:
 
 
 def draw(measured: dict[str, list[Point]], path: Path) -> None:
-    """A panel for each axis, both scales logarithmic; nothing where matplotlib is not installed."""
+    """Draw a panel for each axis, both scales logarithmic; nothing if matplotlib is not installed."""
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        print(f"no {path.name}: matplotlib is not installed; --points draws it where it is", file=sys.stderr)
+        print(f"no {path.name}: matplotlib is not installed; --points draws it elsewhere", file=sys.stderr)
         return
     figure, panels = plt.subplots(1, len(measured), figsize=(4 * len(measured), 3.5), squeeze=False)
     for panel, (axis, points) in zip(panels[0], measured.items(), strict=True):
@@ -172,8 +172,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--tokens", type=int, default=2048, help="a side of a batch")
     parser.add_argument("--axes", default="length,rows,width,layers,processes")
-    parser.add_argument("--largest", type=int, default=512, help="leave out places of an axis beyond this")
-    parser.add_argument("--processes", type=int, default=2, help="at most; as many GPUs, or cores")
+    parser.add_argument("--largest", type=int, default=512, help="skip points of an axis beyond this")
+    parser.add_argument("--processes", type=int, default=2, help="maximum; as many GPUs, or cores")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     parser.add_argument("--points", type=Path, help="scaling.json of an earlier run: shown and drawn, not measured")

@@ -1,6 +1,6 @@
-"""A server under load and under attack: each command starts one, does its worst, and prints what came of it.
+"""Load and attack a server: each command starts one, runs its test, and prints the results.
 
-    python benchmarks/serving.py load models/demo --clients 64 --requests 20000     # every answer against offline ones
+    python benchmarks/serving.py load models/demo --clients 64 --requests 20000     # check every response
     python benchmarks/serving.py throughput en-de=models/small --input test.en      # 64 clients against one at a time
     python benchmarks/serving.py throughput models/small --serve "--device cuda --precision bf16" --input test.en
     python benchmarks/serving.py overload en-de=models/small --input test.en        # 80 % of capacity, then 400 %
@@ -46,7 +46,7 @@ def texts_of(options: argparse.Namespace, count: int) -> list[str]:
 
 
 def words_of(options: argparse.Namespace) -> list[str]:
-    """What `transduce serve` is told."""
+    """Arguments of `transduce serve`."""
     return [*options.models, *shlex.split(options.serve)]
 
 
@@ -63,7 +63,7 @@ def answered(content: bytes) -> str:
 
 
 def offline(options: argparse.Namespace, texts: Sequence[str]) -> dict[str, str]:
-    """What the same model gives without a server, in one batch after another."""
+    """Translations of the same model without a server, batch by batch."""
     import transduce
     from transduce.server.markup import Layout
     from transduce.server.models import Models, open_models
@@ -79,12 +79,12 @@ def offline(options: argparse.Namespace, texts: Sequence[str]) -> dict[str, str]
 
 
 def is_model(word: str) -> bool:
-    """Not a setting."""
+    """The models: arguments that are not settings."""
     return "=" not in word or "/" in word or Path(word.partition("=")[2]).exists()
 
 
 def load(options: argparse.Namespace) -> None:
-    """Many clients, every answer checked."""
+    """Run many clients and check every response."""
     texts = [] if options.mixed else texts_of(options, options.requests)
     expected = {} if options.mixed else offline(options, texts)
     alone = answers_alone([word for word in options.models if is_model(word)], options) if options.mixed else {}
@@ -107,16 +107,16 @@ def load(options: argparse.Namespace) -> None:
     with serving(words_of(options)) as server:
         answers = Answers()
         asyncio.run(closed_loop(server, options.clients, work(), check, answers, options.mixed))
-        print(answers.told() + (f"; {answers.again} times asked again after 503" if answers.again else ""))
+        print(answers.summary() + (f"; {answers.again} retries after 503" if answers.again else ""))
         if seen:
             print("memory in MB, ten times: " + " ".join(f"{megabytes:.0f}" for megabytes in seen))
-        print(f"{len(answers.wrong)} answers differ from offline ones; memory {server.memory:.0f} MB")
+        print(f"{len(answers.wrong)} responses differ from offline ones; memory {server.memory:.0f} MB")
         for line in answers.wrong[:3]:
             print(line)
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """64 clients against one with the same texts, in turns on the same server."""
+    """Compare 64 clients with one on the same texts, in turns on the same server."""
     texts = texts_of(options, options.requests)
     with serving(words_of(options)) as server:
         rates: dict[int, list[float]] = {1: [], options.clients: []}
@@ -129,7 +129,7 @@ def throughput(options: argparse.Namespace) -> None:
                 if turn:  # the first turn warms up
                     rates[clients].append(answers.statuses[200] / passed)
                     costs[clients].append(1000 * used / answers.statuses[200])
-                    print(f"{clients} clients: {answers.told()}")
+                    print(f"{clients} clients: {answers.summary()}")
         one, many = (statistics.median(rates[clients]) for clients in rates)
         alone, shared = (statistics.median(costs[clients]) for clients in costs)
     print(f"one at a time {one:.1f}/s, {options.clients} clients {many:.1f}/s: {many / one:.2f} times")
@@ -139,7 +139,7 @@ def throughput(options: argparse.Namespace) -> None:
 
 
 def peer(options: argparse.Namespace, texts: Sequence[str], ours: float) -> None:
-    """The same load on a plain CTranslate2 server (plain_server.py)."""
+    """Run the same load on a plain CTranslate2 server (plain_server.py)."""
     command = [sys.executable, str(Path(__file__).with_name("plain_server.py")), options.peer, str(options.beam or 5)]
     server = Server(command)
     try:
@@ -150,7 +150,7 @@ def peer(options: argparse.Namespace, texts: Sequence[str], ours: float) -> None
             if turn:
                 rates.append(answers.statuses[200] / (time.perf_counter() - answers.begun))
                 costs.append(1000 * (server.processor - used) / answers.statuses[200])
-                print(f"plain CTranslate2 server: {answers.told()}")
+                print(f"plain CTranslate2 server: {answers.summary()}")
         times, cost = ours / statistics.median(rates), statistics.median(costs)
         print(f"against a plain CTranslate2 server ({cost:.2f} ms of processor time an answer): {times:.2f} times")
     finally:
@@ -158,7 +158,7 @@ def peer(options: argparse.Namespace, texts: Sequence[str], ours: float) -> None
 
 
 def overload(options: argparse.Namespace) -> None:
-    """Capacity by 64 clients that ask again and again; then 80 % of it and 400 %, as requests come by chance."""
+    """Measure capacity with 64 clients in a closed loop; then 80 % and 400 % of it with random arrivals."""
     texts = texts_of(options, 5000)
     draw = random.Random(2)
 
@@ -180,22 +180,22 @@ def overload(options: argparse.Namespace) -> None:
         answers = Answers()
         asyncio.run(closed_loop(server, options.clients, endless(), lambda *_: True, answers))
         capacity = answers.statuses[200] / (time.perf_counter() - answers.begun)
-        print(f"capacity {capacity:.1f}/s: {answers.told()}; memory {server.memory:.0f} MB")
+        print(f"capacity {capacity:.1f}/s: {answers.summary()}; memory {server.memory:.0f} MB")
         calm = asyncio.run(open_loop(server, 0.8 * capacity, options.seconds, make, delay))
-        print(f"80 %: {calm.told()}; memory {server.memory:.0f} MB")
+        print(f"80 %: {calm.summary()}; memory {server.memory:.0f} MB")
         storm = asyncio.run(open_loop(server, 4 * capacity, options.seconds, make, delay))
-        print(f"400 %: {storm.told()}; memory {server.memory:.0f} MB")
+        print(f"400 %: {storm.summary()}; memory {server.memory:.0f} MB")
         ratio = storm.quantile(0.99) / calm.quantile(0.99)
         refused = [storm.quantile(part, (503, 429)) for part in (0.5, 0.99, 1.0)]
-        print(f"p99 of the admitted {ratio:.2f} times that at 80 %; refused p50/p99/max in ms: {refused}")
+        print(f"p99 of the admitted {ratio:.2f} times that at 80 %; rejected p50/p99/max in ms: {refused}")
         begun = time.perf_counter()
         after = asyncio.run(open_loop(server, 0.5 * capacity, 5, make, delay))
-        print(f"afterwards, 50 %: {after.told()} ({time.perf_counter() - begun:.0f} s)")
+        print(f"afterwards, 50 %: {after.summary()} ({time.perf_counter() - begun:.0f} s)")
 
 
 def disconnects(options: argparse.Namespace) -> None:
-    """Clients that go away while their texts wait or are translated."""
-    # A beam of 16 over 20 long texts: seconds of work, of which nobody waits for the end.
+    """Disconnect clients while their texts wait or are translated."""
+    # A beam of 16 over 20 long texts: seconds of work that no client waits for.
     text = ", ".join(texts_of(options, 20))[:2000]
     tree = {"text": [text] * 20, "source": "en", "target": options.target, "beam": 16}
     body = json.dumps(tree).encode()
@@ -231,7 +231,7 @@ def disconnects(options: argparse.Namespace) -> None:
         client = Client(server.host, server.port)
         status, _ = asyncio.run(client.post("/v1/translate", {**tree, "text": "five", "beam": 0}))
         print(
-            f"{options.requests} disconnects ({gone:.0f} seen in mid-work): the gate free after"
+            f"{options.requests} disconnects ({gone:.0f} noticed during work): the gate free after"
             f" p50 {1000 * slots[len(slots) // 2]:.0f} ms, longest {1000 * slots[-1]:.0f} ms; the model after"
             f" p50 {1000 * idle[len(idle) // 2]:.0f} ms, longest {1000 * idle[-1]:.0f} ms;"
             f" then a request: {status}; {server.descriptors} descriptors, memory {server.memory:.0f} MB"
@@ -239,7 +239,7 @@ def disconnects(options: argparse.Namespace) -> None:
 
 
 def signals(options: argparse.Namespace) -> None:
-    """SIGTERM while many clients ask: what was admitted must be answered."""
+    """Send SIGTERM under load: admitted requests must complete."""
     texts = texts_of(options, 1000)
     lost = cut = total = 0
     longest = 0.0
@@ -272,7 +272,7 @@ def signals(options: argparse.Namespace) -> None:
 
 
 async def _until_refused(server: Server, clients: int, work: Iterator[tuple[str, Any]], answers: Answers) -> None:
-    """Each client asks until it is told to go, or nobody is there."""
+    """Let each client send requests until it is stopped, or the server is gone."""
 
     async def one() -> None:
         client = Client(server.host, server.port)
@@ -287,7 +287,7 @@ async def _until_refused(server: Server, clients: int, work: Iterator[tuple[str,
 
 
 def hostile(options: argparse.Namespace) -> None:
-    """Requests that mean no good, while an honest client goes on."""
+    """Send hostile requests while an honest client continues."""
     post = b"POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     form = post.replace(b"application/json", b"application/x-www-form-urlencoded")
     gigabyte = 1 << 30
@@ -298,7 +298,7 @@ def hostile(options: argparse.Namespace) -> None:
             await writer.drain()
 
     async def attack(server: Server, start: bytes, chunk: bytes, size: int, pause: float) -> bytes:
-        """Send, and give what came back until the connection was closed."""
+        """Send, and return the response until the connection was closed."""
         reader, writer = await asyncio.open_connection(server.host, server.port)
         answer = b""
         try:
@@ -351,7 +351,7 @@ def hostile(options: argparse.Namespace) -> None:
             others = await honest
             print(
                 f"{name}: {sorted({one.decode() for one in found})} in {passed:.1f} s,"
-                f" memory {server.memory - before:+.1f} MB; honest clients: {others.told()}",
+                f" memory {server.memory - before:+.1f} MB; honest clients: {others.summary()}",
                 flush=True,
             )
 
@@ -360,7 +360,7 @@ def hostile(options: argparse.Namespace) -> None:
 
 
 def memory(options: argparse.Namespace) -> None:
-    """Many requests, memory looked at now and then: the slope over the second half is what counts."""
+    """Send many requests and sample memory: the slope over the second half counts."""
     texts = texts_of(options, 5000)
     with serving(words_of(options)) as server:
         seen: list[tuple[int, float]] = []
@@ -372,7 +372,7 @@ def memory(options: argparse.Namespace) -> None:
             seen.append((done + step, server.memory))
         half = seen[len(seen) // 2 :]
         slope = statistics.linear_regression([n / 100_000 for n, _ in half], [megabytes for _, megabytes in half])[0]
-        print(answers.told())
+        print(answers.summary())
         print("memory in MB: " + " ".join(f"{megabytes:.1f}" for _, megabytes in seen[:: max(1, len(seen) // 10)]))
         print(f"slope over the second half: {slope:+.2f} MB in 100,000 requests; {server.descriptors} descriptors")
 
@@ -393,12 +393,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument(
-        "models", nargs="+", help="what `transduce serve` is told: models, and settings such as workers=1"
+        "models", nargs="+", help="arguments of `transduce serve`: models, and settings such as workers=1"
     )
     parser.add_argument("--serve", default="", help="options of `transduce serve`, such as '--device cuda'")
     parser.add_argument("--input", default="", help="texts, one a line; number words if none is given")
     parser.add_argument("--target", default="de")
-    parser.add_argument("--beam", type=int, default=0, help="0 for the model's own search")
+    parser.add_argument("--beam", type=int, default=0, help="0 for the model's own decoding")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each load, of overload")
@@ -408,7 +408,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=48, help="documents before the first of shapes")
     parser.add_argument("--verbose", action="store_true", help="of shapes: a line for each")
     parser.add_argument("--times", type=int, default=50, help="signals")
-    parser.add_argument("--together", type=int, default=4, help="clients that go away at once, of disconnects")
+    parser.add_argument("--together", type=int, default=4, help="disconnects: clients that leave at once")
     parser.add_argument("--turns", type=int, default=3, help="of throughput")
     parser.add_argument(
         "--peer", default="", help="of throughput: a CTranslate2 folder of the same model, with its tokenizer"

@@ -1,7 +1,7 @@
-"""Requests of every shape: hostile ones within all limits, and mixed ones whose answers are known (see serving.py).
+"""Generate requests: hostile ones within all limits, and mixed ones with known responses (see serving.py).
 
-`hostile(draw)` gives a request that tries to make a server slow or large: a random endpoint, many units, odd scripts,
-alignment, attention, HTML and n-best lists, long lists, deep nesting. `mixed(draw)` gives one that a client might send.
+`hostile(draw)` makes a request that tries to use much time or memory: a random endpoint, many units, odd scripts,
+alignment, attention, HTML and n-best lists, long lists, deep nesting. `mixed(draw)` makes one that a client might send.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LANGUAGES = ("en", "de", "fr", "es", "zh", "auto")
 
 @dataclass(frozen=True)
 class Shape:
-    """A request, and a short name of it for whoever reads the result."""
+    """A request, and a short name for the results."""
 
     path: str
     body: bytes
@@ -48,7 +48,7 @@ class Shape:
 
 
 def hostile(draw: random.Random) -> Shape:
-    """A request within the default limits that means no good."""
+    """Make a hostile request within the default limits."""
     while True:
         path, make = draw.choice(_ENDPOINTS)
         tree = make(draw)
@@ -58,7 +58,7 @@ def hostile(draw: random.Random) -> Shape:
 
 
 def _size(draw: random.Random, most: int) -> int:
-    """Small and large ones alike, often the largest."""
+    """Draw small and large values, often the largest."""
     return most if draw.random() < 0.3 else int(most ** draw.random())
 
 
@@ -98,7 +98,7 @@ def _translate(draw: random.Random) -> Any:
         "exclude": lambda: [words[1]() for _ in range(_size(draw, 64))],
     }
     chosen = _some(draw, options)
-    if draw.random() < 0.9:  # more than the beam has is refused at once
+    if draw.random() < 0.9:  # more than the beam size is an error at once
         chosen["n_best"] = min(chosen.get("n_best", 1), chosen.get("beam", 6))
     return {"text": _texts(draw), **_languages(draw), **chosen}
 
@@ -152,7 +152,7 @@ def _alternatives(draw: random.Random) -> Any:
 
 
 def _nonsense(draw: random.Random) -> Any:
-    """Deep nesting, long lists, many fields: JSON that no endpoint wants."""
+    """JSON that no endpoint expects: deep nesting, long lists, many fields."""
     size = _size(draw, 20_000)
     deep: Any = []
     for _ in range(min(size, 400)):
@@ -187,7 +187,7 @@ _ENDPOINTS: list[tuple[str, Callable[[random.Random], Any]]] = [
 
 
 def mixed(draw: random.Random, target: str) -> tuple[str, Any]:
-    """A path and the JSON of an honest request: all protocols, sizes and options."""
+    """The path and JSON of an honest request: all protocols, sizes and options."""
     numbers = [english(draw.randrange(10**6)) for _ in range(draw.choice((1, 1, 2, 4, 12)))]
     text = draw.choice((", ", "! ", ".\n")).join(numbers)
     ways = {"source": "en", "target": target}
@@ -211,7 +211,7 @@ def mixed(draw: random.Random, target: str) -> tuple[str, Any]:
 
 @contextmanager
 def polling(host: str, port: int) -> Iterator[Connection]:
-    """A process of its own asks for /livez again and again; gives (when, seconds) for each time."""
+    """Request /livez repeatedly from another process; return (time, seconds) of each request."""
     own, theirs = multiprocessing.Pipe(duplex=False)
     stop = multiprocessing.Event()
     process = multiprocessing.Process(target=_poll, args=(host, port, theirs, stop), daemon=True)
@@ -223,7 +223,7 @@ def polling(host: str, port: int) -> Iterator[Connection]:
         process.join()
 
 
-def _poll(host: str, port: int, told: Connection, stop: Any) -> None:
+def _poll(host: str, port: int, results: Connection, stop: Any) -> None:
     asked = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
     connection: socket.socket | None = None
     while not stop.is_set():
@@ -234,12 +234,12 @@ def _poll(host: str, port: int, told: Connection, stop: Any) -> None:
             if not connection.recv(65536):
                 connection = None
                 continue
-        told.send((begun, time.monotonic() - begun))
+        results.send((begun, time.monotonic() - begun))
         time.sleep(0.01)
 
 
 def try_shapes(words: list[str], options: argparse.Namespace) -> None:
-    """Hostile requests within the limits, one at a time, while another client asks for /livez."""
+    """Send hostile requests within the limits, one at a time, while another client requests /livez."""
     draw = random.Random(options.seed)
     slow: list[tuple[float, str]] = []
     large: list[tuple[float, str]] = []
@@ -280,14 +280,14 @@ def try_shapes(words: list[str], options: argparse.Namespace) -> None:
 
 
 def _honest(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Documents that fill every batch, so that the engine has the memory that it works in."""
+    """Send documents that fill every batch, so that the engine allocates its working memory."""
     text = "The cat sat on the mat and looked at the dog, which did not like it at all. " * 20
     for _ in range(options.warm):
         yield "/v1/translate", {"text": [text] * 4, "source": "en", "target": options.target}
 
 
 async def one_shape(server: Server, shape: Shape, seconds: float) -> tuple[int, float]:
-    """The status, 0 where nothing came in time, and the most memory that the server had meanwhile."""
+    """The status, 0 on a timeout, and the server's peak memory meanwhile."""
     client, most = Client(server.host, server.port), 0.0
     asking = asyncio.ensure_future(
         client.ask(b"POST", shape.path, shape.body, b"content-type: %s\r\nconnection: close\r\n" % shape.kind)
@@ -303,7 +303,7 @@ async def one_shape(server: Server, shape: Shape, seconds: float) -> tuple[int, 
 
 
 def answers_alone(models: list[str], options: argparse.Namespace) -> dict[str, tuple[str, Any]]:
-    """Of some hundred different requests the path and the answer, each given by itself in this process."""
+    """Path and response of some hundred different requests, each computed by itself in this process."""
     from starlette.testclient import TestClient
 
     import transduce

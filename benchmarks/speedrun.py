@@ -1,11 +1,11 @@
-"""Minutes from raw text to 39.5 BLEU on Multi30k English to German (test_2016_flickr, lower-cased Moses tokens).
+"""Time from raw text to 39.5 BLEU on Multi30k English to German (test_2016_flickr, lower-cased Moses tokens).
 
     python benchmarks/speedrun.py --data ../shared/data/multi30k
     python benchmarks/speedrun.py --data FOLDER --stop 39.8 training.steps=3000 training.optimizer.kind=muon
 
-Everything counts: preparing text, starting Python, compiling, validating, translating the test set. Training is watched
-by its validations on val and stopped at the first that reaches `--stop` (greedy BLEU), or at its planned end. Only then
-is test translated and scored, once. Prints a row for the board in docs/results.md.
+All time counts: preparing text, starting Python, compiling, validating, translating the test set. Training stops at the
+first validation on val that reaches `--stop` (greedy BLEU), or at its planned end. Only then
+is test translated and scored, once. Prints a row for the board in docs/results/quality.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GOAL = 39.5
 
 @dataclass(frozen=True)
 class Result:
-    """How long each part took, in seconds, and what it led to."""
+    """Seconds of each part, and the scores."""
 
     prepare: float
     train: float
@@ -52,7 +52,7 @@ class Result:
         parts = f"{self.prepare:.0f} + {self.train:.0f} + {self.evaluate:.0f} s"
         return (
             f"| {date.today()} | {hardware} | **{self.total / 60:.2f}** ({parts}) | {self.bleu:.2f}, {reached}"
-            f" | {self.validation:.2f} | {self.steps:,} | {' '.join(words) or 'as it is'} |"
+            f" | {self.validation:.2f} | {self.steps:,} | {' '.join(words) or 'defaults'} |"
         )
 
 
@@ -62,7 +62,7 @@ def transduce(*words: str, output: int | None = None) -> subprocess.Popen[bytes]
 
 
 def done(*words: str) -> str:
-    """What a command prints, once it has ended well."""
+    """Run a command and return its output; exit on failure."""
     process = transduce(*words, output=subprocess.PIPE)
     printed, _ = process.communicate()
     if process.returncode:
@@ -71,7 +71,7 @@ def done(*words: str) -> str:
 
 
 def prepare(data: Path, folder: Path, words: Sequence[str]) -> Path:
-    """The corpus out of the compressed files, as configs/multi30k-en-de.prepare.toml has it, wherever they lie."""
+    """Prepare the corpus from the compressed files, with the settings of configs/multi30k-en-de.prepare.toml."""
     corpus = folder / "corpus"
     lines = [f'output = "{corpus}"', '[tokenizer]\nmodel = "bpe"\nvocabulary = 10000']
     for split, stem in (("train", "train"), ("valid", "val")):
@@ -83,7 +83,7 @@ def prepare(data: Path, folder: Path, words: Sequence[str]) -> Path:
 
 
 def validations(run: Path) -> list[tuple[int, float]]:
-    """(step, BLEU on val) so far; a line that is being written is left for later."""
+    """(step, BLEU on val) so far; a partly written line is skipped."""
     found = []
     path = run / "metrics.jsonl"
     for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []:
@@ -94,7 +94,7 @@ def validations(run: Path) -> list[tuple[int, float]]:
 
 
 def train(corpus: Path, run: Path, config: str, stop: float, words: Sequence[str]) -> tuple[int, float]:
-    """Train until val says that it is enough; (step, BLEU) of the validation that the folder offers."""
+    """Train until val reaches `--stop`; return (step, BLEU) of the best validation."""
     process = transduce("train", config, f"data.folder={corpus}", *words, "--output", str(run))
     asked = False
     while process.poll() is None:
@@ -131,7 +131,7 @@ def published(report: dict[str, Any]) -> float:
 
 
 def hardware() -> str:
-    """The GPU's name, or how many cores there are."""
+    """The GPU's name, or the number of cores."""
     import torch
 
     if torch.cuda.is_available():

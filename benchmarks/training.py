@@ -1,13 +1,13 @@
-"""How fast we train, beside other toolkits, on the same sentence pairs, in one run.
+"""Compare our training speed with other toolkits, on the same sentence pairs, in one run.
 
     python benchmarks/training.py --size base --device cuda --tokens 25000 --output results
     python benchmarks/training.py --size small --device cpu --equal 32 --tokens 2048 --peers-env ENVIRONMENT
 
-Every contender is a process that holds its model; they take turns, a pass over all pairs each, so that what else the
-machine does falls on all alike. The first pass of each (compiling, choosing kernels) is told apart; on a GPU all make
-it at once, for compiling is work of the cores. Then `transduce train` itself runs on the same pairs, and its own report
-of tokens a second is set against the bare step's. Achieved FLOP/s count useful work (workload.py), never padding. A
-peer that is not installed, or not ready in time, is left out, and named.
+Every contender is a process with its model. They take turns, each a pass over all pairs, so that other load on the
+machine affects all alike. The first pass of each (compiling, choosing kernels) is reported separately; on a GPU all
+make it at once, since compiling uses the cores. Then `transduce train` itself runs on the same pairs, and its own
+report of tokens a second is compared with the bare step's. Achieved FLOP/s count useful work (workload.py), never
+padding. A peer that is not installed, or not ready in time, is skipped and reported.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Contender:
-    """A process that answers, or why there is none. `seconds` by setting, e.g. "2 bf16"."""
+    """A process with its results, or the reason why it is missing. `seconds` by setting, e.g. "2 bf16"."""
 
     name: str
     process: subprocess.Popen[str] | None
     missing: str = ""
     log: Path = Path()
-    patience: float = 600.0  # seconds for an answer
+    patience: float = 600.0  # seconds for a result
     torch: str = ""
     first: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class Contender:
 
     def make_pass(self, setting: str) -> None:
         answer = self.ask(setting)
-        if "missing" in answer:  # it died on the way
+        if "missing" in answer:  # it has died
             self.missing, self.process = answer["missing"], None
-            told(self.said())
+            say(self.said())
             return
-        told(f"{TITLES[self.name]}, {setting}: {answer['seconds']:.2f} s")
+        say(f"{TITLES[self.name]}, {setting}: {answer['seconds']:.2f} s")
         self.memory = answer["memory"]
         if setting in self.first:
             self.seconds.setdefault(setting, []).append(answer["seconds"])
@@ -79,7 +79,7 @@ class Contender:
             self.process.communicate("\n")
 
 
-def told(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -104,7 +104,7 @@ def _answer(process: subprocess.Popen[str], patience: float, log: Path) -> dict[
 
 
 def start(name: str, job: Path, interpreters: Sequence[str], log: Path, patience: float) -> Contender:
-    """The contender in the first environment that has what it needs."""
+    """Start the contender in the first environment that has its packages."""
     missing = ""
     for interpreter in interpreters:
         with log.open("wb") as errors:
@@ -131,8 +131,8 @@ def start(name: str, job: Path, interpreters: Sequence[str], log: Path, patience
 class Row:
     """One contender at its best setting. `ratio` is the median, over rounds, of its speed against the best peer's.
 
-    `cpu_tokens_per_second` counts the time that its threads had a core, from which other work takes less, and
-    `cpu_ratio` is its ratio to the most that any peer has of it: what to go by on a machine that is not idle.
+    `cpu_tokens_per_second` is per second of processor time, which other load affects less, and
+    `cpu_ratio` is its ratio to the best peer's: use it on a machine that is not idle.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Row:
 
 
 def rows_of(contenders: Sequence[Contender], precision: str, facts: Facts) -> list[Row]:
-    """A row for each contender in one precision, at the threads that served it best; ratios round by round."""
+    """A row for each contender in one precision, at its best number of threads; ratios by round."""
     best: dict[str, tuple[str, list[float]]] = {}
     for contender in contenders:
         settings = {key: seconds for key, seconds in contender.seconds.items() if key.endswith(precision)}
@@ -192,7 +192,7 @@ def rows_of(contenders: Sequence[Contender], precision: str, facts: Facts) -> li
 
 @dataclass(frozen=True)
 class Facts:
-    """What the measures rest on."""
+    """The constants of the measurements."""
 
     target_tokens: int
     flops: float
@@ -234,7 +234,7 @@ def table(rows: Sequence[Row], loop: dict[str, tuple[str, float]]) -> str:
 
 
 def make_jobs(options: argparse.Namespace, pairs: Pairs, folder: Path) -> dict[str, list[PaddedBatch]]:
-    """The batches of us and of the peers, and a file for the processes of each."""
+    """Our batches and the peers', and a file for the processes of each."""
     sizes = SIZES[options.size]
     corpus = prepare_corpus(pairs, sizes, folder)
     ours, room = our_batches(corpus, options.tokens, options.bucket, options.shapes)
@@ -252,7 +252,7 @@ def make_jobs(options: argparse.Namespace, pairs: Pairs, folder: Path) -> dict[s
 
 
 def take_turns(options: argparse.Namespace, folder: Path) -> tuple[list[Contender], dict[str, float]]:
-    """All passes of all contenders, and the matmul ceiling in FLOP/s by setting, the best of all rounds."""
+    """Run all passes of all contenders; also the matmul ceiling in FLOP/s by setting, the best of all rounds."""
     interpreters = [sys.executable, *([str(Path(options.peers_env) / "bin/python")] if options.peers_env else [])]
     jobs = {name: folder / f"{'transduce' if name == 'transduce' else 'peers'}.json" for name in TITLES}
     grid = [f"{threads} {precision}" for precision in options.precision for threads in options.threads]
@@ -280,7 +280,7 @@ def take_turns(options: argparse.Namespace, folder: Path) -> tuple[list[Contende
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All of it; gives what is written as JSON."""
+    """Run everything; return the results for JSON."""
     sizes, mean = SIZES[options.size], options.equal or options.mean
     pairs = Pairs.draw(options.pairs, sizes.vocabulary, mean, seed=1, spread=0.0 if options.equal else 0.45)
     batches, load = make_jobs(options, pairs, folder), os.getloadavg()[0]
@@ -290,7 +290,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     full = {name: fullness(made, room if name == "transduce" else (0, 0)) for name, made in batches.items()}
     facts = Facts(pairs.target_tokens, pairs.flops(sizes), ceilings, full)
     rows = [row for precision in options.precision for row in rows_of(present, precision, facts)]
-    told(table(rows, {}))
+    say(table(rows, {}))
     loop = {}
     for row in rows if options.loop else ():
         if row.name == "transduce":
@@ -317,7 +317,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Training speed beside other toolkits, on the same pairs, in one run.")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tokens", type=int, default=2048, help="at most, padding included, a side of a batch")
+    parser.add_argument("--tokens", type=int, default=2048, help="maximum tokens a side of a batch, padding included")
     parser.add_argument("--pairs", type=int, default=256)
     parser.add_argument("--mean", type=float, default=25.0, help="around which lengths are log-normal")
     parser.add_argument("--equal", type=int, default=0, help="all sentences of this length instead")
@@ -327,11 +327,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", default="1,2", help="CPU threads to try")
     parser.add_argument("--precision", default="bf16,fp32")
     parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--peers-env", default="", help="a virtual environment with peers that this one lacks")
+    parser.add_argument("--peers-env", default="", help="a virtual environment with further peers")
     parser.add_argument(
-        "--patience", type=float, default=600.0, help="seconds for any pass; who takes longer is left out"
+        "--patience", type=float, default=600.0, help="time limit of a pass; slower contenders are skipped"
     )
-    parser.add_argument("--no-loop", dest="loop", action="store_false", help="leave out `transduce train`")
+    parser.add_argument("--no-loop", dest="loop", action="store_false", help="skip `transduce train`")
     parser.add_argument("--output", type=Path, help="folder for training.json and training.md")
     parser.add_argument("override", nargs="*", help="settings of our config, such as training.graphs=false")
     options = parser.parse_args(words)

@@ -1,9 +1,9 @@
-"""One contender in a process of its own: told what to do a line at a time, it answers each with a line of JSON.
+"""Run one contender in a process of its own: it reads commands line by line and prints a line of JSON for each.
 
     python worker.py CONTENDER JOB.json
 
-It builds its model, says that it is ready (or why it cannot be), and then makes a pass over its batches for each line
-`THREADS PRECISION`: as many updates as there are batches, timed to the last one's end. An empty line ends it.
+It builds its model, prints that it is ready (or why it cannot be), and then makes a pass over its batches for each line
+`THREADS PRECISION`: one update on each batch, timed until the last one has finished. An empty line ends it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Update = Callable[[Any, bool], None]  # one update on a batch, in bf16 or not
 
 @dataclass(frozen=True)
 class Job:
-    """What all contenders are given; `batches` are padded for each kind of contender as it likes them."""
+    """The input of all contenders; `batches` are padded as each kind of contender needs them."""
 
     sizes: Sizes
     device: str
@@ -67,7 +67,7 @@ def peer(name: str, job: Job) -> tuple[Update, list[Any]]:
 
 
 def ours(job: Job) -> tuple[Update, list[Any]]:
-    """Our step as the loop makes it: passes, then the update that divides, watches and steps."""
+    """Our step as in the training loop: passes, then the update that normalises, checks and steps."""
     from transduce.core import config as configs
     from transduce.data.batch import Batch
     from transduce.experiment import Config
@@ -100,7 +100,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     batches = []
     for padded in load_batches(Path(job.batches)):
         source, target = _on(padded.source, device), _on(padded.target, device)
-        batch = Batch(source, source != PAD, target, target[:, 1:] != PAD, room=job.room)
+        batch = Batch(source, source != PAD, target, target[:, 1:] != PAD, capacity=job.room)
         real = (int(mask.sum()) for mask in (batch.source_mask, batch.target_mask))
         batches.append(batch.packed(*real) if device.type == "cpu" else batch)
     return update, batches
@@ -121,20 +121,20 @@ def timed_pass(update: Update, batches: Sequence[Any], device: torch.device, bf1
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has nothing left to do."""
+    """Wait for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def memory(device: torch.device) -> int:
-    """Bytes at the most so far: on a GPU those of tensors, on a CPU all that was resident."""
+    """Peak bytes so far: of tensors on a GPU, resident on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def ceiling(device: torch.device, bf16: bool, size: int, seconds: float = 0.3) -> float:
-    """FLOP/s of the best of several square matrix products: what no model can pass."""
+    """FLOP/s of the best of several square matrix products: the ceiling of any model."""
     kind = torch.bfloat16 if bf16 else torch.float32
     left, right = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
     best, began = float("inf"), time.perf_counter()
@@ -149,7 +149,7 @@ def ceiling(device: torch.device, bf16: bool, size: int, seconds: float = 0.3) -
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # what others print must not get among the answers
+    answers = os.fdopen(os.dup(1), "w")  # other output must not mix with the results
     os.dup2(2, 1)
 
     def answer(**values: Any) -> None:

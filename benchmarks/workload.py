@@ -1,7 +1,7 @@
-"""What training benchmarks work on: sizes of models, made-up sentence pairs, and how much work they are.
+"""Workload of the training benchmarks: model sizes, random sentence pairs, and their FLOP.
 
-Pairs are drawn once and written as plain text, so that our own line from text to batches takes part; peers get the
-same pairs sorted by length and padded to the longest. Needs numpy alone: peers live in environments of their own.
+Pairs are drawn once and written as plain text, so that our own path from text to batches is included; peers get the
+same pairs sorted by length and padded to the longest. Needs only numpy: peers run in environments of their own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Sizes:
     smoothing: float = 0.1
 
     def flops(self, source: float, target: float, source_square: float, cross: float, target_square: float) -> float:
-        """Multiplications and additions of one training step on so many tokens, matrix products alone.
+        """Multiplications and additions of one training step on so many tokens, matrix products only.
 
-        The three last are sums over sentences of S * S, T * S and T * T: attention's products, whole squares although
-        half of the decoder's own is masked. Backward is two products for each one forward.
+        The last three are sums over sentences of S * S, T * S and T * T: attention's products, full squares although
+        half of the decoder's self-attention is masked. Backward has two products for each one forward.
         """
         square, wide = self.d_model**2, self.d_model * self.d_ff
         encoder = source * (4 * square + 2 * wide) + 2 * source_square * self.d_model
@@ -53,14 +53,14 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Pairs:
-    """Made-up sentence pairs: tokens of each sentence, without start and end."""
+    """Random sentence pairs: tokens of each sentence, without start and end."""
 
     sources: list[Integers]
     targets: list[Integers]
 
     @classmethod
     def draw(cls, count: int, vocabulary: int, mean: float, seed: int, spread: float = 0.45) -> Pairs:
-        """Lengths log-normal around `mean` (with the end symbol), targets a little longer or shorter than sources.
+        """Draw log-normal lengths around `mean` (with the end symbol), targets a little longer or shorter than sources.
 
         `spread` 0 makes all sentences the same length.
         """
@@ -80,14 +80,14 @@ class Pairs:
         return sum(len(tokens) + 1 for tokens in self.targets)
 
     def flops(self, sizes: Sizes) -> float:
-        """Of one training step on all of them, padding not counted."""
+        """FLOP of one training step on all of them, without padding."""
         source = np.array([len(tokens) + 1 for tokens in self.sources])
         target = np.array([len(tokens) + 1 for tokens in self.targets])
         sums = source.sum(), target.sum(), (source**2).sum(), (source * target).sum(), (target**2).sum()
         return sizes.flops(*map(float, sums))
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """As text, a word for each token: `words` are the vocabulary of a tokenizer that gives the tokens back."""
+        """Write them as text, a word a token; `words` are the vocabulary of a tokenizer that restores the tokens."""
         folder.mkdir(parents=True, exist_ok=True)
         paths = folder / "train.source", folder / "train.target"
         for path, sentences in zip(paths, (self.sources, self.targets), strict=True):
@@ -95,7 +95,7 @@ class Pairs:
         return paths
 
     def by_length(self, tokens: int) -> Iterator[PaddedBatch]:
-        """Sorted by length, cut so that each side holds at most `tokens` with padding: what a careful loop does."""
+        """Batches sorted by length, each side with at most `tokens` including padding, as a careful loop has them."""
         order = sorted(range(len(self)), key=lambda i: (len(self.targets[i]), len(self.sources[i])))
         begin, longest = 0, 0
         for end, pair in enumerate(order):
@@ -113,7 +113,7 @@ class Pairs:
 
 
 def word(token: int) -> str:
-    """A word that no other token has; no digits, which tokenizers like to split."""
+    """A unique word for a token; without digits, which tokenizers split."""
     letters = ""
     for _ in range(4):
         token, digit = divmod(int(token), 26)
@@ -134,7 +134,7 @@ class PaddedBatch:
 
 
 def fullness(batches: Sequence[PaddedBatch], room: tuple[int, int] = (0, 0)) -> float:
-    """The share of places, both sides together, that hold a token; packed, there is `room` for each side."""
+    """The share of positions, both sides together, that hold a token; packed, each side has capacity `room`."""
     real = sum(int((batch.source != PAD).sum()) + batch.target_tokens for batch in batches)
     return real / sum(sum(room) or batch.source.size + batch.target[:, 1:].size for batch in batches)
 

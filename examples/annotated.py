@@ -5,7 +5,7 @@ Lay the paper (https://arxiv.org/abs/1706.03762) beside it and read from the top
 Weights are named as in `transduce`: `load("runs/demo")` reads a run folder and gives the same logits as the package.
 
 Shapes: B sentences, S source tokens, T target tokens, D = d_model, H heads, K = D / H (the paper's d_k and d_v),
-V vocabulary. A mask is True where one may look.
+V vocabulary. A mask is True where a query may attend. Names are those of transduce/model.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-PAD, UNKNOWN, START, END = 0, 1, 2, 3  # the tokens that are no words
+PAD, UNKNOWN, START, END = 0, 1, 2, 3  # special tokens
 
 
 # ==== 3 Model Architecture ============================================================================================
 #
 # Figure 1. The encoder, on the left, reads the whole source at once and leaves a vector for each of its tokens. The
-# decoder, on the right, writes the target from left to right: it reads what it has written so far, looks at the
-# encoder's vectors, and says how likely each token of the vocabulary is to come next.
+# decoder, on the right, writes the target from left to right: it reads what it has written so far, attends to the
+# encoder's vectors, and predicts the probability of each token of the vocabulary as the next one.
 
 
 class Transformer(nn.Module):
-    """Figure 1 as a whole. The defaults are the paper's base model: 65 million weights with its 37,000 tokens."""
+    """The model of figure 1. The defaults are the paper's base model: 65 million weights with its 37,000 tokens."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class Transformer(nn.Module):
         # One matrix for source, target and output (section 3.4), kept under the name of its first use.
         self.source_embedding = Embedding(vocabulary, d_model)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Encoder(d_model, layers, heads, d_ff, dropout)
-        self.decoder = Decoder(d_model, layers, heads, d_ff, dropout)
+        self.encoder = EncoderStack(d_model, layers, heads, d_ff, dropout)
+        self.decoder = DecoderStack(d_model, layers, heads, d_ff, dropout)
         self.apply(initialise)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Source tokens and mask (B, S) -> the encoder's output, one vector for each token (B, S, D)."""
+        """Encode source tokens with mask (B, S): the memory, one vector for each token (B, S, D)."""
         memory: Tensor = self.encoder(self.embed(source), source_mask[:, None, None, :])
         return memory
 
     def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
-        """Target tokens so far (B, T) -> the logits of the token after each (B, T, V)."""
+        """Decode target tokens so far (B, T): the logits of the token after each (B, T, V)."""
         x = self.decoder(self.embed(target), memory, source_mask[:, None, None, :])
         return self.source_embedding.logits(x)
 
@@ -64,14 +64,14 @@ class Transformer(nn.Module):
         return self.decode(target, self.encode(source, source_mask), source_mask)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The bottom of figure 1: embedding plus position, and dropout on the sum (section 5.4)."""
+        """Embed tokens: embedding plus position, and dropout on the sum (bottom of figure 1, section 5.4)."""
         x: Tensor = self.source_embedding(tokens)  # (B, T, D)
         x = self.dropout(x + positional_encoding(x.size(1), x.size(2)).to(x))
         return x
 
 
 def initialise(module: nn.Module) -> None:
-    """The paper does not say how its weights began; its code drew them like this."""
+    """Initialise weights as the paper's code does; the paper itself does not say."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
@@ -86,8 +86,8 @@ def initialise(module: nn.Module) -> None:
 # residual and the norm around it.
 
 
-class AddAndNorm(nn.Module):
-    """LayerNorm(x + Sublayer(x)), the small boxes of figure 1; dropout on what the sub-layer adds (section 5.4)."""
+class PostNormResidual(nn.Module):
+    """LayerNorm(x + Sublayer(x)), the small boxes of figure 1; dropout on the sub-layer's output (section 5.4)."""
 
     def __init__(self, d_model: int, dropout: float) -> None:
         super().__init__()
@@ -100,14 +100,14 @@ class AddAndNorm(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Figure 1, the box on the left: the source looks at itself, then each position thinks on its own."""
+    """An encoder layer (figure 1, left): self-attention over the source, then a feed-forward network per position."""
 
     def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(d_model, heads)
-        self.around_attention = AddAndNorm(d_model, dropout)
+        self.around_attention = PostNormResidual(d_model, dropout)
         self.feed_forward = FeedForward(d_model, d_ff)
-        self.around_feed_forward = AddAndNorm(d_model, dropout)
+        self.around_feed_forward = PostNormResidual(d_model, dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = self.around_attention(x, lambda y: self.attention(y, y, mask))
@@ -115,8 +115,8 @@ class EncoderLayer(nn.Module):
         return x
 
 
-class Encoder(nn.Module):
-    """The encoder is "a stack of N = 6 identical layers": identical in shape, each with weights of its own."""
+class EncoderStack(nn.Module):
+    """The encoder: "a stack of N = 6 identical layers", identical in shape, each with its own weights."""
 
     def __init__(self, d_model: int, layers: int, heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
@@ -124,41 +124,41 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x, mask)  # (B, S, D) all the way up
+            x = layer(x, mask)  # (B, S, D)
         return x
 
 
 class DecoderLayer(nn.Module):
-    """Figure 1, the box on the right: between the two sub-layers a third, which looks at the encoder's output."""
+    """A decoder layer (figure 1, right): between the two sub-layers a third, cross-attention to the memory."""
 
     def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(d_model, heads)
-        self.around_attention = AddAndNorm(d_model, dropout)
+        self.around_attention = PostNormResidual(d_model, dropout)
         self.cross = MultiHeadAttention(d_model, heads)
-        self.around_cross = AddAndNorm(d_model, dropout)
+        self.around_cross = PostNormResidual(d_model, dropout)
         self.feed_forward = FeedForward(d_model, d_ff)
-        self.around_feed_forward = AddAndNorm(d_model, dropout)
+        self.around_feed_forward = PostNormResidual(d_model, dropout)
 
-    def forward(self, x: Tensor, mask: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
         x = self.around_attention(x, lambda y: self.attention(y, y, mask))
-        x = self.around_cross(x, lambda y: self.cross(y, memory, memory_mask))
+        x = self.around_cross(x, lambda y: self.cross(y, memory, source_mask))
         x = self.around_feed_forward(x, self.feed_forward)
         return x
 
 
-class Decoder(nn.Module):
-    """Another stack. Its mask makes "the predictions for position i depend only on ... positions less than i"."""
+class DecoderStack(nn.Module):
+    """The decoder; by its mask "the predictions for position i ... depend only on ... positions less than i"."""
 
     def __init__(self, d_model: int, layers: int, heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DecoderLayer(d_model, heads, d_ff, dropout) for _ in range(layers))
 
-    def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
-        places = torch.arange(x.size(1), device=x.device)
-        mask = places[:, None] >= places  # (T, T): the place in row i may look at itself and at what came before
+    def forward(self, x: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
+        position = torch.arange(x.size(1), device=x.device)
+        mask = position[:, None] >= position  # (T, T): the query in row i may attend to itself and to earlier positions
         for layer in self.layers:
-            x = layer(x, mask, memory, memory_mask)  # (B, T, D)
+            x = layer(x, mask, memory, source_mask)  # (B, T, D)
         return x
 
 
@@ -169,7 +169,7 @@ class Decoder(nn.Module):
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """3.2.1 Scaled Dot-Product Attention (figure 2, left): softmax(Q K^T / sqrt(d_k)) V, equation 1.
+    """Scaled dot-product attention, section 3.2.1 (figure 2, left): softmax(Q K^T / sqrt(d_k)) V, equation 1.
 
     query (B, H, T, K), key and value (B, H, S, K), mask broadcast to (B, H, T, S) -> (B, H, T, K).
     """
@@ -182,9 +182,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor
 
 
 class MultiHeadAttention(nn.Module):
-    """3.2.2 (figure 2, right): H attentions side by side, each in its own projection, joined by one more.
+    """Multi-head attention, section 3.2.2 (figure 2, right): H projected attentions side by side, joined by one more.
 
-    One head would have to average everything it looks at into one answer; several can ask different questions.
+    A single head averages everything it attends to into one vector; several can attend to different things.
     """
 
     def __init__(self, d_model: int, heads: int) -> None:
@@ -196,27 +196,27 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, d_model)
         self.output = nn.Linear(d_model, d_model)
 
-    def forward(self, x: Tensor, looked_at: Tensor, mask: Tensor) -> Tensor:
-        """Queries from x (B, T, D), keys and values from what is looked at (B, S, D) -> (B, T, D)."""
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        """Attend with queries from x (B, T, D) to keys and values from memory (B, S, D): (B, T, D)."""
 
         def split(y: Tensor) -> Tensor:  # (B, T, D) -> (B, H, T, K)
             return y.view(*y.shape[:2], self.heads, -1).transpose(1, 2)
 
-        answers = attention(split(self.query(x)), split(self.key(looked_at)), split(self.value(looked_at)), mask)
-        x = self.output(answers.transpose(1, 2).flatten(2))  # Concat(head_1, ..., head_h) W^O
+        heads = attention(split(self.query(x)), split(self.key(memory)), split(self.value(memory)), mask)
+        x = self.output(heads.transpose(1, 2).flatten(2))  # Concat(head_1, ..., head_h) W^O
         return x
 
 
 # 3.2.3 Applications of Attention. All three are the same class and differ in what is given to it, see 3.1: in the
 # encoder queries, keys and values come from the source; in the decoder's first sub-layer from the target so far; in
-# its second the queries come from the target, and the keys and values from the source. There the translating happens.
+# its second the queries come from the target, and the keys and values from the source.
 
 
 # ---- 3.3 Position-wise Feed-Forward Networks -------------------------------------------------------------------------
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, equation 2: the same small network at each position. Most weights are in here."""
+    """Feed-forward network max(0, x W1 + b1) W2 + b2, equation 2, the same at each position; it has most weights."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
         super().__init__()
@@ -232,8 +232,10 @@ class FeedForward(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A vector for each token. "We share the same weight matrix between the two embedding layers and the pre-softmax
-    linear transformation"; the embedding layers multiply it by sqrt(d_model)."""
+    """A vector for each token, multiplied by sqrt(d_model) as input and unscaled as output projection.
+
+    "We share the same weight matrix between the two embedding layers and the pre-softmax linear transformation".
+    """
 
     def __init__(self, vocabulary: int, d_model: int) -> None:
         super().__init__()
@@ -252,9 +254,9 @@ class Embedding(nn.Module):
 def positional_encoding(length: int, d_model: int) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos of the same: (length, D).
 
-    Attention sees a set: shuffle the source and nothing changes. So each vector is told where it stands, by the hands
+    Attention sees a set: shuffle the source and nothing changes. So each vector gets its position, as the hands
     of D / 2 clocks whose hours last from 2 pi to 10000 * 2 pi positions. A step of k positions turns each hand by a
-    fixed angle, a linear map, which is how the model may learn to look "k places back".
+    fixed angle, a linear map, which is how the model may learn to attend "k positions back".
     """
     position = torch.arange(length, dtype=torch.float64)[:, None]
     angle = position / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (length, D / 2)
@@ -264,30 +266,30 @@ def positional_encoding(length: int, d_model: int) -> Tensor:
 # ==== 5 Training ======================================================================================================
 #
 # The decoder reads the right answer shifted by one (figure 1: "Outputs (shifted right)"): at each position it is given
-# the tokens before, and is to say the one that comes. So all positions of all sentences learn in one step.
+# the tokens before, and predicts the next one. So all positions of all sentences learn in one step.
 #
 # 5.1 Training Data and Batching. The paper batches sentences of about the same length; what is shorter is padded, and
-# the mask hides the padding from attention and from the loss. Here the data is the copy task: say what you read.
+# the mask hides the padding from attention and from the loss. Here the data is the copy task: write what was read.
 
 
 def copy_task(sentences: int, vocabulary: int, longest: int) -> tuple[Tensor, Tensor, Tensor]:
     """Random source (B, S) and its mask, and target (B, S + 1): START, the same tokens, END."""
     lengths = torch.randint(1, longest + 1, (sentences, 1))
-    places = torch.arange(longest + 1)
+    position = torch.arange(longest + 1)
     words = torch.randint(END + 1, vocabulary, (sentences, longest + 1))
-    source = words.where(places < lengths, torch.tensor(PAD)).where(places != lengths, torch.tensor(END))
-    return source, places <= lengths, torch.cat((torch.full((sentences, 1), START), source), dim=1)
+    source = words.where(position < lengths, torch.tensor(PAD)).where(position != lengths, torch.tensor(END))
+    return source, position <= lengths, torch.cat((torch.full((sentences, 1), START), source), dim=1)
 
 
 def learning_rate(step: int, d_model: int, warmup: int) -> float:
-    """5.3 Optimizer, equation 3: up in a line for `warmup` steps, then down as 1 / sqrt(step); the first step is 1."""
+    """Learning rate, section 5.3, equation 3: linear warmup, then 1 / sqrt(step); the first step is 1."""
     return float(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
 
 
 def smoothed_loss(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float = 0.1) -> Tensor:
-    """5.4 Regularization, label smoothing: the mean over real tokens of the cross-entropy with a softened answer.
+    """Label smoothing, section 5.4: the mean over real tokens of the cross-entropy with a softened target.
 
-    The right token is to get 1 - e of the probability, and the last e = 0.1 is spread over the whole vocabulary: the
+    The right token should get 1 - e of the probability, and the last e = 0.1 is spread over the whole vocabulary: the
     model learns to be less sure, which costs perplexity and gains BLEU. logits (B, T, V), gold and mask (B, T).
     """
     log_probs = logits.log_softmax(-1)
@@ -296,7 +298,7 @@ def smoothed_loss(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float =
 
 
 def train(model: Transformer, steps: int, vocabulary: int, longest: int, warmup: int = 400) -> None:
-    """Adam with the paper's settings (5.3) on the copy task; what it says is printed ten times."""
+    """Train on the copy task with Adam and the paper's settings (5.3); progress is printed ten times."""
     d_model = model.source_embedding.weight.size(1)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     model.train()
@@ -316,13 +318,13 @@ def train(model: Transformer, steps: int, vocabulary: int, longest: int, warmup:
 # ==== 6 Results =======================================================================================================
 #
 # 6.1 Machine Translation. The paper searches with a beam of 4, which keeps the four best beginnings at each step. With
-# a beam of one it is greedy search: always take the likeliest token. (A program in earnest would keep the keys and
-# values of what it has read, instead of reading it anew for each token: see `transduce/model/transformer.py`.)
+# a beam of one it is greedy search: always take the likeliest token. (The package caches the keys and values of
+# what it has read, instead of reading it again for each token: see `transduce/model/transformer.py`.)
 
 
 @torch.no_grad()
 def greedy(model: Transformer, source: Tensor, source_mask: Tensor, longest: int) -> list[list[int]]:
-    """What the model makes of each source (B, S), without START and END; at most `longest` tokens."""
+    """Translate each source (B, S) greedily, without START and END, in at most `longest` tokens."""
     model.eval()
     memory = model.encode(source, source_mask)
     target = torch.full((len(source), 1), START, device=source.device)
@@ -340,7 +342,7 @@ def until_end(tokens: list[int]) -> list[int]:
 
 
 def load(run_folder: str | Path) -> Transformer:
-    """The model of a run folder written by `transduce train`, provided it is the paper's in all but its sizes."""
+    """Load the model of a run folder of `transduce train`, if it is the paper's in all but its sizes."""
     settings = tomllib.loads(Path(run_folder, "config.toml").read_text(encoding="utf-8"))["model"]
     stack = settings["encoder"]
     described = {name: stack[name] for name in ("activation", "positions", "norm", "residual")} | stack["attention"]
@@ -349,7 +351,7 @@ def load(run_folder: str | Path) -> Transformer:
     kinds = {key: value["kind"] if isinstance(value, dict) else value for key, value in described.items()}
     same = settings["decoder"] == stack | {"wiring": {"kind": "top"}, "unnormed_past": False}
     if not same or settings["tie"] != "all" or any(kinds[key] != value for key, value in paper.items()):
-        raise ValueError(f"{run_folder}: a variant of the model; this file knows the one that the paper prints")
+        raise ValueError(f"{run_folder}: a variant of the model; this file has only the paper's")
     weights = load_file(Path(run_folder, "model.safetensors"))
     vocabulary, d_model = weights["source_embedding.weight"].shape
     model = Transformer(

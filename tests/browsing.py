@@ -1,4 +1,4 @@
-"""A real browser for the tests of the pages: the system's Chromium, driven by playwright; skipped aloud without them.
+"""A real browser for the tests of the pages: the system's Chromium, driven by playwright; skipped where they are not.
 
 `site` is the toy model behind a real server on a port of its own. `open_page(path)` opens a page of it and holds at the
 end of the test that the page logged no error and that no request left the machine.
@@ -29,7 +29,7 @@ PAIRS = (("en", "de"), ("en", "zh"), ("de", "en"))
 
 @dataclass
 class Site:
-    """Where the server is, and all that its pages asked for."""
+    """Where the server is, and all that its pages requested."""
 
     address: str
     requests: list[Any] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""Shared by all tests: one torch thread (two on a shared machine made toy models 25 times slower), and the fixtures
-`toy` (a small trained model, toy_model.py), `run` (the command line in this process, cli_runner.py), `warm` (a
-Python that has torch loaded, warm.py) and `native_toy`, `client` (the toy converted, and served in this process,
-toy_server.py).
+"""Shared by all tests: one torch thread, and the fixtures.
+
+Two threads on a shared machine made toy models 25 times slower. The fixtures are `toy` (a small trained model,
+toy_model.py), `run` (the command line in this process, cli_runner.py), `warm` (a Python that has torch loaded, warm.py)
+and `native_toy`, `client` (the toy converted, and served in this process, toy_server.py).
 """
 
 import gc
@@ -25,7 +26,7 @@ pytest_plugins = ["toy_model", "cli_runner", "warm", "toy_server", "browsing"]
 TRACED = 24  # of the cases of a test, spread over all of them
 # Files whose tests take longest, in that order: who begins with them has short ones left to share at the end.
 LONGEST = """test_demo test_readme test_compiled test_distributed test_kill test_learning test_annotated test_torchrun
-    test_exposure_bias test_parallel_learning test_distill test_benchmarks""".split()
+    test_exposure_bias test_non_autoregressive_learning test_distill test_benchmarks""".split()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -36,7 +36,7 @@ class Ended:
 def train(
     size: int, corpus: Path, folder: Path, *overrides: str, outputs: Sequence[Path] = (), path: str = ""
 ) -> Ended:
-    """Train a tiny model; `outputs` are the run folders that the ranks are told, if not all the same."""
+    """Train a tiny model; `outputs` are the run folders of the ranks, if they differ."""
     base = folder.with_name(f"{folder.name}.toml")  # settings of a file give way to another kind
     base.parent.mkdir(parents=True, exist_ok=True)
     base.write_text(configs.dump(toys.config(corpus)), encoding="utf-8")

@@ -1,10 +1,11 @@
 """transduce: learn to turn one sequence into another with the Transformer of "Attention Is All You Need".
 
     import transduce
-    translator = transduce.load()  # the model that comes along, or the folder of another
+
+    translator = transduce.load()  # the shipped model, or the folder of another
     translator("Guten Morgen", to="en")
 
-Names are fetched when first used, so that `import transduce` is quick and needs no torch.
+Names are imported when first used, so that `import transduce` is quick and needs no torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m transduce` and the `transduce` command: run the command line, and say what went wrong in plain words."""
+"""`python -m transduce` and the `transduce` command: run the command line, and report errors in plain words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """The command line. What a user can put right is printed without a traceback; the exit code is then 2."""
+    """Run the command line; print user errors without a traceback and exit with code 2."""
     from transduce.cli import program
     from transduce.core.durable import reason_of
     from transduce.core.errors import UserError, needed_by
@@ -31,12 +31,12 @@ def _run() -> None:
             with needed_by(" ".join(["transduce", *sys.argv[1:2]])):
                 program(sys.argv[1:])()
         finally:
-            sys.stdout.flush()  # here, where an error can still be told in words
+            sys.stdout.flush()  # here, where an error can still be reported in words
     except UserError as error:
         if first_to_tell():
             say(f"error: {error}")
         sys.exit(2)
-    except BrokenPipeError:  # whoever read our output has gone, as with `| head`
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         _discard_output()
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
@@ -51,7 +51,7 @@ def _run() -> None:
 
 
 def _discard_output() -> None:
-    """Let what is still to be written go nowhere: Python writes it at exit, and would complain again."""
+    """Discard the remaining output: Python writes it at exit, and would raise again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 

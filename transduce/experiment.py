@@ -14,10 +14,12 @@ from transduce.model.norms import BatchNorm
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
 from transduce.model.transformer import StackConfig
+from transduce.objectives.base import ObjectiveConfig
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop, Smoothed
 from transduce.objectives.parallel import MaskedPrediction, ParallelCTC
 from transduce.objectives.sequence_level import MinimumRisk, Reinforce, SequenceLevel
 from transduce.search.fit import SearchChoice, check_reads, check_together
+from transduce.search.hypothesis import SearchConfig
 from transduce.search.settings import Beam
 from transduce.training.settings import Training, Validation
 
@@ -26,10 +28,10 @@ ObjectiveChoice = CrossEntropy | RDrop | Reinforce | MinimumRisk | MaskedPredict
 
 @dataclass(frozen=True)
 class Data:
-    """Which prepared corpus is read, and how it is cut into batches."""
+    """Which prepared corpus to read, and how to cut it into batches."""
 
     folder: str = ""
-    # padded tokens (of files, frames) a batch, on each side; 0 = as many as the GPU holds, found by trying
+    # padded tokens (of files, frames) a batch, on each side; 0 = as many as the GPU holds, found by trials
     tokens: Annotated[int, Bounds(0, TOKENS)] = 4096
     bucket: Annotated[int, Bounds(1, FEW)] = 8  # lengths are padded to multiples of this, more coarsely as they grow
     # at most so many shapes of batches, of real tokens; 0 = as `bucket` has it, few where compiled
@@ -37,6 +39,7 @@ class Data:
     sampling: BelowOne = 0.0  # subword sampling (unigram) or BPE-dropout: 0.1 is usual, 0 = off
     train: str = "train"
     valid: str = "valid"
+    trust: bool = False  # import the class of one's own that read the corpus's files, if one did
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -49,17 +52,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that makes a run what it is; the defaults are the paper's base model.
+    """The config of a run; the defaults are the paper's base model.
 
-    `search` is how the finished model translates when nothing else is said.
+    `search` is how the finished model translates unless requested otherwise.
     """
 
     seed: NonNegativeInt = 1
     license: str = ""  # of the trained model, for its card
     data: Data = Data()
     model: Model = Model()
-    objective: ObjectiveChoice = CrossEntropy()
-    search: SearchChoice = Beam()
+    objective: ObjectiveChoice | ObjectiveConfig = CrossEntropy()
+    search: SearchChoice | SearchConfig = Beam()
     training: Training = Training()
     validation: Validation = Validation()
 
@@ -94,7 +97,7 @@ class Config:
 
 
 def _check_recomputable(config: Config) -> None:
-    """Refuse activation checkpointing where layers cannot be worked out a second time."""
+    """Raise ConfigError for activation checkpointing where layers cannot be recomputed."""
     for name, stack in (("encoder", config.model.encoder), ("decoder", config.model.decoder)):
         if not isinstance(stack, StackConfig):
             raise ConfigError(
@@ -116,7 +119,7 @@ def _check_recomputable(config: Config) -> None:
 
 
 def check_source(model: Model, corpus: Corpus) -> None:
-    """Refuse a model that reads something else than the corpus holds."""
+    """Raise ConfigError for a model that reads something else than the corpus holds."""
     reader, width = corpus.reader, model.source.width
     if reader is None and width:
         raise ConfigError(
@@ -125,7 +128,7 @@ def check_source(model: Model, corpus: Corpus) -> None:
         )
     if reader is not None and width != reader.width:
         reads = f"frames of {width} numbers" if width else "tokens"
-        kind = f"frames, model.source.features={reader.width}" if reader.kind == "speech" else "patches"
+        kind = "patches" if reader.kind == "images" else f"frames, model.source.features={reader.width}"
         raise ConfigError(
             f"model.source: reads {reads}, and {corpus.folder} holds {reader.kind}, frames of {reader.width} numbers;"
             f" set model.source.kind={kind}, with the settings that the corpus was prepared with"
@@ -133,7 +136,7 @@ def check_source(model: Model, corpus: Corpus) -> None:
 
 
 def check_positions(config: Config, corpus: Corpus) -> None:
-    """Refuse learned positions that end before the sentences of the corpus do, as batches pad them."""
+    """Raise ConfigError for learned positions that end before the corpus's sentences do, as batches pad them."""
     data = config.data
     _check_reach(config.model, widest(corpus.split(data.train), data.bucket, data.shapes), f"{corpus.folder}", "train")
     if data.valid in corpus.splits:  # whose batches are padded to their longest sentence
@@ -141,16 +144,16 @@ def check_positions(config: Config, corpus: Corpus) -> None:
 
 
 def _check_reach(model: Model, sides: tuple[int, int], folder: str, name: str) -> None:
-    """The same for the places of source and target in the longest batch of a split."""
+    """Check learned positions against the source and target positions of a split's longest batch."""
     source, target = sides
     read = source if isinstance(model.source, Tokens) else len(model.source.places(source))
-    length = getattr(model.decoder, "length", None)  # of a decoder that writes all at once
+    length = getattr(model.decoder, "length", None)  # of a non-autoregressive decoder
     written = target if length is None else length.places(read, target)
     for part, stack, places in (("encoder", model.encoder, read), ("decoder", model.decoder, written)):
         learned = getattr(getattr(stack, "positions", None), "longest", places)
         if places > learned:
             raise ConfigError(
-                f"model.{part}.positions.longest: positions are learned for {learned} places, and the longest batch of"
+                f"model.{part}.positions.longest: there are {learned} learned positions, and the longest batch of"
                 f" {folder} (data.{name}) has {places}, with end symbol and padding; set it to at least {places}, or"
                 f" model.{part}.positions.kind to one without an end such as sinusoidal, or prepare the text without"
                 " sentences so long"

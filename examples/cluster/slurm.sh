@@ -3,8 +3,8 @@
 #
 #   sbatch examples/cluster/slurm.sh base data.folder=data/mine --output runs/mine
 #
-# The repository, the corpus and runs/ lie on a file system that all machines share. Two minutes before the time is over
-# (or on `scancel --signal=TERM JOB`) the run saves itself; the same sbatch line goes on from there. On machines without
+# The repository, the corpus and runs/ are on a file system that all machines share. Two minutes before the time limit
+# (or on `scancel --signal=TERM JOB`) the run saves; the same sbatch command resumes it. On machines without
 # GPUs set the number of processes: PROCESSES=4 sbatch --gpus-per-node=0 examples/cluster/slurm.sh ...
 
 #SBATCH --job-name=transduce

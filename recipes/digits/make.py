@@ -1,11 +1,10 @@
-"""Manifests for reading digits: spoken ones (Free Spoken Digit Dataset) and written ones (MNIST), alone and in lines.
+"""Write manifests of digit tasks: spoken (Free Spoken Digit Dataset) and handwritten (MNIST), single and in lines.
 
     python recipes/digits/make.py speech ../shared/data/fsdd/recordings.tar.xz data/digits/speech
     python recipes/digits/make.py images ../shared/data/mnist data/digits/images
 
-A manifest is a TSV file: path (seen from the manifest's folder), text. What is held out of the single digits is held
-out of the strings and strips too: these are made of the pieces of their own split alone. The same arguments give the
-same files.
+A manifest is a TSV file: path (relative to the manifest's folder), text. Strings and strips are made only of the single
+digits of their own split, so held-out digits stay held out. The same arguments give the same files.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ def main() -> None:
     parser.add_argument("what", choices=("speech", "images"))
     parser.add_argument("input", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--speaker", default="theo", help="the one held out of the training of speaker.*")
+    parser.add_argument("--speaker", default="theo", help="speaker held out of the training of speaker.*")
     parser.add_argument("--lines", type=int, default=0, help="strings (4000) or strips (24000) to train on")
     arguments = parser.parse_args()
     if arguments.what == "speech":

@@ -140,8 +140,8 @@ def test_separate_and_given_tokenizers(config: Prepare, tmp_path: Path) -> None:
 
 def test_a_lowered_vocabulary_is_noted(config: Prepare) -> None:
     corpus = prepare(replace(config, tokenizer=SentencePiece(vocabulary=50_000)))
-    assert "pieces, not the 50,000 asked for" in corpus.manifest["report"]["notes"][0]
-    assert "not the 50,000 asked for" in (corpus.folder / "report.txt").read_text()
+    assert "pieces, not the 50,000 requested" in corpus.manifest["report"]["notes"][0]
+    assert "not the 50,000 requested" in (corpus.folder / "report.txt").read_text()
 
 
 def test_large_vocabularies_get_wider_tokens() -> None:
@@ -155,7 +155,9 @@ def test_large_vocabularies_get_wider_tokens() -> None:
 
 def test_an_existing_corpus_is_kept_unless_overwritten(config: Prepare, tmp_path: Path) -> None:
     first = prepare(config)
-    with pytest.raises(DataError, match="already there and complete; choose another output, or set overwrite = true"):
+    with pytest.raises(
+        DataError, match="already exists and is complete; choose another output, or set overwrite = true"
+    ):
         prepare(config)
     second = prepare(replace(config, overwrite=True, train=config.train[:1]))
     assert len(second.split("train")) == 300
@@ -187,14 +189,14 @@ def test_leftovers_are_removed_and_a_lost_rename_is_mended(config: Prepare, tmp_
     corpus = prepare(config)
     assert not work.exists()
     os.replace(corpus.folder, old)  # as if killed between the two renames
-    with pytest.raises(DataError, match="already there and complete"):
+    with pytest.raises(DataError, match="already exists and is complete"):
         prepare(config)
     assert Corpus.open(config.output).digest == corpus.digest
 
 
 def test_two_at_once_are_kept_apart(config: Prepare) -> None:
     with whole_folder(Path(config.output), "manifest.json", overwrite=False) as work:
-        with pytest.raises(RunError, match="another process is at work on this folder"):
+        with pytest.raises(RunError, match="another process is using this folder"):
             prepare(config)
         (work / "manifest.json").write_text("{}")
     assert (Path(config.output) / "manifest.json").exists()
@@ -205,7 +207,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         with whole_folder(tmp_path / "out", "manifest.json", overwrite=False), open("/dev/full", "wb", 0) as full:
             full.write(b"x")
 
-    with pytest.raises(RunError, match="no space left on the disk; the unfinished work is removed"):
+    with pytest.raises(RunError, match="no space left on the disk; the unfinished output was removed"):
         fill()
     assert list(tmp_path.iterdir()) == []
 
@@ -354,9 +356,9 @@ def span_of(**changes: object) -> dict[str, object]:
             ({"weight": weight}, "weight of 'one' is .*, expected a number above 0, up to 1,000,000")
             for weight in ("x", None, [], {}, True, 0, -1.0, float("nan"), float("inf"), 1e308, 3_000_000)
         ],
-        ({"start": 0.0}, r"start of 'one' is 0\.0, expected a whole number"),
-        ({"stop": 0.0}, r"stop of 'one' is 0\.0, expected a whole number"),
-        ({"stop": True}, "stop of 'one' is True, expected a whole number"),
+        ({"start": 0.0}, r"start of 'one' is 0\.0, expected an integer"),
+        ({"stop": 0.0}, r"stop of 'one' is 0\.0, expected an integer"),
+        ({"stop": True}, "stop of 'one' is True, expected an integer"),
         *[
             ({"name": name}, "a span whose name is .*, expected one line of text")
             for name in ("\ud800", 7, None, "a\nb")
@@ -408,7 +410,7 @@ def test_offsets_that_do_not_rise_within_the_file(
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_tokens_beyond_the_vocabulary(config: Prepare, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found when the first pair is asked for, wherever in the file they are."""
+    """Found when the first pair is read, wherever in the file they are."""
     corpus = prepare(config)
     size = corpus.tokenizers.source.size
     path = corpus.folder / f"train.{side}.tokens"
@@ -421,9 +423,7 @@ def test_tokens_beyond_the_vocabulary(config: Prepare, side: str, monkeypatch: p
     path.write_bytes(tokens.tobytes())
     split = Corpus.open(config.output).split("train")
     assert split.longest[0] > 0  # lengths need no tokens
-    message = (
-        f"train\\.{side}\\.tokens has a token {size}, and its tokenizer knows those below {size}; damaged; prepare"
-    )
+    message = f"train\\.{side}\\.tokens has a token {size}, and its tokenizer has those below {size}; damaged; prepare"
     for _ in range(2):
         with pytest.raises(DataError, match=message):
             split.pair(0)

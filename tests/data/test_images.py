@@ -1,4 +1,4 @@
-"""Pictures to patches: where each pixel goes, every kind of file, and what is told of those that are bad."""
+"""Pictures to patches: where each pixel goes, every kind of file, and what is reported of bad ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_senses import draw, write_idx
+from toy_media import draw, write_idx
 
 from transduce.core.errors import ConfigError, DataError, UserError
 from transduce.data.images import Images, idx_items

@@ -1,4 +1,4 @@
-"""Batches made ahead in a thread: the same items in order, errors where they are asked for, and a clean end."""
+"""Batches prefetched in a thread: all items in order, errors raised where they are read, and a clean end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings to frames: against the definition, against torch's transform, and what is told of files that are bad."""
+"""Recordings to frames: against the definition, against torch's transform, and what is reported of bad files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_senses import RATE, sentence, tone
+from toy_media import RATE, sentence, tone
 
 from transduce.core.errors import ConfigError, DataError, UserError
 from transduce.data.readers import PreparedFrames, Reading, Unreadable
@@ -139,7 +139,9 @@ def test_files_of_any_format_rate_and_channels_say_the_same(tmp_path: Path) -> N
     np.testing.assert_array_equal(speech.read(samples), speech.frames(samples))
     np.testing.assert_array_equal(speech.read(tmp_path / "a.wav"), first)
     assert speech.read(PreparedFrames(first)) is first
-    with pytest.raises(DataError, match=r"samples of shape \(4, 2\): expected one channel, numbers from -1 to 1"):
+    with pytest.raises(
+        DataError, match=r"samples of shape \(4, 2\): expected one channel, a row of numbers from -1 to 1"
+    ):
         speech.read(np.zeros((4, 2)))
 
 

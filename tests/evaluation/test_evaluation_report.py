@@ -24,7 +24,7 @@ def printed(evaluation: Evaluation, terminal: bool) -> str:
     return output.getvalue()
 
 
-def test_only_what_was_asked_for() -> None:
+def test_only_what_was_requested() -> None:
     evaluation = evaluate(None, HYPOTHESES, REFERENCES)
     assert [quality.name for quality in evaluation.qualities] == ["BLEU", "chrF2", "TER"]
     assert evaluation.qualities[0] == bleu(HYPOTHESES, REFERENCES)

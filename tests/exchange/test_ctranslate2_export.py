@@ -119,7 +119,7 @@ def test_an_imported_model_goes_on(tmp_path: Path, run: Run) -> None:
     assert [result.hypotheses[0] for result in results] == mine
 
 
-def test_every_reason_is_told(tmp_path: Path, run: Run) -> None:
+def test_every_reason_is_reported(tmp_path: Path, run: Run) -> None:
     model = replace(
         random_runs.transformer(),
         encoder=TransformerEncoder(2, Attention(4, query_key_norm=True), 48, norm=BatchNorm()),

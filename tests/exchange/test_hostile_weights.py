@@ -20,8 +20,8 @@ from torch import Tensor
 pytest.importorskip("transformers", reason="the oracle for Marian models: pip install transduce[test]")
 pytest.importorskip("yaml", reason="writes Marian's files: pip install transduce[test]")
 
+import marian_folders
 import marian_models as marian
-import marian_own
 
 import transduce
 from transduce.core.errors import RunError
@@ -47,7 +47,7 @@ def pickled(theirs: Path, tensors: dict[str, Tensor]) -> Path:  # read before th
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    marian_own.folder(tmp_path / "own", "post")
+    marian_folders.folder(tmp_path / "own", "post")
     return tmp_path / "own" / "model.npz"
 
 
@@ -108,7 +108,7 @@ def test_a_compressed_archive_is_refused(pickled: Path, tensors: dict[str, Tenso
 
 
 def test_a_pickle_that_grows_is_refused(pickled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch would run this: each call of the encoder doubles the text."""
+    """PyTorch would run this: each call of the encoder doubles the text."""
     doubled = b"c_codecs\nencode\n(C\x01aX\x03\x00\x00\x00hextR"
     with zipfile.ZipFile(pickled, "w") as packed:
         packed.writestr("a/data.pkl", b"\x80\x02" + doubled + b".")
@@ -262,24 +262,24 @@ def test_only_the_settings_are_read_of_another_model(archive: Path, monkeypatch:
 
 
 def test_settings_that_are_no_settings(archive: Path) -> None:
-    weights = marian_own.arrays("post")
+    weights = marian_folders.arrays("post")
     np.savez(archive, **weights, **{"special:model.yml": np.zeros(1 << 21, np.int8)})
     assert "'special:model.yml' has 2,097,152 bytes, 1,048,576 at most are read" in refusal(archive)
-    changed = marian_own.settings("post", **{"transformer-ffn-activation": ["a"]})
+    changed = marian_folders.settings("post", **{"transformer-ffn-activation": ["a"]})
     np.savez(archive, **weights, **{"special:model.yml": changed})
     assert "activation_function is \"['a']\", none of relu, gelu, swish, silu; no other can be" in refusal(archive)
 
 
 def test_numbers_too_large_for_single_precision(archive: Path) -> None:
-    weights: dict[str, Any] = marian_own.arrays("post")
+    weights: dict[str, Any] = marian_folders.arrays("post")
     weights["Wemb"] = weights["Wemb"].astype(np.float64) * 1e300
-    np.savez(archive, **weights, **{"special:model.yml": marian_own.settings("post")})
+    np.savez(archive, **weights, **{"special:model.yml": marian_folders.settings("post")})
     assert "model.npz: Wemb: 1,920 of 1,9" in refusal(archive)
 
 
 def test_fortran_order_and_compression_come_in(archive: Path, tmp_path: Path) -> None:
     expected = transduce.import_model(archive, tmp_path / "one")
-    weights: dict[str, Any] = {name: np.asfortranarray(array) for name, array in marian_own.arrays("post").items()}
-    np.savez_compressed(archive, **weights, **{"special:model.yml": marian_own.settings("post")})
+    weights: dict[str, Any] = {name: np.asfortranarray(array) for name, array in marian_folders.arrays("post").items()}
+    np.savez_compressed(archive, **weights, **{"special:model.yml": marian_folders.settings("post")})
     found = transduce.import_model(archive, tmp_path / "two")
     assert (found / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()

@@ -160,7 +160,7 @@ def test_the_search_goes_along(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_every_reason_is_told(model: Model, reasons: list[str], tmp_path: Path, run: Run) -> None:
+def test_every_reason_is_reported(model: Model, reasons: list[str], tmp_path: Path, run: Run) -> None:
     folder = random_runs.run(tmp_path / "run", model)
     text = refused(run("export", folder, tmp_path / "theirs", "--to", "marian"))
     assert text.startswith("Marian cannot run this model: ")

@@ -227,16 +227,16 @@ def theirs(tmp_path: Path) -> Path:
     ("changes", "text"),
     [
         ({"model_type": "bart"}, "model_type is 'bart'; only 'marian'"),
-        ({"d_model": "wide"}, "d_model: expected a whole number of at least 1, got 'wide'"),
+        ({"d_model": "wide"}, "d_model: expected an integer of at least 1, got 'wide'"),
         ({"dropout": "some"}, "dropout: expected a number here, got 'some'"),
         ({"dropout": 2}, "dropout: expected at least 0 and below 1, got 2"),
-        ({"eos_token_id": [0, 1]}, r"eos_token_id: expected a whole number of at least 0, got \[0, 1\]"),
+        ({"eos_token_id": [0, 1]}, r"eos_token_id: expected an integer of at least 0, got \[0, 1\]"),
         ({"pad_token_id": 10**6}, "vocab.json: special symbols"),
         ({"d_model": 64, "encoder_layers": 1}, "the tensors are not those of the model in config.json"),
         ({"d_model": 16}, r"self_attn.q_proj.weight is \[32, 32\], and d_model is 16"),
-        ({"encoder_layers": 10**9}, "config.json tells of 1,000,000,002 layers and"),
+        ({"encoder_layers": 10**9}, "config.json describes 1,000,000,002 layers and"),
         ({"vocab_size": 10**9}, "layers and 1,000,000,000 pieces; the file has"),
-        ({"vocab_size": 10**12}, "vocab_size: expected a whole number of at least 1, got 1000000000000"),
+        ({"vocab_size": 10**12}, "vocab_size: expected an integer of at least 1, got 1000000000000"),
         ({"share_encoder_decoder_embeddings": False}, "has no embeddings under the name model.encoder.embed_tokens"),
         (
             {"normalize_before": True, "activation_function": "tanh", "static_position_embeddings": False},
@@ -286,7 +286,7 @@ def test_files_that_are_refused(theirs: Path, tmp_path: Path, run: Run, monkeypa
     assert not (tmp_path / "ran").exists()
     torch.save(tensors, theirs / "pytorch_model.bin")
     assert run("import", theirs, tmp_path / "run").lines == [str(tmp_path / "run")]
-    assert refusal().endswith("already there and complete; choose another output, or remove it first")
+    assert refusal().endswith("already exists and is complete; choose another output, or remove it first")
     pad = transduce.load(tmp_path / "run", "cpu").tokenizers.target.symbols
     assert pad.never == (3, pad.pad)
     (theirs / "config.json").unlink()

@@ -63,7 +63,7 @@ def test_everything_comes_back(name: str, pickled: bool, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_settings_of_every_wrong_kind_are_told_in_words(tmp_path: Path) -> None:
+def test_settings_of_every_wrong_kind_are_reported_in_words(tmp_path: Path) -> None:
     """Whatever stands in config.json: a model or a user's error, never another one."""
     folder = transduce.export(random_runs.run(tmp_path / "run", random_runs.transformer()), tmp_path / "it", "marian")
     told = 0
@@ -80,7 +80,7 @@ def test_settings_of_every_wrong_kind_are_told_in_words(tmp_path: Path) -> None:
     assert told > 60
 
 
-def test_weights_cut_anywhere_are_told_in_words(tmp_path: Path) -> None:
+def test_weights_cut_anywhere_are_reported_in_words(tmp_path: Path) -> None:
     folder = transduce.export(random_runs.run(tmp_path / "run", random_runs.transformer()), tmp_path / "it", "marian")
     data = (folder / "model.safetensors").read_bytes()
     pickled = tmp_path / "whole.bin"

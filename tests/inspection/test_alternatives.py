@@ -1,4 +1,4 @@
-"""Other words at a place: they begin as asked, differ there, and the likeliest come first."""
+"""Other words at a place: they begin as requested, differ there, and the likeliest come first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TEXT = "sixty-two, eleven"
 
 
-def test_they_begin_as_asked_and_differ_in_the_next_word(toy: Toy) -> None:
+def test_they_begin_as_requested_and_differ_in_the_next_word(toy: Toy) -> None:
     for before in ("", "zwei, "):
         found = alternatives(toy.translator, TEXT, before, to="de", count=4)
         assert 1 < len(found) <= 4

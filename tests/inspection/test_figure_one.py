@@ -7,7 +7,6 @@ import inspect as sources
 import json
 import math
 import re
-import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ from transduce.translate.translator import Translator
 if TYPE_CHECKING:
     from toy_model import Toy
 
-sys.path.append(str(Path(__file__).parent.parent / "exchange"))
 import random_runs
 
 TEXT = "sixty-two, eleven"

@@ -116,7 +116,7 @@ def test_a_matrix_is_darkest_where_the_weight_is() -> None:
     assert second.split() == ["two", "▒▒", "▓▓"]
 
 
-def test_long_sentences_are_told_as_a_list(seen: Inspection) -> None:
+def test_long_sentences_are_shown_as_a_list(seen: Inspection) -> None:
     console = Console(record=True, width=60, file=open("/dev/null", "w"))  # noqa: SIM115
     weights = np.full((20, 20), 0.05, dtype=np.float32) + 0.5 * np.eye(20, dtype=np.float32)
     many = tuple(f"word{number}" for number in range(20))
@@ -129,7 +129,7 @@ def test_long_sentences_are_told_as_a_list(seen: Inspection) -> None:
 def test_views_that_are_not_there(seen: Inspection) -> None:
     with pytest.raises(ConfigError, match="part: expected encoder, decoder or cross, got 'both'"):
         View("both")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="head: 1 was asked for without a layer; heads differ from layer to layer"):
+    with pytest.raises(ConfigError, match="head: 1 was requested without a layer; heads differ from layer to layer"):
         View(head=1)
     with pytest.raises(ConfigError, match="head: expected one of the 2 that this model has, 0 to 1, got 2"):
         View("cross", 0, 2).of(seen)
@@ -140,7 +140,7 @@ def test_views_that_are_not_there(seen: Inspection) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_what_it_is_asked_for(toy: Toy, run: Run, tmp_path: Path) -> None:
+def test_the_command_writes_what_is_requested(toy: Toy, run: Run, tmp_path: Path) -> None:
     words = ["inspect", "forty-two", "-m", toy.model, "--to", "de"]
     assert "Step by step" in run(*words).out.decode()
     for name in ("page.html", "x.png", "x.svg", "x.json"):
@@ -152,7 +152,7 @@ def test_the_command_writes_what_it_is_asked_for(toy: Toy, run: Run, tmp_path: P
 
 
 def test_models_of_different_kinds_stand_side_by_side(toy: Toy, run: Run, tmp_path: Path) -> None:
-    """A model of one direction has no tag, and is told none; where no model has one, that is said."""
+    """A model of one direction has no tag, and is given none; where no model has one, that is said."""
     pairs = [(f"abc {word}", f"cba {word}") for word in map(english, range(60))]
     toys.run(toys.corpus(tmp_path, pairs, pairs[:2]), tmp_path / "mono", "training.steps=2")
     words = ["inspect", "abc", "-m", tmp_path / "mono", "--to", "de"]
@@ -171,4 +171,4 @@ def test_the_command_refuses(toy: Toy, run: Run, tmp_path: Path) -> None:
     assert message.endswith("x.pdf: expected a name that ends in .html, .png, .svg or .json")
     (tmp_path / "file").write_text("")
     assert "cannot be written: " in refused(run(*words, "-o", tmp_path / "file" / "x.html"))
-    assert refused(run(*words, "--head", "1")).startswith("head: 1 was asked for without a layer")
+    assert refused(run(*words, "--head", "1")).startswith("head: 1 was requested without a layer")

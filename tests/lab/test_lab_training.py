@@ -208,7 +208,7 @@ def test_a_signal_ends_the_experiment_and_not_one_run(tmp_path: Path, monkeypatc
         bench.train("one", *TRANSFORMER)
 
 
-def test_strings_are_distinct_and_as_long_as_told() -> None:
+def test_strings_are_distinct_and_of_the_given_length() -> None:
     pairs = strings(160, (2, 5), 1, lambda text: text[::-1])
     assert len(set(pairs)) == 160
     assert {len(source) for source, _ in pairs} == {2, 5}

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from made import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences, transformer
+from model_variants import PARTS, SYMBOLS, D, V, choices, close, covering, ragged, randomised, sentences, transformer
 from torch import Tensor
 
 from transduce.core.config import kind_of
@@ -440,11 +440,11 @@ def test_batching_changes_no_translation(pupil: Pupil, name: str) -> None:
         (lambda: Sinusoidal(base=0.5), "base: expected a number above 1, got 0.5"),
         (
             lambda: TransformerDecoder(unnormed_past=True),
-            "unnormed_past: expected false, for it needs residual 'pre_norm' and weights 'softmax'",
+            "unnormed_past: expected false, since it needs residual 'pre_norm' and weights 'softmax'",
         ),
         (
             lambda: Model(d_model=24, encoder=TransformerEncoder(positions=Rotary())),
-            "encoder.positions: 'rotary' turns pairs, and a head is 3 wide; make that even",
+            "encoder.positions: 'rotary' rotates pairs, and a head is 3 wide; make it even",
         ),
         (lambda: RelativeBias(buckets=3), "buckets: expected an even number of at least 4, got 3"),
         (lambda: RelativeBias(32, farthest=16), "farthest: expected more than half of buckets = 32, got 16"),
@@ -481,7 +481,7 @@ def test_a_sequence_longer_than_its_learned_positions() -> None:
     with pytest.raises(ConfigError) as error:
         model.advance(torch.ones(1, 1, dtype=torch.int64), state)
     assert str(error.value) == (
-        "positions.longest: a sequence of 41 tokens came, and positions are learned for 40; split the text, or train"
+        "positions.longest: a sequence has 41 tokens, and positions are learned for 40; split the text, or train"
         " with a larger 'longest'"
     )
 

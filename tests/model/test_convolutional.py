@@ -70,7 +70,10 @@ def test_the_encoder_sentence_by_sentence(kernel: int) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", [1, 2, 5])
 def test_the_decoder_sentence_by_sentence(kernel: int) -> None:
-    """h = glu(conv(x)); a = softmax((W h + g) z / sqrt(d)); c = sqrt(m) sum a z; x = ((h + c) r + x) r, r^2 = .5."""
+    """One step, by hand, of the decoder.
+
+    h = glu(conv(x)); a = softmax((W h + g) z / sqrt(d)); c = sqrt(m) sum a z; x = ((h + c) r + x) r, r^2 = .5.
+    """
     decoder = randomised(ConvolutionalDecoder(2, kernel, Unordered()).build(D, 0.0, 1))
     source, words, trace = vectors(3), vectors(4, 6), Trace()
     out, _ = decoder(words, decoder.start(Memory((source,), MASK)), trace)
@@ -165,7 +168,7 @@ def test_one_word_alone_in_its_batch() -> None:
         (lambda: ConvolutionalDecoder(kernel=0), "kernel: expected at least 1, got 0"),
         (
             lambda: ConvolutionalEncoder(kernel=4),
-            "kernel: expected an odd number, as many places left as right, got 4",
+            "kernel: expected an odd number, so that the kernel is symmetric, got 4",
         ),
         (
             lambda: Model(16, decoder=ConvolutionalDecoder(attention=OneHead(3))),

@@ -24,7 +24,7 @@ from transduce.model.layers import Dropout, dropout
 from transduce.model.norms import LayerNorm
 from transduce.model.positions import Sinusoidal, Unordered, sinusoids
 from transduce.model.seq2seq import Model, Seq2Seq
-from transduce.model.transformer import DecoderBlock, EncoderBlock, TransformerDecoder, TransformerEncoder
+from transduce.model.transformer import DecoderLayer, EncoderLayer, TransformerDecoder, TransformerEncoder
 from transduce.training.optimizer import Adam, Paper
 
 D, HEADS, D_FF, LAYERS = 32, 4, 64, 3
@@ -40,7 +40,7 @@ def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> N
     ours.output.load_state_dict(theirs.out_proj.state_dict())
 
 
-def copy_rest(ours: EncoderBlock | DecoderBlock, theirs: nn.Module, norms: tuple[str, ...]) -> None:
+def copy_rest(ours: EncoderLayer | DecoderLayer, theirs: nn.Module, norms: tuple[str, ...]) -> None:
     """The feed-forward network, and the norms in the order of torch's names norm1, norm2, ..."""
     ours.feed_forward.inner.load_state_dict(theirs.linear1.state_dict())  # type: ignore[union-attr]
     ours.feed_forward.outer.load_state_dict(theirs.linear2.state_dict())  # type: ignore[union-attr]
@@ -50,7 +50,7 @@ def copy_rest(ours: EncoderBlock | DecoderBlock, theirs: nn.Module, norms: tuple
 
 
 def scramble(module: nn.Module) -> None:
-    """torch starts biases at 0 and norms at 1, which would hide a wrong copy."""
+    """PyTorch starts biases at 0 and norms at 1, which would hide a wrong copy."""
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() == 1:
@@ -72,7 +72,7 @@ def encoders(pre_norm: bool, activation: str) -> tuple[nn.Module, nn.Transformer
         LAYERS, Attention(HEADS), D_FF, activation, positions=Unordered(), residual=residual
     ).build(D, 0.0)  # type: ignore[arg-type]
     for block, original in zip(ours.layers, theirs.layers, strict=True):
-        assert isinstance(block, EncoderBlock)
+        assert isinstance(block, EncoderLayer)
         copy_attention(block.attention, original.self_attn)
         copy_rest(block, original, ("around_attention", "around_feed_forward"))
     if final is not None:
@@ -91,7 +91,7 @@ def decoders(pre_norm: bool, activation: str) -> tuple[nn.Module, nn.Transformer
         LAYERS, Attention(HEADS), D_FF, activation, positions=Unordered(), residual=residual
     ).build(D, 0.0, LAYERS)  # type: ignore[arg-type]
     for block, original in zip(ours.layers, theirs.layers, strict=True):
-        assert isinstance(block, DecoderBlock)
+        assert isinstance(block, DecoderLayer)
         copy_attention(block.attention, original.self_attn)
         copy_attention(block.cross, original.multihead_attn)
         copy_rest(block, original, ("around_attention", "around_cross", "around_feed_forward"))
@@ -286,7 +286,7 @@ def test_dropout_is_where_the_paper_says_and_nowhere_else(sites: list[tuple[str,
     assert sites == []
 
 
-def test_dropout_that_the_paper_does_not_have_can_be_asked_for(sites: list[tuple[str, float, tuple[int, ...]]]) -> None:
+def test_dropout_that_the_paper_does_not_have_can_be_requested(sites: list[tuple[str, float, tuple[int, ...]]]) -> None:
     read(dropout_model(on_weights=0.5, inside=0.125).train())
     assert [p for where, p, _ in sites if where == "weights"] == [0.5] * (LAYERS_54[0] + 2 * LAYERS_54[1])
     assert [p for where, p, _ in sites if where == "inner"] == [0.125] * sum(LAYERS_54)

@@ -1,4 +1,4 @@
-"""Decoders that write all tokens at once, through the laws that searches and objectives rely on.
+"""Non-autoregressive decoders, through the laws that decoding and objectives rely on.
 
 Shapes: B batch, S source length, C places of a canvas, H heads, V vocabulary.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import PARTS, SYMBOLS, D, V, close, covering, ragged, randomised
+from model_variants import PARTS, SYMBOLS, D, V, close, covering, ragged, randomised
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -181,7 +181,7 @@ def test_scoring_traces_where_each_token_looks(scene: Scene) -> None:
 
 
 @torch.no_grad()
-def test_undecided_and_decided_places_are_told_apart(scene: Scene) -> None:
+def test_undecided_and_decided_places_are_distinguished(scene: Scene) -> None:
     blank = scene.model.refine(torch.full_like(scene.canvas, UNDECIDED), scene.mask, scene.memory)
     assert blank[scene.mask].isfinite().all()
     assert not torch.equal(blank[scene.mask], scene.refine()[scene.mask])
@@ -204,7 +204,7 @@ def test_every_weight_is_trained(scene: Scene) -> None:
         close(logits.detach()[scene.mask], scene.refine()[scene.mask].detach())
     total = logits[scene.mask].square().sum()
     if scene.config.decoder.offers == "parallel":
-        total = total - model.lay(memory, batch.gold, batch.target_mask).log_prob.sum()
+        total = total - model.build_canvas(memory, batch.gold, batch.target_mask).log_prob.sum()
     total.backward()
     for name, parameter in model.named_parameters():
         unread = name == "blank.weight" and not (scene.canvas == V).any()  # still read as an output
@@ -274,7 +274,7 @@ def test_one_token_no_token_and_a_target_out_of_reach() -> None:
         model = small(length).build(V, V, shared=True).eval()
         batch = collate([[], [4]], [[], [5] * 9], SYMBOLS, SYMBOLS)
         memory = model.encode(batch.source, batch.source_mask)
-        canvas = model.lay(memory, batch.gold, batch.target_mask)  # type: ignore[operator]
+        canvas = model.build_canvas(memory, batch.gold, batch.target_mask)  # type: ignore[operator]
         assert canvas.open.sum(1).tolist() == [0, 9]
         assert canvas.mask.sum(1).tolist() == [1, 10]
         scored = model.token_log_probs(memory, batch.target, batch.target_mask)
@@ -290,7 +290,7 @@ def test_one_token_no_token_and_a_target_out_of_reach() -> None:
 def test_a_canvas_that_is_cut_is_filled_with_end_symbols() -> None:
     model = small(CutAtEnd(1.5, 2)).build(V, V, shared=True).eval()
     batch = collate([[4, 5, 6], [7]], [[8, 9], [9, 8, 7, 6]], SYMBOLS, SYMBOLS)
-    canvas = model.lay(model.encode(batch.source, batch.source_mask), batch.gold, batch.target_mask)  # type: ignore[operator]
+    canvas = model.build_canvas(model.encode(batch.source, batch.source_mask), batch.gold, batch.target_mask)  # type: ignore[operator]
     assert canvas.open.sum(1).tolist() == [8, 5]
     assert canvas.gold[0, :9].tolist() == [8, 9, *[SYMBOLS.eos] * 7]
     assert canvas.gold[1, :6].tolist() == [9, 8, 7, 6, SYMBOLS.eos, SYMBOLS.eos]

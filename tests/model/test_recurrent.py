@@ -152,7 +152,7 @@ def scored(stack: Any, score: Score, state: Tensor) -> Tensor:
 
 
 def context(stack: Any, weights: Tensor) -> Tensor:
-    """c = sum_i a_i h_i of the projected states, and the output projection (B, D)."""
+    """The context c = sum_i a_i h_i of the projected states, and the output projection (B, D)."""
     values = stack.attention.value(memory().layers[-1])
     return stack.attention.output((weights.unsqueeze(-1) * values).sum(1))
 

@@ -18,7 +18,7 @@ from transduce.data.batch import collate, pad_any, pad_frames
 from transduce.data.images import Images
 from transduce.data.speech import Speech
 from transduce.engines.native.lowering import reasons_against
-from transduce.exchange.exported_run import Able
+from transduce.exchange.exported_run import Capabilities
 from transduce.experiment import Config, Data, check_source
 from transduce.model.attention import Attention
 from transduce.model.contract import evaluating
@@ -258,5 +258,5 @@ def test_settings_that_make_no_sense(made: Callable[[], object], message: str) -
 def test_other_systems_refuse_what_is_no_text() -> None:
     model = Model(source=Frames())
     assert any("model.source is 'frames', and only 'tokens' are read" in reason for reason in reasons_against(model))
-    able = Able("Marian", ("relu",), (), (), ())
+    able = Capabilities("Marian", ("relu",), (), (), ())
     assert "source is 'frames', expected tokens" in list(able._reasons(model))

@@ -45,7 +45,7 @@ def test_nothing_is_learned_from_oneself(temperature: float) -> None:
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 0.5])
 def test_the_gradient_is_the_difference_of_the_softened_softmaxes(temperature: float) -> None:
-    """d / d logits of t^2 KL(p || q) is t (q - p); nothing at padding."""
+    """The gradient of t^2 KL(p || q) by the logits is t (q - p); nothing at padding."""
     own = logits(1).requires_grad_()
     (found,) = torch.autograd.grad(term(logits(2), temperature)(forward(Said(own), batch())), own)
     student, teacher = ((values.detach().double() / temperature).softmax(-1) for values in (own, logits(2)))

@@ -1,4 +1,4 @@
-"""Objectives of decoders that write all words at once: what is hidden, what is summed, what cutting a batch changes."""
+"""Objectives of non-autoregressive decoders: what is hidden, what is summed, what cutting a batch changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gradient(model: Any) -> Tensor:
 # ---- what is hidden --------------------------------------------------------------------------------------------------
 
 
-def test_as_many_places_are_drawn_as_asked_for_and_each_as_often() -> None:
+def test_as_many_places_are_drawn_as_requested_and_each_as_often() -> None:
     torch.manual_seed(1)
     among = torch.tensor([[True, False, True, True, True], [False] * 5, [True] * 5])
     count = torch.tensor([2, 1, 5])

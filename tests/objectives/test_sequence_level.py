@@ -267,7 +267,7 @@ def test_under_autocast_every_weight_learns(objective: SequenceLevel) -> None:
             "samples: a baseline of the other samples needs at least 2; or set baseline=greedy",
         ),
         (Reinforce, {"mixing": -0.1}, "mixing: expected the weight of cross-entropy, 0 or more, got -0.1"),
-        (Reinforce, {"longest_extra": -1}, "longest_extra: expected a whole number from 0 to 4,096, got -1"),
+        (Reinforce, {"longest_extra": -1}, "longest_extra: expected an integer from 0 to 4,096, got -1"),
         (MinimumRisk, {"longest_ratio": float("nan")}, "longest_ratio: expected a number from 0 to 100, got nan"),
         (MinimumRisk, {"sharpness": 0.0}, "sharpness: expected a number above 0, got 0.0"),
     ],

@@ -76,7 +76,7 @@ def test_ctc_is_the_sum_over_all_ways(target: list[int]) -> None:
 
 
 def test_all_targets_of_ctc_together_have_probability_one() -> None:
-    """Whatever the targets, if each of them is asked for."""
+    """Whatever the targets, if each of them is requested."""
     logits = torch.randn(1, 6, 7, generator=torch.Generator().manual_seed(2))
     total = 0.0
     for target in ways(4, 7):

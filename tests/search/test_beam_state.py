@@ -1,4 +1,4 @@
-"""A step of beam search against the same in plain Python: who lives on, who is finished, and that the bound is one."""
+"""A step of beam search against plain Python: who lives on, who is finished, and that the bound is one."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import EOS, SYMBOLS, check_sound, close, enumerate_all, markov, memory, plain_beam
+from markov_model import EOS, SYMBOLS, check_sound, close, enumerate_all, markov, memory, plain_beam
 
 from transduce.core.errors import ConfigError
 from transduce.search.beam import LEAST, attention, coverage_penalty
@@ -82,7 +82,7 @@ def test_attention_is_the_last_layers_and_that_of_all_members():
 
 
 def test_a_model_without_attention_is_refused():
-    with pytest.raises(ConfigError, match="coverage: this model's decoder does not look at the source by attention"):
+    with pytest.raises(ConfigError, match="coverage: this model's decoder has no attention to the source"):
         Beam(coverage=0.2).build()(markov(), memory([0]), SYMBOLS)
     assert Beam(coverage=0.2).needs_attention
     assert not Beam().needs_attention

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from fakes import EOS, SYMBOLS, Markov, V, check_sound, close, markov, memory
+from markov_model import EOS, SYMBOLS, Markov, V, check_sound, close, markov, memory
 
 from transduce.core.errors import ConfigError
 from transduce.search.constraints import DecodingConstraints

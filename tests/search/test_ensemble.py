@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import EOS, SYMBOLS, Markov, enumerate_all, markov, memory
+from markov_model import EOS, SYMBOLS, Markov, enumerate_all, markov, memory
 from torch import Tensor, nn
 
 from transduce.core.errors import ConfigError

@@ -49,7 +49,7 @@ CANDIDATES: list[tuple[Any, Any]] = [
 def test_what_writes_token_by_token_fits_today_s_searches(search: Any) -> None:
     check_search(search, TransformerDecoder())
     check_search(search, Silent())
-    with pytest.raises(ConfigError, match=r"needs a decoder that writes token by token; model.decoder is 'parallel'"):
+    with pytest.raises(ConfigError, match=r"needs a decoder that decodes token by token; model.decoder is 'parallel'"):
         check_search(search, ParallelDecoder())
 
 
@@ -57,13 +57,13 @@ def test_the_text_says_what_fits() -> None:
     with pytest.raises(ConfigError) as caught:
         check_search(MaskPredict(), TransformerDecoder(), "validation.search")
     assert str(caught.value) == (
-        "validation.search.kind: 'mask_predict' needs a decoder that writes all tokens at once;"
+        "validation.search.kind: 'mask_predict' needs a decoder that is non-autoregressive;"
         " model.decoder is 'transformer', which fits beam or greedy or sample or mbr or joint"
     )
     with pytest.raises(ConfigError) as caught:
         check_search(Beam(), ParallelDecoder())
     assert str(caught.value) == (
-        "search.kind: 'beam' needs a decoder that writes token by token; model.decoder is 'parallel',"
+        "search.kind: 'beam' needs a decoder that decodes token by token; model.decoder is 'parallel',"
         " which fits mask_predict"
     )
 
@@ -86,7 +86,7 @@ def test_what_finds_candidates_has_to_fit_and_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         check_search(MinimumBayesRisk(), ParallelDecoder())
     assert str(caught.value) == (
-        "search.candidates.kind: 'sample' needs a decoder that writes token by token; model.decoder is 'parallel',"
+        "search.candidates.kind: 'sample' needs a decoder that decodes token by token; model.decoder is 'parallel',"
         " which fits mask_predict"
     )
     with pytest.raises(ConfigError, match=r"'ctc' needs .*; model.decoder is 'transformer', which fits sample or beam"):
@@ -128,8 +128,8 @@ NO_HEAD = (
     " 'ctc'] with a term that trains it, or choose beam or greedy or sample or mbr"
 )
 NO_ATTENTION = (
-    "search.coverage: expected 0, for model.decoder 'recurrent' does not look at the source by attention, so that there"
-    " is nothing to cover with; or choose a decoder that does"
+    "search.coverage: expected 0, since model.decoder 'recurrent' has no attention to the source; or choose a decoder"
+    " that has"
 )
 FIXED = ["model.decoder.kind=recurrent", "model.decoder.attention=fixed_vector"]
 
@@ -170,14 +170,14 @@ def test_and_where_it_is_there_nothing_is_refused() -> None:
 
 def test_and_when_it_is_read() -> None:
     """Here a search of the user's own, named in the file."""
-    with pytest.raises(ConfigError, match=r"^command line: search.kind: 'own' needs a decoder that writes all"):
+    with pytest.raises(ConfigError, match=r"^command line: search.kind: 'own' needs a decoder that is non"):
         configs.load(Config, None, [f'search={{kind="{__name__}:Own"}}'])
 
 
 def test_a_translator_refuses_a_search_given_at_call_time() -> None:
     engine: Any = None
     translator = Translator(engine, engine, Beam(), decoder=TransformerDecoder())
-    with pytest.raises(ConfigError, match="'mask_predict' needs a decoder that writes all tokens at once"):
+    with pytest.raises(ConfigError, match="'mask_predict' needs a decoder that is non-autoregressive"):
         translator.translate(["one"], search=MaskPredict())
     parallel = Translator(engine, engine, MaskPredict(), decoder=ParallelDecoder())
     with pytest.raises(ConfigError, match=r"search.kind: 'beam' needs a decoder"):

@@ -65,7 +65,7 @@ def test_a_text_drawn_twice_weighs_twice() -> None:
             " {kind='beam',size=8,n_best=8}, got 'beam', which gives 1",
         ),
         ("search={kind='mbr',candidates={samples=1}}", "got 'sample', which gives 1"),
-        ("search={kind='mbr',n_best=33}", "search.n_best: expected a whole number from 1 to the 32 candidates, got 33"),
+        ("search={kind='mbr',n_best=33}", "search.n_best: expected an integer from 1 to the 32 candidates, got 33"),
         ("search={kind='mbr',utility='ter'}", "search.utility: 'ter' is not one of chrf, bleu"),
         (
             "search={kind='mbr',candidates='greedy'}",

@@ -103,7 +103,7 @@ def test_one_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.message for record in caplog.records] == ["a sentence could not be translated"]
 
 
-def test_who_goes_away_is_not_begun_or_asked_to_stop() -> None:
+def test_a_caller_that_disconnects_is_not_begun_or_is_cancelled() -> None:
     recorder, batcher, _ = made()
 
     async def run() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from browsing import OpenPage
-from made_senses import RATE, draw, sentence
 from test_browser_translating import faults
+from toy_media import RATE, draw, sentence
 
 from transduce.data.images import Images
 from transduce.data.readers import Reading

@@ -28,7 +28,7 @@ def test_every_endpoint_is_tried_with_its_example(open_page: OpenPage, site: Sit
         json.loads(form.locator(".came").inner_text())
 
 
-def test_what_is_written_is_sent_and_told_for_a_shell(open_page: OpenPage, toy: Toy) -> None:
+def test_what_is_written_is_sent_and_shown_for_a_shell(open_page: OpenPage, toy: Toy) -> None:
     page = open_page("/docs", refused="422 (Unprocessable")
     form = page.locator(TRANSLATE)
     form.locator("textarea").fill('{"text": "it\'s five",\n "source": "en", "target": "de"}')

@@ -208,7 +208,7 @@ def test_the_first_view_weighs_little(open_page: OpenPage, site: Site) -> None:
         assert "unsafe" not in policy
 
 
-def test_a_server_that_is_gone_is_told(open_page: OpenPage) -> None:
+def test_a_server_that_is_gone_is_reported(open_page: OpenPage) -> None:
     page = open_page("/", refused="400 (Bad Request)")
     page.route("**/v1/translate", lambda route: route.fulfill(status=400, json={"error": "what the server says"}))
     page.fill("#text", "five")

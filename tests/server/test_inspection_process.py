@@ -120,7 +120,7 @@ def test_nobody_waits_and_the_child_ends(served: Served) -> None:
     child = inspections.pid
     thread.stop.cancel()
     thread.join(60)
-    assert thread.errors == ["inspect: nobody waits for the answer any more; ask again"]
+    assert thread.errors == ["inspect: cancelled before the answer was ready; try again"]
     assert inspections.pid is None
     assert not Path(f"/proc/{child}").exists()
     assert inspections.run(served, LOOK, CancelToken())  # in a new one
@@ -135,7 +135,7 @@ def test_an_answer_that_nobody_waits_for_is_thrown_away(served: Served) -> None:
     child = inspections.pid
     thread.stop.cancel()
     thread.join(60)
-    assert thread.errors == ["inspect: nobody waits for the answer any more; ask again"]
+    assert thread.errors == ["inspect: cancelled before the answer was ready; try again"]
     other = Learn("five", "de", 0)
     assert "blocks" in json.loads(inspections.run(served, other, CancelToken()))  # and not the answer to `LOOK`
     assert inspections.pid == child  # torch is loaded once
@@ -150,9 +150,9 @@ def test_what_nobody_waits_for_before_it_begins_starts_no_child(served: Served, 
     assert inspections.pid is None
 
 
-def test_a_child_that_is_killed_is_told_and_replaced(served: Served, inspections: InspectionProcess) -> None:
+def test_a_child_that_is_killed_is_reported_and_replaced(served: Served, inspections: InspectionProcess) -> None:
     killed: Any = partial(os._exit, 9)
-    with pytest.raises(Refused, match="the process that looks into models ended early; ask again") as caught:
+    with pytest.raises(Refused, match="the inspection process ended early; try again") as caught:
         inspections.run(replace(served, reopen=killed), LOOK, CancelToken())
     assert (caught.value.status, caught.value.retry_after) == (503, 1)  # no fault of whoever asked
     assert inspections.run(served, LOOK, CancelToken())

@@ -89,7 +89,7 @@ def test_pages_speak_english_or_chinese(pages: TestClient) -> None:
     assert "德语" in text
 
 
-def test_what_is_asked_in_the_address_is_escaped(pages: TestClient) -> None:
+def test_text_in_the_address_is_escaped(pages: TestClient) -> None:
     text = pages.get("/explore", params={"text": '"><script>alert(1)</script>', "lang": "<x>"}).text
     assert "<script>alert" not in text
     assert html.escape('"><script>alert(1)</script>') in text
@@ -146,7 +146,7 @@ def test_a_server_without_torch_says_what_learning_needs(pages: TestClient, monk
     assert "pip install 'transduce[train]'" in answer.json()["error"]
 
 
-def test_keys_are_asked_for_where_there_are_any(toy: Toy) -> None:
+def test_a_key_is_requested_where_there_are_any(toy: Toy) -> None:
     app = application([Served("toy", toy.translator, PAIRS)], Settings(keys=("secret",)))
     with TestClient(app, "http://localhost") as client:
         assert 'id="key"' in client.get("/").text

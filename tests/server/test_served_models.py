@@ -95,7 +95,7 @@ def test_folders_and_their_languages(native_toy: Path, served_translator: transd
                 def pieces(tokens: Any) -> list[str]:
                     return []
 
-    with pytest.raises(ConfigError, match="which languages it translates is not told there; say so"):
+    with pytest.raises(ConfigError, match="its languages are not stated there; state them"):
         pairs_of(tmp_path / "none", Untagged)  # type: ignore[arg-type]
 
 
@@ -148,7 +148,7 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("transduce.translate.model_folder.SHIPPED", tmp_path)  # whatever this build carries
     assert refused(run("serve")).startswith("no model is named, and this build of transduce carries none")
     assert "gone: not a trained model" in refused(run("serve", "gone"))
-    assert "characters: expected a whole number, got" in refused(run("serve", "x", "characters=many"))
+    assert "characters: expected an integer, got" in refused(run("serve", "x", "characters=many"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = refused(run("serve", native_toy, "--engine", "torch", "--port", port))
@@ -170,7 +170,7 @@ def test_the_command_line_refuses(run: Run, tmp_path: Path, monkeypatch: pytest.
         assert told.endswith("; give one key a line, and comments on lines of their own")
 
 
-def test_a_word_that_is_nearly_a_setting_is_told_with_the_nearest(
+def test_a_word_that_is_nearly_a_setting_is_reported_with_the_nearest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [field.name for field in dataclasses.fields(Settings)]

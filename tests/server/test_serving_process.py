@@ -78,7 +78,7 @@ class Server:
         return self.ended()
 
     def ended(self) -> str:
-        """The same, after a signal."""
+        """The server process after a signal."""
         assert self.process.stderr is not None
         rest = self.process.stderr.read()
         assert self.process.wait(40) == 0, rest
@@ -182,7 +182,7 @@ def test_requests_that_mean_no_good(server: Server, data: bytes, expected: bytes
     assert server.ask("/health")[0] == 200
 
 
-def test_a_connection_too_many_is_told_so(native_toy: Path) -> None:
+def test_a_connection_too_many_is_refused_in_words(native_toy: Path) -> None:
     server = Server(native_toy, "connections=2")
     kept = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
     for one in kept:

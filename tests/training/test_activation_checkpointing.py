@@ -13,7 +13,7 @@ from snapshots import same
 from transduce.core import config as configs
 from transduce.core.errors import ConfigError
 from transduce.experiment import Config
-from transduce.model.transformer import DecoderBlock, EncoderBlock
+from transduce.model.transformer import DecoderLayer, EncoderLayer
 
 ON = "training.activation_checkpointing=true"
 
@@ -28,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def passes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often blocks worked for gradients."""
     counts = {"encoder": 0, "decoder": 0}
-    for name, block in (("encoder", EncoderBlock), ("decoder", DecoderBlock)):
+    for name, block in (("encoder", EncoderLayer), ("decoder", DecoderLayer)):
 
         def counted(self: Any, *inputs: Any, name: str = name, forward: Any = block.forward) -> Any:
             counts[name] += self.training and torch.is_grad_enabled()
@@ -69,7 +69,7 @@ def test_gradients_are_the_same_to_the_bit(
     ]
 
 
-def test_it_may_be_switched_on_when_a_run_goes_on(corpus: Path, tmp_path: Path) -> None:
+def test_it_may_be_switched_on_when_a_run_resumes(corpus: Path, tmp_path: Path) -> None:
     toys.run(corpus, tmp_path / "whole")
     toys.run(corpus, tmp_path / "parts", "training.steps=10")
     toys.run(corpus, tmp_path / "parts", ON)

@@ -48,7 +48,7 @@ def test_one_checkpoint_is_its_own_mean(tmp_path: Path) -> None:
         ),
         (
             {"w": torch.ones(3), "n": torch.tensor(2)},
-            r"step-00000001: n holds whole numbers that differ from those in ",
+            r"step-00000001: n holds integers that differ from those in ",
         ),
     ],
 )

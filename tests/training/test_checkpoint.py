@@ -295,7 +295,7 @@ def test_a_damaged_checkpoint_cannot_be_read_by_name(run: Path) -> None:
         read_checkpoint(run / "nowhere")
 
 
-def test_prune_keeps_what_is_asked_and_what_latest_names(run: Path) -> None:
+def test_prune_keeps_what_is_requested_and_what_latest_names(run: Path) -> None:
     for step in (300, 400):
         save_checkpoint(run, make_snapshot(step))
     (run / "checkpoints" / "notes.txt").write_text("mine")

@@ -265,7 +265,7 @@ def test_too_little_space_is_found_before_anything_is_written(tmp_path: Path, mo
         save_checkpoint(tmp_path, big)
     assert str(caught.value) == (
         f"{tmp_path}: the disk is full (saving the checkpoint of step 200): 5,049,088 bytes needed, 4,000,000 free. "
-        "Earlier checkpoints are untouched. Make room there, then run the same command again to resume."
+        "Earlier checkpoints are untouched. Free some space there, then run the same command again to resume."
     )
     assert content(tmp_path) == {"latest", "step-00000100"}
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=5_049_088))

@@ -54,7 +54,7 @@ def batches(count: int, shapes: int = 2, packed: bool = True) -> list[Batch]:
         lines = [torch.randint(4, V, (length,), generator=generator).tolist() for length in lengths]
         width = 8 * (1 + number % shapes)
         batch = collate(lines, [line[::-1] for line in lines], SYMBOLS, SYMBOLS, width, width, rows=6)
-        made.append(replace(batch, room=(48, 48)) if packed else batch)
+        made.append(replace(batch, capacity=(48, 48)) if packed else batch)
     return made
 
 
@@ -132,7 +132,7 @@ def test_a_run_is_the_same_compiled_and_written(
 
 
 @pytest.mark.slow
-def test_a_compiled_run_goes_on_among_the_same_batches(
+def test_a_compiled_run_resumes_at_the_same_batches(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced alone, for this is about batches: what the gradients are is held above."""
@@ -145,7 +145,7 @@ def test_a_compiled_run_goes_on_among_the_same_batches(
     assert toys.final(tmp_path / "parts").state["shapes"] == 1
 
 
-def test_a_compiler_that_fails_is_named_where_it_was_asked_for(
+def test_a_compiler_that_fails_is_named_where_it_was_requested(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(graph: Any, inputs: Any) -> Any:
@@ -161,18 +161,16 @@ def test_a_compiler_that_fails_is_named_where_it_was_asked_for(
     assert len(losses(tmp_path / "auto")) == 2
 
 
-def test_a_short_run_is_told_why_it_is_not_compiled(
+def test_a_short_run_says_why_it_is_not_compiled(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(start, "hindrance", lambda *_: "")
     toys.run(corpus, tmp_path / "run", "training.steps=2", "data.shapes=3")
     said = capsys.readouterr().err
-    assert (
-        "training.compile: as it is written, the rest takes about 0 s; compiling would take some 60 to save 0" in said
-    )
+    assert "training.compile: uncompiled, the rest takes about 0 s; compiling would take some 60 to save 0" in said
 
 
-def test_where_memory_ends_before_the_first_step_it_is_told_and_not_compiled(
+def test_where_memory_ends_before_the_first_step_it_is_reported_and_not_compiled(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def short(*_: object) -> float:
@@ -184,19 +182,19 @@ def test_where_memory_ends_before_the_first_step_it_is_told_and_not_compiled(
     monkeypatch.setattr(start, "hindrance", lambda *_: "")
     monkeypatch.setattr(compiled, "SECONDS", 0.0)
     toys.run(corpus, tmp_path / "auto", "training.steps=2", "data.shapes=1")
-    assert "compiled, batches do not fit in the GPU's memory; going on as it is written" in capsys.readouterr().err
+    assert "compiled, batches do not fit in the GPU's memory; continuing uncompiled" in capsys.readouterr().err
     monkeypatch.setattr(compiled, "_timed", short)
     toys.run(corpus, tmp_path / "large", "training.steps=2", "data.shapes=1")
-    assert "not compiled: a batch does not fit in the GPU's memory as it is written" in capsys.readouterr().err
+    assert "not compiled: a batch does not fit in the GPU's memory uncompiled" in capsys.readouterr().err
     assert len(losses(tmp_path / "auto")) == len(losses(tmp_path / "large")) == 2
 
 
-def test_who_asks_for_it_in_vain_is_told(
+def test_compiling_requested_in_vain_is_reported(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(start, "hindrance", lambda *_: "several processes train as it is written")
+    monkeypatch.setattr(start, "hindrance", lambda *_: "several processes train uncompiled")
     toys.run(corpus, tmp_path / "asked", "training.steps=2", "training.compile=true")
-    assert "training.compile: not compiled: several processes train as it is written" in capsys.readouterr().err
+    assert "training.compile: not compiled: several processes train uncompiled" in capsys.readouterr().err
     toys.run(corpus, tmp_path / "auto", "training.steps=2")  # on a CPU nobody expects it
     assert "training.compile" not in capsys.readouterr().err
 
@@ -217,7 +215,7 @@ def test_tokens_that_were_found_leave_memory_for_compiled_code(
         ((), "cpu", 1, "on a CPU"),
         ((), "cuda", 1, ""),
         (("training.compile=true",), "cpu", 1, ""),
-        (("training.compile=false",), "cuda", 1, "not asked for"),
+        (("training.compile=false",), "cuda", 1, "not requested"),
         (("training.compile=true",), "cuda", 2, "several processes"),
         (("data.sampling=0.1",), "cuda", 1, "subword sampling"),
         (("objective=r_drop",), "cuda", 1, "for Transformers"),
@@ -255,7 +253,7 @@ def test_the_default_is_auto() -> None:
     assert Config().training.compile == "auto"
 
 
-def test_the_compiler_is_told_of_every_kernel_that_training_has() -> None:
+def test_the_compiler_knows_every_kernel_of_training() -> None:
     package = Path(compiled.__file__).parents[1]
     texts = [path.read_text(encoding="utf-8") for path in (package / "kernels").glob("*.py")]
     named = [name for text in texts for name in re.findall(r'custom_op\("transduce::(\w+)"', text)]

@@ -33,7 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expect_same(folder: Path, other: Path) -> None:
-    """The same curve, validations, place and weights."""
+    """Equal curve, validations, progress and weights."""
     for kind, names in {"train": ("loss", "nll", "gradient_norm"), "valid": ("loss", "perplexity")}.items():
         found, wanted = toys.reports(folder, kind), toys.reports(other, kind)
         assert [line["step"] for line in found] == [line["step"] for line in wanted]
@@ -102,7 +102,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from transduce.model.recurrent import Recurrence
-from transduce.model.transformer import EncoderBlock
+from transduce.model.transformer import EncoderLayer
 from transduce.objectives.cross_entropy import CrossEntropy
 
 def telling(forward):
@@ -113,7 +113,7 @@ def telling(forward):
         return forward(self, *inputs)
     return told
 
-for kind in (EncoderBlock, Recurrence):
+for kind in (EncoderLayer, Recurrence):
     kind.forward = telling(kind.forward)
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def test_in_pieces_whole_weights_are_there_for_validation_alone(
         assert all(count == shapes for name, count, shapes in seen if name != "update")
 
 
-def test_any_number_goes_on_with_what_any_number_saved(corpus: Path, tmp_path: Path) -> None:
+def test_any_number_resumes_what_any_number_saved(corpus: Path, tmp_path: Path) -> None:
     settings = (*SAME, STEADY, "training.ema=0.9", "validation.every=3", "training.report_every=2")
     toys.run(corpus, tmp_path / "whole", *settings)
     run = tmp_path / "run"
@@ -269,13 +269,13 @@ def test_validation_is_shared_and_its_figures_are_those_of_one(corpus: Path, tmp
 
 
 def test_only_the_first_touches_the_run_folder(corpus: Path, tmp_path: Path) -> None:
-    """Not even to read: the others are told another folder, which is not there and need not be."""
+    """Not even to read: the others are given another folder, which is not there and need not be."""
     outputs = [tmp_path / "run", tmp_path / "nowhere", tmp_path / "nowhere"]
     for steps in (4, 8):
         settings = (f"training.steps={steps}", "training.average=2", "training.save_every=2")
         ended = processes.train(3, corpus, tmp_path / "run", *settings, outputs=outputs)
         assert ended.codes == [0, 0, 0], ended.said
-    assert f"{tmp_path / 'run'}: going on from step 4" in ended.said[0]
+    assert f"{tmp_path / 'run'}: resuming from step 4" in ended.said[0]
     assert ended.said[1:] == ["", ""]
     assert not (tmp_path / "nowhere").exists()
     assert (tmp_path / "run" / "model.safetensors").is_file()
@@ -351,8 +351,8 @@ def test_a_signal_to_one_stops_all(corpus: Path, faulty: Path) -> None:
         (
             "killed",
             [2, -9],
-            "error: another process of the group has ended or cannot be reached, and none can go on without it. The"
-            " last checkpoint is sound: the same command goes on from it, as does torchrun itself with"
+            "error: another process of the group has ended or cannot be reached, and none can continue without it. The"
+            " last checkpoint is sound: the same command resumes from it, as does torchrun itself with"
             " --max-restarts\n",
         ),
     ],

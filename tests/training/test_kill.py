@@ -31,7 +31,7 @@ def test_ten_kills_at_random_moments(trainer: Trainer) -> None:
     assert tally.inside >= 3
 
 
-def test_damaged_checkpoints_are_passed_over_and_training_goes_on(trainer: Trainer) -> None:
+def test_damaged_checkpoints_are_skipped_and_training_resumes(trainer: Trainer) -> None:
     """A thousand of them are tested in test_checkpoint.py, without training."""
     tally = damage_checkpoints(trainer, 100, seed=5, resumes=3)
     assert tally == Damages(flips=75, truncations=25, detected=100, fallbacks=100, resumed=3, identical=3)

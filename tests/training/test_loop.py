@@ -151,7 +151,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(corpus: Path, tmp_path: Path, mon
     size = sum(file.stat().st_size for file in step_folders(run)[4].glob("*.safetensors"))
     text = str(caught.value)
     assert text.startswith(f"{run}: the disk is full (saving the checkpoint of step 8): ")
-    assert "bytes needed, 1,234 free. Earlier checkpoints are untouched. Make room there, then run the same" in text
+    assert (
+        "bytes needed, 1,234 free. Earlier checkpoints are untouched. Free some space there, then run the same" in text
+    )
     assert int(text.split("): ")[1].split(" bytes")[0].replace(",", "")) > size
     assert list(step_folders(run)) == [4]
     toys.run(corpus, run, *settings)

@@ -150,7 +150,7 @@ def test_checkpoints_are_averaged_of_the_weights_that_were_better(
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_of_an_earlier_version_goes_on(corpus: Path, tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_resumes(corpus: Path, tmp_path: Path) -> None:
     """Its checkpoints do not say whose weights were best: there were only those of the average."""
     run = tmp_path / "run"
     settings = ("training.ema=0.9", "validation.every=5")

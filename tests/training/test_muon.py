@@ -178,7 +178,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, variant: str) -> None:
+def test_a_run_resumes_bit_identically(corpus: Path, tmp_path: Path, variant: str) -> None:
     toys.run(corpus, tmp_path / "whole", *MUON, *VARIANTS[variant])
     toys.run(corpus, tmp_path / "parts", *MUON, *VARIANTS[variant], "training.steps=3")
     toys.run(corpus, tmp_path / "parts", *MUON, *VARIANTS[variant])
@@ -193,7 +193,7 @@ def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, variant: s
 def test_a_checkpoint_of_the_earlier_muon_is_refused(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, named: str
 ) -> None:
-    """Before, gates were one matrix and tables matrices like others: going on would be another training."""
+    """Before, gates were one matrix and tables matrices like others: resuming would be another training."""
 
     def earlier(config: Muon, model: EncoderDecoder) -> MuonWithAdam:
         return config.build(model.parameters(), [model.output_embedding.weight])
@@ -206,7 +206,7 @@ def test_a_checkpoint_of_the_earlier_muon_is_refused(
         toys.run(corpus, run, *settings)
     assert str(caught.value) == (
         f"{run / 'checkpoints' / 'step-00000003'}: was written by a version of transduce whose Muon treated {named} in"
-        " another way, and training cannot go on from it as it began. Go on with that version, or begin a new run in"
+        " another way, and training cannot resume from it as it began. Resume with that version, or begin a new run in"
         " another folder with training.start_from set to this one"
     )
     assert toys.run(corpus, tmp_path / "new", *settings, f"training.start_from={run}").step == 6

@@ -1,4 +1,4 @@
-"""Stopped and resumed is as if never stopped, to the bit: weights, optimizer, average, losses, exported model."""
+"""A resumed run is bit-identical to one never stopped: weights, optimizer, average, losses, exported model."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_damaged_newest_checkpoint_costs_time_only(
     toys.run(corpus, folder, *EVERY_STEP)
     said = capfd.readouterr().err
     assert "step-00000012: model.safetensors: SHA-256 differs; falling back to step-00000011" in said
-    assert f"{folder}: going on from step 11" in said
+    assert f"{folder}: resuming from step 11" in said
     expect_same(folder, whole)
 
 
@@ -163,11 +163,11 @@ def test_a_finished_run_is_left_alone_and_says_so(
     assert (again.step, again.reason) == (first.step, first.reason) == (20, "finished")
     assert capfd.readouterr().err == (
         f"{tmp_path / 'run'}: nothing to do: it ended at step 20 (finished); raise training.steps,"
-        " training.minutes or validation.patience to go on\n"
+        " training.minutes or validation.patience to train further\n"
     )
 
 
-def test_settings_of_a_finished_run_change_in_config_and_card_and_are_told(
+def test_settings_of_a_finished_run_change_in_config_and_card_and_are_reported(
     corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A command that leaves them out sets them back, and says so too."""
@@ -204,10 +204,10 @@ def test_a_run_killed_just_before_its_end_is_ended(corpus: Path, tmp_path: Path)
     expect_same(folder, tmp_path / "whole")
 
 
-def test_more_steps_may_be_asked_for(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_more_steps_may_be_requested(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     toys.run(corpus, tmp_path / "run", "training.steps=3")
     assert toys.run(corpus, tmp_path / "run", "training.steps=5").step == 5
-    assert f"{tmp_path / 'run'}: going on from step 3\n" in capfd.readouterr().err
+    assert f"{tmp_path / 'run'}: resuming from step 3\n" in capfd.readouterr().err
     assert "steps = 5\n" in (tmp_path / "run" / "config.toml").read_text()
     assert [line["step"] for line in toys.reports(tmp_path / "run", "finished")] == [3, 5]
 
@@ -215,8 +215,8 @@ def test_more_steps_may_be_asked_for(corpus: Path, tmp_path: Path, capfd: pytest
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("model.d_model=32", "model.d_model = 16, and now 32 is asked for"),
-        ("seed=2", "seed = 1, and now 2 is asked for"),
+        ("model.d_model=32", "model.d_model = 16, and now 32 is requested"),
+        ("seed=2", "seed = 1, and now 2 is requested"),
         ("data.tokens=200", "data.tokens = 160, and now 200"),
         ("objective=r_drop", "objective.kind = 'cross_entropy', and now 'r_drop'"),
         ("training.learning_rate=paper", "training.learning_rate.kind = 'constant', and now 'paper'"),
@@ -230,7 +230,7 @@ def test_another_setting_is_another_run(corpus: Path, tmp_path: Path, setting: s
     with pytest.raises(RunError) as caught:
         toys.run(corpus, tmp_path / "run", "training.steps=2", setting)
     assert f"{tmp_path / 'run'}: was trained with {message}" in str(caught.value)
-    assert "choose another folder, or the same settings to go on" in str(caught.value)
+    assert "choose another folder, or the same settings to resume" in str(caught.value)
     assert content(tmp_path / "run") == before
 
 
@@ -246,8 +246,8 @@ def test_what_validation_translates_may_change_where_the_loss_decides(
         toys.run(corpus, tmp_path / "bleu", "training.steps=2", "validation.metric=bleu", setting)
     assert f"{tmp_path / 'bleu'}: was trained with {key}" in str(caught.value)
     assert str(caught.value).endswith(
-        " is asked for, and scores before and after could not be compared; choose another folder, or the same settings"
-        " to go on"
+        " is requested, and scores before and after could not be compared; choose another folder, or the same settings"
+        " to resume"
     )
 
 

@@ -89,14 +89,14 @@ def test_a_folder_without_a_model(run: Path) -> None:
         open_model(run, trust=False)
     assert str(caught.value) == (
         f"{run}: has no model.safetensors yet; training writes it at the first validation, when it is stopped and at"
-        " the end. Go on training with the same command, or make one of checkpoints:"
+        " the end. Resume training with the same command, or make one of checkpoints:"
         f" `transduce average {run} --last 1`"
     )
     assert open_model(run, trust=False, unfinished=True)[3] == 8 + 1 + 1  # of the newest checkpoint
     shutil.rmtree(run / "checkpoints")
     assert refusal(run) == (
         f"{run}: has no model.safetensors yet, nor a checkpoint: training ended before it wrote the first. It does so"
-        " every 10 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Go on training with"
+        " every 10 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Resume training with"
         " the same command"
     )
 
@@ -151,7 +151,7 @@ def test_code_is_imported_only_if_trusted(own: Path, capfd: pytest.CaptureFixtur
     capfd.readouterr()
     assert refusal(own) == (
         f"{own / 'config.toml'}: objective.kind: 'own_objective:Own' would import code; if you trust where this folder"
-        " came from, say trust=True (--trust)"
+        " came from, pass trust=True (--trust)"
     )
     assert "own_objective" not in sys.modules
     assert transduce.load(own, "cpu", trust=True)("abc") is not None
@@ -183,7 +183,7 @@ def test_trusted_code_that_is_gone(own: Path, tmp_path: Path) -> None:
         ("layers = 1\n", "layers = 1000000000\n", "layers: expected at most 1,024, got 1000000000"),
         ("layers = 1\n", "layers = 1000\n", "describes another model than model.safetensors holds: 1,001 layers"),
         ("d_model = 16", "d_model = -16", "model.d_model: expected at least 1, got -16"),
-        ("d_model = 16", "d_model = 16.0", "model.d_model: expected a whole number, got 16.0 (a number)"),
+        ("d_model = 16", "d_model = 16.0", "model.d_model: expected an integer, got 16.0 (a number)"),
         ("dropout = 0.1", "dropout = nan", "model.dropout: expected a finite number, got nan"),
         ("seed = 1", 'seed = 1\nextends = "/dev/zero"', "/dev/zero: no such file"),
         ("seed = 1", "seed = [", "config.toml: not TOML"),

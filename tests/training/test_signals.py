@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C to a real `transduce train`: it saves and leaves, and goes on to the same bits; twice aborts."""
+"""SIGTERM and Ctrl-C to a real `transduce train`: it saves, exits and resumes bit-identically; twice aborts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_leaves_and_the_run_goes_on(
+def test_a_signal_saves_and_exits_and_the_run_resumes(
     place: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:
     child = Child(warm, place, f"objective={SLOW}")
@@ -99,7 +99,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
     assert child.end() == 128 + number
     assert f"{number.name}: saving after this step; once more aborts\n" in child.said
     saved = re.search(
-        rf"{number.name}: saved step (\d+) in run; the same command goes on from there, and the folder is a model with"
+        rf"{number.name}: saved step (\d+) in run; the same command resumes from there, and the folder is a model with"
         r" the weights of step (\d+)\n",
         child.said,
     )
@@ -189,7 +189,7 @@ def test_a_run_that_is_killed_translates_with_its_newest_checkpoint(
         convert(run, place / "converted", trust=True)
     assert str(caught.value) == (
         f"{run}: has no model.safetensors yet; training writes it at the first validation, when it is stopped and at"
-        " the end. Go on training with the same command, or make one of checkpoints:"
+        " the end. Resume training with the same command, or make one of checkpoints:"
         f" `transduce average {run} --last 1`"
     )
     for path in step_folders(run).values():
@@ -198,7 +198,7 @@ def test_a_run_that_is_killed_translates_with_its_newest_checkpoint(
         transduce.load(run, "cpu", trust=True)
     assert str(caught.value) == (
         f"{run}: has no model.safetensors yet, nor a checkpoint: training ended before it wrote the first. It does so"
-        " every 2 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Go on training with"
+        " every 2 steps (training.save_every, validation.every) and when it is stopped by Ctrl-C. Resume training with"
         " the same command"
     )
 

@@ -1,4 +1,4 @@
-"""Speech and pictures through the whole line: trained, resumed to the bit, transcribed, scored, aligned, measured."""
+"""Speech and pictures end to end: trained, resumed bit-identically, transcribed, scored, aligned, measured."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import toys
 from cli_runner import Run
-from made_senses import RATE, draw, sentence, write_speech
 from snapshots import same
+from toy_media import RATE, draw, sentence, write_speech
 from toy_model import Toy
 
 import transduce
@@ -150,7 +150,7 @@ def test_an_inspection_shows_the_spectrogram_and_where_it_is_looked_at(made: Pat
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_same_bits(made: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_bit_identically(made: Path, tmp_path: Path) -> None:
     hidden = ("model.source.augment.kind=spec_augment", "model.source.augment.time_width=5", "model.dropout=0.1")
     short = (*SOUND, *CTC, *hidden, "training.steps=8", "training.save_every=4", "validation.every=4")
     train(toys.config(made / "corpus", *short), tmp_path / "whole")

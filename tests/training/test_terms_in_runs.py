@@ -57,7 +57,7 @@ def test_heads_are_saved_with_the_model_and_come_back(trained: Path) -> None:
         assert torch.equal(tensor, kept[name]), name
 
 
-def test_a_run_with_terms_resumes_to_the_same_bits(corpus: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_run_with_terms_resumes_bit_identically(corpus: Path, trained: Path, tmp_path: Path) -> None:
     toys.run(corpus, tmp_path / "parts", *TERMS, "training.steps=7")
     toys.run(corpus, tmp_path / "parts", *TERMS)
     assert toys.reports(tmp_path / "parts")[-1]["loss"] == toys.reports(trained)[-1]["loss"]

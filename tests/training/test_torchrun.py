@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 
 @pytest.fixture(autouse=True)
 def quick_start(monkeypatch: pytest.MonkeyPatch, warm: str) -> None:
-    """torchrun and its ranks are started by a Python that has torch loaded."""
+    """Start torchrun and its ranks by a Python that has torch loaded."""
     monkeypatch.setattr(sys, "executable", warm)
 
 

@@ -1,6 +1,6 @@
 """The command line: each command a few lines over a function of the package.
 
-Everything about a run is a key of its config (`key=value`); flags are few, and a test holds their list.
+Everything about a run is a key of its config (`key=value`); flags are few, and a test freezes their list.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 def program(words: Sequence[str]) -> typer.Typer:
-    """The program with the command that the words call; with all of them where they call none (help, a misspelling)."""
+    """Build the program with the command that the words call; with all of them for help or a misspelling."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=True,

@@ -1,9 +1,4 @@
-"""Arguments and options of the command line that commands share, or that would make them long.
-
-The options of every command that opens models: said once here, and passed to `transduce.load`.
-
-What the words of a command mean where a model need not be named: its folder, the texts, the language of each.
-"""
+"""Arguments and options that commands share, and the parsing of words that name a model, texts or languages."""
 
 from __future__ import annotations
 
@@ -27,7 +22,7 @@ ModelAndTexts = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL] [TEXT]...",
-        help="Folder of a model, if not the one that comes with transduce; texts, standard input if none.",
+        help="Folder of a model, default the shipped one; texts, default standard input.",
     ),
 ]
 InputFiles = Annotated[
@@ -42,9 +37,7 @@ TargetText = Annotated[Path, typer.Argument(metavar="TARGET", help="Its translat
 Language = Annotated[str, typer.Option("--to", help="Target language of a model trained with tags such as <2de>.")]
 SourceLanguage = Annotated[
     str,
-    typer.Option(
-        "--from", help="Source language, if it is not to be found out; with a model that tells which it knows."
-    ),
+    typer.Option("--from", help="Source language; default: detected. For models that say which languages they know."),
 ]
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A .toml file or preset, then overrides.")
@@ -62,12 +55,8 @@ BeamSize = Annotated[int, typer.Option(help="Beam size; 0 = the model's own sear
 SearchOfCall = Annotated[
     str | None, typer.Option("--search", help="A search in place of the model's own: kind=sample,top_p=0.9.")
 ]
-Included = Annotated[
-    list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; may be given again.")
-]
-Excluded = Annotated[
-    list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; may be given again.")
-]
+Included = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; repeatable.")]
+Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; repeatable.")]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
 ]
@@ -77,7 +66,7 @@ AlignmentsFile = Annotated[
 
 
 def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """A config file or preset, if the first word is one, and the overrides."""
+    """Split words into a config file or preset, if the first word is one, and overrides."""
     words = list(words or [])
     file = words.pop(0) if words and "=" not in words[0] else None
     return file, words
@@ -89,7 +78,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opening:
-    """How models are opened; each field is an option."""
+    """The options of every command that opens models, passed to `transduce.load`."""
 
     engine: Annotated[str, typer.Option(help="auto, torch or native (for converted models).")] = "auto"
     precision: Annotated[str, typer.Option(help="With torch: fp32, or bf16 (weights of 16 bits, faster on a GPU).")] = (
@@ -102,18 +91,18 @@ class Opening:
     trust: Annotated[bool, typer.Option("--trust", help="Let the model's config import classes of your own.")] = False
 
     def load(self, folders: Path | Sequence[Path]) -> Translator:
-        """The model in a folder, or an ensemble of those in several."""
+        """Load the model in a folder, or an ensemble of those in several."""
         from transduce.translate.loading import load
 
         return load(folders, self.device, self.trust, engine=self.engine, precision=self.precision, graphs=self.graphs)
 
 
 def opens_models(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of an `Opening` in place of its parameter `opening`."""
+    """Give a command the options of an `Opening` in place of its parameter `opening`."""
     types, options = get_type_hints(command, include_extras=True), get_type_hints(Opening, include_extras=True)
-    own = inspect.signature(command).parameters.values()
+    declared = inspect.signature(command).parameters.values()
     parameters = [
-        *(one.replace(annotation=types[one.name]) for one in own if one.name != "opening"),
+        *(parameter.replace(annotation=types[parameter.name]) for parameter in declared if parameter.name != "opening"),
         *(
             inspect.Parameter(
                 field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=options[field.name]
@@ -129,7 +118,7 @@ def opens_models(command: Callable[..., None]) -> Callable[..., None]:
 
     # What typer reads: the signature for the options, and the annotations for types that it finds in neither.
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -139,7 +128,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """A model's folder, whether it is the one that comes with the package, and texts."""
+    """A model's folder, whether it is the shipped one, and texts."""
 
     folder: Path
     ours: bool
@@ -147,12 +136,12 @@ class ParsedArgs:
 
     @property
     def name(self) -> str:
-        """What to call the model."""
+        """The display name of the model."""
         return self.folder.name if self.ours else str(self.folder)
 
 
 def split_model(words: Sequence[str], files: Sequence[Path] = ()) -> ParsedArgs:
-    """A model and texts: the first word names the model if it can; else all are texts, for the model that we ship."""
+    """Split words into a model and texts: the first word names the model if it can, else the shipped one is used."""
     named = bool(words) and _is_folder(words[0])
     texts = list(words[1:] if named else words)
     folder = Path(words[0]) if named else shipped(words[0] if words else "")
@@ -162,7 +151,7 @@ def split_model(words: Sequence[str], files: Sequence[Path] = ()) -> ParsedArgs:
 
 
 def _is_folder(word: str) -> bool:
-    """Whether a folder is meant: it is there, or looks like a path, mistyped it may be, and not like a sentence."""
+    """Whether a word means a folder: it exists, or looks like a path, maybe misspelt, and not like a sentence."""
     if os.path.exists(word):  # which, unlike Path's, takes a text of any length
         return True
     if os.sep not in word or "://" in word:
@@ -171,7 +160,7 @@ def _is_folder(word: str) -> bool:
 
 
 def check_target(translator: Translator, folder: Path, target: str) -> None:
-    """Refuse --to where the model has no tag for that language, or none at all."""
+    """Raise UserError for --to where the model has no tag for that language, or none at all."""
     if not target or translator.reading is not None:
         return
     from transduce.text.languages import language_of_tag
@@ -187,23 +176,23 @@ def check_target(translator: Translator, folder: Path, target: str) -> None:
         )
 
 
-def pick_targets(translator: Translator, meant: ParsedArgs, source: str, target: str) -> list[str]:
-    """The tag of each text, or the only one of a stream; a model that was named is asked only where `source` is given.
+def pick_targets(translator: Translator, args: ParsedArgs, source: str, target: str) -> list[str]:
+    """The tag of each text, or the one of a stream; for a named model directions count only if `source` is given.
 
-    What is recognised where no target was asked for goes to standard error: somebody may have meant another.
+    A direction that was detected where no target was requested is printed on standard error, since it may be wrong.
     """
-    if not meant.ours and not source:
-        check_target(translator, meant.folder, target)
-        return [target] * max(1, len(meant.texts))
+    if not args.ours and not source:
+        check_target(translator, args.folder, target)
+        return [target] * max(1, len(args.texts))
     from transduce.text.languages import name_of
     from transduce.translate.directions import DirectionQuery, directions_of
 
     tokenizer = translator.tokenizers.source
-    pairs = directions_of(meant.folder, tokenizer)
+    pairs = directions_of(args.folder, tokenizer)
     if not pairs:
-        raise UserError(f"--from {source}: {meant.folder} does not tell which languages it translates; leave it out")
-    asked = DirectionQuery(pairs, source, target)
-    ways = [asked.way(text) for text in meant.texts] or [asked.way()]
+        raise UserError(f"--from {source}: {args.folder} does not tell which languages it translates; leave it out")
+    query = DirectionQuery(pairs, source, target)
+    ways = [query.way(text) for text in args.texts] or [query.way()]
     for way in ways:
         if way.recognised and not target:
             names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]

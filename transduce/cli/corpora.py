@@ -24,7 +24,7 @@ def prepare(
 ) -> None:
     """Read parallel text, examine it, train a tokenizer, and write a corpus that training maps into memory.
 
-    If it is killed, the same command goes on where it was. Shards do the same work on several machines (docs/data.md).
+    If it is killed, the same command resumes. Shards do the same work on several machines (docs/data.md).
 
     Examples:
 
@@ -63,32 +63,32 @@ def doctor(words: Words = None) -> None:
     report = examine(configs.load(Prepare, file, overrides, defaults=[["output=unused"]]))
     Console(soft_wrap=True).print(report.render())
     if report.refused:
-        raise DataError("this text would be refused:\n" + "\n".join(report.refused))
+        raise DataError("this text would be rejected:\n" + "\n".join(report.refused))
     check_not_empty(report)
 
 
 @opens_models
 def distill(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of the model that translates.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Corpus folder to write; work that is there goes on.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Corpus folder to write; unfinished work resumes.")],
     corpus: Annotated[
-        Path | None, typer.Option(help="Prepared corpus; the one the model was trained on if none.")
+        Path | None, typer.Option(help="Prepared corpus; default: the one the model was trained on.")
     ] = None,
     ensemble: Ensemble = None,
     beam: Annotated[
-        int | None, typer.Option(help="Beam size; 0 = the model's own search. If none: 5 where that is a beam, else 0.")
+        int | None, typer.Option(help="Beam size; 0 = the model's own search. Default: 5 where that is a beam, else 0.")
     ] = None,
     best_of: Annotated[
-        int, typer.Option(help="Of so many translations take the one nearest to the target by chrF.")
+        int, typer.Option(help="Of this many translations take the one nearest to the target by chrF.")
     ] = 1,
     keep_original: Annotated[bool, typer.Option("--keep-original", help="Add the original pairs.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes; 0 = one on each core, with a GPU one in all.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes; 0 = one on each core, one with a GPU.")] = 0,
     *,
     opening: Opening,
 ) -> None:
     """Write a corpus whose training targets are a model's translations (sequence-level distillation).
 
-    Ctrl-C or SIGTERM keeps what is translated (exit code 130 or 143); the same command goes on, to the same result.
+    Ctrl-C or SIGTERM keeps what is translated (exit code 130 or 143); the same command resumes, with the same result.
 
     Examples:
 

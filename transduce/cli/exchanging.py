@@ -16,7 +16,7 @@ def convert(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; the run folder itself is allowed.")],
     quantize: Annotated[str, typer.Option(help="int8, or none to keep 32-bit weights.")] = "int8",
 ) -> None:
-    """Make of a trained model a folder for the native engine, which translates on CPUs, fast and without torch.
+    """Convert a trained model for the native engine, which translates on CPUs, fast and without torch.
 
     Examples:
 
@@ -40,13 +40,13 @@ def import_model(
     as_trained: Annotated[
         bool,
         typer.Option(
-            "--as-trained", help="Have Marian's own pre-norm models decode as they were trained, not as Marian decodes."
+            "--as-trained", help="Decode Marian's own pre-norm models as they were trained, not as Marian decodes them."
         ),
     ] = False,
 ) -> None:
-    """Make a run folder of a Marian or OPUS-MT model: then it translates, scores, aligns and trains on like our own.
+    """Import a Marian or OPUS-MT model as a run folder, which translates, scores, aligns and can be trained further.
 
-    Instead of the folder its file of weights may be named (.safetensors, .bin, .pt, or Marian's .npz or .bin).
+    Its file of weights may be named instead of the folder (.safetensors, .bin, .pt, or Marian's .npz or .bin).
 
     Examples:
 
@@ -62,11 +62,11 @@ def import_model(
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a trained model.")],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
-    to: Annotated[System, typer.Option(help="The system that shall read it.")],
+    to: Annotated[System, typer.Option(help="The system to export to.")],
 ) -> None:
-    """Write a model as another system keeps it: Hugging Face's Marian classes, CTranslate2, ONNX.
+    """Export a model to another system's format: Hugging Face's Marian classes, CTranslate2, ONNX.
 
-    What a system cannot compute is refused, with every reason.
+    A model that the system cannot compute is an error, with every reason.
 
     Examples:
 

@@ -24,7 +24,7 @@ def inspect(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            "--model", "-m", metavar="MODEL", help="Folder of a model; again to compare. If none: the one that we ship."
+            "--model", "-m", metavar="MODEL", help="Folder of a model; repeat to compare. Default: the shipped one."
         ),
     ] = None,
     output: Annotated[
@@ -40,7 +40,7 @@ def inspect(
     *,
     opening: Opening,
 ) -> None:
-    """Look inside: attention of every head, the beam's tree, what was nearly said at each step, the logit lens.
+    """Look inside a model: attention of every head, the beam's tree, candidates of each step, the logit lens.
 
     Examples:
 
@@ -52,34 +52,37 @@ def inspect(
     """
     from transduce.cli.arguments import ParsedArgs, pick_targets
     from transduce.inspection.inspect import inspect as look
-    from transduce.inspection.inspect import told_to
+    from transduce.inspection.inspect import tags_for
     from transduce.inspection.terminal import View
     from transduce.translate.model_folder import shipped
 
     view = View(part, layer, head)
     if output is not None and output.suffix not in (".html", ".png", ".svg", ".json"):
         raise UserError(f"--output {output}: expected a name that ends in .html, .png, .svg or .json")
-    asked = [ParsedArgs(one, False, texts) for one in model or ()] or [ParsedArgs(shipped(), True, texts)]
-    opened = [(one, opening.load(one.folder)) for one in asked]
-    told = told_to([translator for _, translator in opened], to)
-    tags = [pick_targets(translator, one, "", own) for (one, translator), own in zip(opened, told, strict=True)]
+    parsed = [ParsedArgs(folder, False, texts) for folder in model or ()] or [ParsedArgs(shipped(), True, texts)]
+    opened = [(args, opening.load(args.folder)) for args in parsed]
+    languages = tags_for([translator for _, translator in opened], to)
+    tags = [
+        pick_targets(translator, args, "", language)
+        for (args, translator), language in zip(opened, languages, strict=True)
+    ]
     seen = [
-        look(translator, text, to=tag, target=target, prefix=prefix, beam=beam, model=one.name)
+        look(translator, text, to=tag, target=target, prefix=prefix, beam=beam, model=args.name)
         for number, text in enumerate(texts)
-        for (one, translator), tag in zip(opened, [own[number] for own in tags], strict=True)
+        for (args, translator), tag in zip(opened, [tags_of_model[number] for tags_of_model in tags], strict=True)
     ]
     _write(seen, view, output)
 
 
 def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
-    """To the terminal, or as the file's name ends."""
+    """Write to the terminal, or to a file in the format of its suffix."""
     if output is None:
         from rich.console import Console
 
         from transduce.inspection.terminal import show
 
-        for one in seen:
-            show(Console(), one, view)
+        for inspection in seen:
+            show(Console(), inspection, view)
     elif output.suffix in (".png", ".svg"):
         from transduce.inspection.picture import save
 
@@ -91,11 +94,13 @@ def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
 
 
 def _write_text(seen: list[Inspection], output: Path) -> None:
-    """A page, or JSON."""
+    """Write a page, or JSON."""
     from transduce.inspection.page import page
 
     try:
-        found = page(seen) if output.suffix == ".html" else json.dumps([one.as_json() for one in seen]) + "\n"
+        found = (
+            page(seen) if output.suffix == ".html" else json.dumps([inspection.as_json() for inspection in seen]) + "\n"
+        )
         output.write_text(found, encoding="utf-8")
     except OSError as error:
         raise DataError(f"{output}: cannot be written: {unwritable(output, error)}") from None

@@ -1,4 +1,4 @@
-"""Lines in and lines out for the command line: read as they come, written as they are made."""
+"""Input and output of lines for the command line: read lazily, written as they are made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.data.formats.lines import DAMAGES, damaged, open_unpacked
 from transduce.engines.base import Translation
-from transduce.search.fit import SearchChoice, SearchOption
+from transduce.search.fit import SearchOption
 from transduce.translate.translator import Translator
 
 T = TypeVar("T")
@@ -31,9 +31,9 @@ _BARE_WORD = re.compile(r"=\s*([A-Za-z_][\w.:]*)\s*(?=,|$)")
 
 
 def read_lines(path: Path | None) -> Iterator[str]:
-    """Lines of a file, or of standard input; they end at \\n only, and bytes that are no UTF-8 are an error.
+    r"""Yield the lines of a file, or of standard input; they end at \n only, and invalid UTF-8 is an error.
 
-    A byte order mark before the first line is no text, nor is the \\r of a line that ends in \\r\\n. Files that end in
+    A byte order mark before the first line is no text, nor is the \r of a line that ends in \r\n. Files that end in
     .gz, .xz or .zst are unpacked.
     """
     name, number = str(path) if path is not None else "standard input", 0
@@ -52,7 +52,7 @@ def read_lines(path: Path | None) -> Iterator[str]:
 
 
 def read_files(paths: Sequence[Path]) -> Iterator[str]:
-    """Lines of one file after another; of standard input if there are none."""
+    """Yield the lines of one file after another; of standard input if there are none."""
     for path in paths or (None,):
         yield from read_lines(path)
 
@@ -65,13 +65,13 @@ class TextPairs:
     targets: list[str]
 
     def windows(self, size: int) -> Iterator[tuple[list[str], list[str]]]:
-        """`size` pairs at a time."""
+        """Yield `size` pairs at a time."""
         for begin in range(0, len(self.sources), size):
             yield self.sources[begin : begin + size], self.targets[begin : begin + size]
 
 
 def read_pairs(source: Path, target: Path) -> TextPairs:
-    """Two files with as many lines."""
+    """Read two files with equally many lines."""
     sources, targets = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(targets):
         raise DataError(f"{source} has {len(sources):,} lines and {target} {len(targets):,}; expected as many in each")
@@ -79,7 +79,7 @@ def read_pairs(source: Path, target: Path) -> TextPairs:
 
 
 def read_manifest(path: Path) -> TextPairs:
-    """Files and their texts: a TSV of path (seen from the manifest's folder) and text."""
+    """Read files and their texts: a TSV of path (relative to the manifest's folder) and text."""
     pairs = [(number, *line.partition("\t")) for number, line in enumerate(read_lines(path), start=1)]
     for number, file, tab, _ in pairs:
         if not tab or not file:
@@ -88,31 +88,31 @@ def read_manifest(path: Path) -> TextPairs:
 
 
 def read_list(path: Path) -> list[str]:
-    """Paths of files: those of a manifest (.tsv), else a line each, seen from here."""
+    """Read paths of files: those of a manifest (.tsv), else a line each, relative to the current folder."""
     return read_manifest(path).sources if path.suffix == ".tsv" else [line for line in read_lines(path) if line]
 
 
 class _Late(io.TextIOBase):
-    """A file whose old content stays until the first line that takes its place; its errors name it."""
+    """A file that is truncated at the first line written to it; its errors name it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.begun = path, False
-        with self._told():
+        with self._naming_errors():
             self.file = path.open("a", encoding="utf-8", newline="\n")
 
     def write(self, text: str) -> int:
-        with self._told():
+        with self._naming_errors():
             self._begin()
             return self.file.write(text)
 
     def end(self) -> None:
-        """All is written, though it may be nothing."""
-        with self._told():
+        """Finish writing, even if nothing was written."""
+        with self._naming_errors():
             self._begin()
             self.file.flush()
 
     def close(self) -> None:
-        with suppress(OSError):  # what was left in the buffer has been told of by then
+        with suppress(OSError):  # errors of the buffer were reported by then
             self.file.close()
 
     def _begin(self) -> None:
@@ -121,10 +121,10 @@ class _Late(io.TextIOBase):
         self.begun = True
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _naming_errors(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # no fault: whoever read it has gone
+        except BrokenPipeError:  # no error: the reader has gone
             raise
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written: {unwritable(self.path, error)}") from None
@@ -132,9 +132,9 @@ class _Late(io.TextIOBase):
 
 @contextmanager
 def written(path: Path | None, sources: Sequence[Path] = ()) -> Iterator[TextIO]:
-    """A file to write text to, standard output if none is named; \\n stays \\n. It may not be one that is read from.
+    r"""Open a file to write text to, standard output if none is named; \n stays \n. It must not be an input file.
 
-    What it held is lost with the first line that is written, or at the end: not where an error comes before.
+    Its old content is lost with the first line that is written, or at the end: not where an error comes before.
     """
     for source in sources:
         if path is not None and path.exists() and source.exists() and path.samefile(source):
@@ -159,7 +159,7 @@ def written(path: Path | None, sources: Sequence[Path] = ()) -> Iterator[TextIO]
 def write_translations(
     translations: Iterable[Translation], file: TextIO, links: TextIO | None, json_lines: bool, n_best: int
 ) -> None:
-    """Translations as they come, and their alignments to a file of their own."""
+    """Write translations as they arrive, and their alignments to a file of their own."""
     for number, translation in enumerate(translations, start=1):
         file.write(as_json(translation) if json_lines else as_lines(translation, number, n_best))
         if links is not None and translation.alignment is not None:
@@ -170,31 +170,32 @@ def as_lines(translation: Translation, number: int, n_best: int) -> str:
     """The text on a line; with several, a line each: the number of the input line, the score, the text."""
     if n_best == 1:
         return f"{translation.text}\n"
-    # A blank text has one translation however many are asked for, so that only the number tells which is whose.
-    return "".join(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in (translation, *translation.alternatives))
+    # A blank text has one translation however many are requested: only the number says which line is whose.
+    every = (translation, *translation.alternatives)
+    return "".join(f"{number}\t{found.score:.4f}\t{found.text}\n" for found in every)
 
 
 def as_json(translation: Translation) -> str:
-    """All that is known of a translation, as a JSON object on a line."""
+    """A translation with all its fields, as a JSON object on a line."""
     return json.dumps(dataclasses.asdict(translation), ensure_ascii=False) + "\n"
 
 
 def chosen_search(translator: Translator, text: str) -> Any:
-    """A search config from `greedy` or `kind=beam,size=8`; what is not named is as in the model's config."""
-    own = configs.tree_of(SearchOption(cast("SearchChoice", translator.search)))
-    _named(text)  # which says what is wrong with it in words of its own
+    """Parse a search config such as `greedy` or `kind=beam,size=8`; the rest is as in the model's config."""
+    base = configs.tree_of(SearchOption(translator.search))
+    _named(text)  # for its error message
     settings = _as_toml(text) if "=" in text else text.strip()
-    return configs.resolve(SearchOption, configs.layers(SearchOption, None, [f"search={settings}"], base=own)).search
+    return configs.resolve(SearchOption, configs.layers(SearchOption, None, [f"search={settings}"], base=base)).search
 
 
 def translations_of(text: str) -> int:
-    """How many translations such a search is asked for; 1 where no word says so, whatever the model's own has."""
+    """The number of translations that a search text requests; 1 by default, whatever the model's own has."""
     named = _named(text)
     return int(named.get("n_best", named.get("samples", 1)))
 
 
 def _named(text: str) -> dict[str, Any]:
-    """The settings that a search is described by."""
+    """The settings in a search text."""
     if "=" not in text:
         return {}
     try:
@@ -211,7 +212,7 @@ def _as_toml(text: str) -> str:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """A word as TOML wants it, in quotes."""
+    """Quote a word for TOML."""
     word = match[1]
     return f"={word}" if word in ("true", "false", "inf", "nan") else f'="{word}"'
 
@@ -219,9 +220,9 @@ def _quoted(match: re.Match[str]) -> str:
 def with_progress(
     stream: Iterator[T], title: str, total: int | None, printed: bool, window: int = WINDOW
 ) -> Iterator[T]:
-    """Show progress, unless what comes is `printed` on a terminal and shows by itself how far it is.
+    """Show progress, unless the items are `printed` on a terminal, which shows progress by itself.
 
-    `window` are as many as are made at once, and then come one after another in no time.
+    `window` is how many are made at once, and then arrive in quick succession.
     """
     if printed and sys.stdout.isatty():
         yield from stream

@@ -25,13 +25,13 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="[LANGUAGES=]MODEL|KEY=VALUE",
-            help="Folders of models, else the one that comes with transduce; limits such as seconds=10.",
+            help="Folders of models, default the shipped one; limits such as seconds=10.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 5000,
     api_keys: Annotated[
-        Path | None, typer.Option(help="File of API keys, one a line, that requests must have; SIGHUP reads it again.")
+        Path | None, typer.Option(help="File of API keys, one a line, that requests must have; SIGHUP reloads it.")
     ] = None,
     *,
     opening: Opening,
@@ -57,7 +57,7 @@ def serve(
     from transduce.translate.model_folder import shipped
 
     folders, overrides = split_settings(words or (), [field.name for field in dataclasses.fields(Settings)])
-    # Ours was taught English to and from the others, which can be had from each other by way of it.
+    # The shipped model translates English to and from the others, which reach each other through it.
     settings = configs.load(Settings, None, overrides, defaults=[] if folders else [["pivot=en"]])
     if api_keys is not None:
         settings = dataclasses.replace(settings, keys=_keys(api_keys))
@@ -71,7 +71,7 @@ def serve(
 
 @contextmanager
 def _hangups_noted() -> Iterator[list[int]]:
-    """SIGHUP, which would end the process while models are loaded, is noted for the server to answer."""
+    """Record SIGHUP, which would end the process while models are loaded, for the server to answer."""
     noted = list[int]()
     before = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
     try:
@@ -81,11 +81,11 @@ def _hangups_noted() -> Iterator[list[int]]:
 
 
 def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Models and settings of the server; a word that is neither is refused, with the nearest setting."""
+    """Split words into models and settings of the server; an unknown setting is an error that names the nearest."""
     folders, settings = list[str](), list[str]()
     for word in words:
         key, sign, _ = word.partition("=")
-        if sign and key not in names and not any(pair_of(one) for one in key.split(",")) and not Path(word).exists():
+        if sign and key not in names and not any(pair_of(pair) for pair in key.split(",")) and not Path(word).exists():
             raise ConfigError(
                 f"'{word}': no such setting{nearest(key, names)}; settings here: {', '.join(names)};"
                 " models are given as FOLDER or en-de=FOLDER"
@@ -95,7 +95,7 @@ def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str
 
 
 def _keys(path: Path) -> tuple[str, ...]:
-    """One a line; blank lines and those that begin with # are left out."""
+    """Read API keys, one a line; blank lines and those that begin with # are left out."""
     try:
         lines = read_small(path, LARGEST_KEYS).split(b"\n")
     except (OSError, ValueError) as error:  # a pipe or a device never ends, and the server would wait for it
@@ -110,13 +110,13 @@ def _keys(path: Path) -> tuple[str, ...]:
     return keys
 
 
-def _key(line: bytes, place: str) -> str:
-    """The key of a line, as a header can carry it."""
+def _key(line: bytes, where: str) -> str:
+    """Parse the key of a line, as a header can carry it."""
     from transduce.server.settings import check_keys
 
     key = line.decode("ascii", "replace")
     try:
         check_keys([key])
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}; give one key a line, and comments on lines of their own") from None
+        raise ConfigError(f"{where}: {error}; give one key a line, and comments on lines of their own") from None
     return key

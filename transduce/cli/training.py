@@ -1,4 +1,4 @@
-"""Commands that train models, compare them, and look at how training went."""
+"""Commands that train models, compare them, and plot how training went."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from transduce.core.progress import say
 
 def train(
     words: Words = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Run folder; a run that is there goes on.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Run folder; an existing run resumes.")] = Path(
         "runs/model"
     ),
 ) -> None:
-    """Train a model on a prepared corpus, or go on with a run that was stopped.
+    """Train a model on a prepared corpus, or resume a run that was stopped.
 
-    Ctrl-C or SIGTERM saves and leaves (exit code 130 or 143); the same command goes on from there, to the same result.
+    Ctrl-C or SIGTERM saves and leaves (exit code 130 or 143); the same command resumes, with the same result.
 
     Examples:
 
@@ -43,8 +43,8 @@ def train(
 
 def average(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    last: Annotated[int, typer.Option(help="Average the last so many checkpoints.")] = 0,
-    best: Annotated[int, typer.Option(help="Average the best so many by validation.")] = 0,
+    last: Annotated[int, typer.Option(help="Average the last N checkpoints.")] = 0,
+    best: Annotated[int, typer.Option(help="Average the best N by validation.")] = 0,
 ) -> None:
     """Average checkpoints of a run and make the result the model that the folder offers.
 
@@ -61,7 +61,7 @@ def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")] = Path("plot.png"),
 ) -> None:
-    """Draw loss, learning rate and BLEU of one or several runs to a PNG.
+    """Plot loss, learning rate and BLEU of one or several runs to a PNG.
 
     Examples:
 
@@ -75,12 +75,12 @@ def plot(
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus and model.")] = Path("runs/demo"),
-    train: Annotated[bool, typer.Option("--train", help="Train a small model first, whatever comes with us.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="Train a small model first, even if one is shipped.")] = False,
 ) -> None:
-    """A guided minute: translations, where the model looks, what else it could say, how sure it is, what to type next.
+    """Show what a model does: translations, attention, alternatives, scores, and commands to try next.
 
-    On the model that comes with transduce. With --train, or where none does, a small one first learns number words
-    (generated here) before your eyes: about two minutes.
+    With the shipped model. With --train, or where none is shipped, a small one first learns generated number words:
+    about two minutes.
 
     Examples:
 
@@ -101,7 +101,7 @@ def demo(
     from transduce.translate.loading import load
     from transduce.workflows.tour import EVERYDAY, tour
 
-    with written(None) as file:  # which is UTF-8 anywhere
+    with written(None) as file:  # UTF-8 on any system
         tour(load(shipped()), shipped(), EVERYDAY, Console(file=file), named=False)
 
 
@@ -110,12 +110,12 @@ def compare(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings for all variants; also base=, seeds=.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; runs/compare/NAME if none.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; default runs/compare/NAME.")] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Trainings at a time; 0 = what suits the machine.")] = 0,
 ) -> None:
     """Train variants of one config on the same data, budget and seeds, and show how they compare, in one table.
 
-    The same command goes on with what was stopped, and only shows the table where all is done.
+    The same command resumes what was stopped, and only shows the table where all is done.
 
     Examples:
 
@@ -128,7 +128,7 @@ def compare(
 
     compared = run(file, words or [], output, jobs)
     if compared.signal:
-        say(f"{compared.signal.name}: stopped; the same command goes on from there")
+        say(f"{compared.signal.name}: stopped; the same command resumes from there")
         raise typer.Exit(128 + compared.signal)
     assert compared.results is not None
     render(compared.results, Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400))

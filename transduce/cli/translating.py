@@ -1,7 +1,4 @@
-"""Commands that use a trained model: translate, score, align, evaluate.
-
-The command that reads recordings and pictures.
-"""
+"""Commands that use a trained model: translate, transcribe, score, align, evaluate."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ from transduce.core.progress import say
 
 if TYPE_CHECKING:
     from transduce.evaluation.report import Evaluation
-    from transduce.metrics.corpus import Told
+    from transduce.metrics.corpus import NamedTarget
 
 
 @opens_models
@@ -92,10 +89,10 @@ def translate(
 
     unit = _unit_of(alignments, pieces)
     files = input or []
-    meant = split_model(words or [], files)
-    texts, folders = meant.texts, [meant.folder, *(ensemble or [])]
+    args = split_model(words or [], files)
+    texts, folders = args.texts, [args.folder, *(ensemble or [])]
     translator = opening.load(folders)
-    tags = pick_targets(translator, meant, source, to)
+    tags = pick_targets(translator, args, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     options = TranslateOptions(
         beam=beam,
@@ -114,7 +111,7 @@ def translate(
 
 
 def _unit_of(alignments: Path | None, pieces: bool) -> Literal["words", "pieces"] | None:
-    """What translations are aligned in, if they are."""
+    """The unit to align translations in, if any."""
     if pieces and alignments is None:
         raise UserError(
             "--pieces: says what the links of --alignments FILE are between, and no such file is named; name one, or"
@@ -145,10 +142,10 @@ def score(
     translator = opening.load([model, *(ensemble or [])])
     check_target(translator, model, to)
     pairs = read_pairs(source, target)
-    scored = (one for sources, targets in pairs.windows(WINDOW) for one in translator.score(sources, targets, to))
+    scored = (found for sources, targets in pairs.windows(WINDOW) for found in translator.score(sources, targets, to))
     with written(None) as file:
-        for one in with_progress(scored, "Scoring", len(pairs.sources), printed=True):
-            file.write(f"{one.log_prob:.4f}\t{one.per_token:.4f}\n")
+        for found in with_progress(scored, "Scoring", len(pairs.sources), printed=True):
+            file.write(f"{found.log_prob:.4f}\t{found.per_token:.4f}\n")
 
 
 @opens_models
@@ -176,12 +173,14 @@ def align(
     check_target(translator, model, to)
     pairs = read_pairs(source, target)
     unit: Literal["words", "pieces"] = "pieces" if pieces else "words"
-    found = (
-        one for sources, targets in pairs.windows(WINDOW) for one in translator.align(sources, targets, to, unit, layer)
+    aligned = (
+        found
+        for sources, targets in pairs.windows(WINDOW)
+        for found in translator.align(sources, targets, to, unit, layer)
     )
     with written(None) as file:
-        for one in with_progress(found, "Aligning", len(pairs.sources), printed=True):
-            file.write(f"{one.pharaoh()}\n")
+        for found in with_progress(aligned, "Aligning", len(pairs.sources), printed=True):
+            file.write(f"{found.pharaoh()}\n")
 
 
 @opens_models
@@ -189,12 +188,14 @@ def evaluate(
     reference: ReferenceText,
     hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
-    other: Annotated[Path | None, typer.Option(help="Those of a second system, or its model, to compare with.")] = None,
-    language: Annotated[str, typer.Option(help="Target language, for sacreBLEU's tokenizer; default: found out.")] = "",
+    other: Annotated[
+        Path | None, typer.Option(help="Translations of a second system, or its model, to compare with.")
+    ] = None,
+    language: Annotated[str, typer.Option(help="Target language, for sacreBLEU's tokenizer; default: detected.")] = "",
     lowercase: Annotated[bool, typer.Option("--lowercase", "-lc", help="Ignore case.")] = False,
     moses: MosesBLEU = False,
     errors: ErrorRates = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to keep what a model makes.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for a model's translations.")] = None,
     to: Language = "",
     beam: BeamSize = 0,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -218,16 +219,16 @@ def evaluate(
     from transduce.text.languages import check_language
 
     check_language(language)  # before any translating
-    heard = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
-    references = heard.targets if heard else list(read_lines(reference))
-    sources = list(read_lines(source)) if source else heard.sources if heard else None
+    manifest = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
+    references = manifest.targets if manifest else list(read_lines(reference))
+    sources = list(read_lines(source)) if source else manifest.sources if manifest else None
     _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, beam)
     systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, beam, to)
     if output is not None and systems[0].search:
         with written(output) as file:
             file.writelines(f"{line}\n" for line in systems[0].lines)
     result = run(
-        None if heard else sources,  # paths have no length that matters
+        None if manifest else sources,  # paths have no length that matters
         systems[0].lines,
         references,
         language,
@@ -235,10 +236,10 @@ def evaluate(
         moses,
         systems[1].lines if other else None,
         names=(str(hypothesis), str(other)),
-        errors=errors or heard is not None,
+        errors=errors or manifest is not None,
         tag=f"<2{to}>" if to else "",
-        told=_told([one for one in (hypothesis, other) if one and one.is_dir()]),
-        searches={one.name: one.search for one in systems if one.search},
+        told=_told([path for path in (hypothesis, other) if path and path.is_dir()]),
+        searches={system.name: system.search for system in systems if system.search},
     )
     _show(result, json_lines)
 
@@ -255,7 +256,7 @@ def _show(result: Evaluation, json_lines: bool) -> None:
 def _check_used(
     hypothesis: Path, other: Path | None, opening: Opening, of_first: Mapping[str, object], beam: int
 ) -> None:
-    """Refuse options that say how a model translates, or where to, where translations are read from files."""
+    """Raise UserError for options of translating where translations are read from files."""
     changed = [f.name for f in dataclasses.fields(Opening) if getattr(opening, f.name) != f.default]
     of_any = {"--beam": beam, **{f"--{name}": True for name in changed}}
     files = [path for path in (hypothesis, other) if path is not None and path.is_file()]
@@ -284,17 +285,17 @@ def _systems(
     """The translations of a file, a model or an ensemble, and of the other system if there is one."""
     from transduce.cli.output import read_lines
 
-    asked = [folders, [other]] if other else [folders]
-    # What is read comes first: a name that is mistyped costs no translating.
-    read = [None if names[0].is_dir() else list(read_lines(names[0])) for names in asked]
+    paths = [folders, [other]] if other else [folders]
+    # Files are read first: a misspelt name costs no translating.
+    read = [None if names[0].is_dir() else list(read_lines(names[0])) for names in paths]
     return [
         _translated(names, opening, sources, beam, to) if lines is None else _System(str(names[0]), lines)
-        for names, lines in zip(asked, read, strict=True)
+        for names, lines in zip(paths, read, strict=True)
     ]
 
 
 def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
-    """What a model, or an ensemble, makes of the sources."""
+    """Translate the sources with a model or an ensemble."""
     from transduce.cli.arguments import check_target
     from transduce.cli.output import with_progress
     from transduce.search.fit import search_label
@@ -309,12 +310,12 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     return _System(str(folders[0]), lines, search_label(translator.choose_search(beam)))
 
 
-def _told(models: list[Path]) -> list[Told]:
+def _told(models: list[Path]) -> list[NamedTarget]:
     """The target languages that the configs of models name."""
-    from transduce.metrics.corpus import Told
+    from transduce.metrics.corpus import NamedTarget
     from transduce.translate.model_folder import read_validation_language
 
-    return [Told(read_validation_language(one), f"validation.language of {one}") for one in models]
+    return [NamedTarget(read_validation_language(model), f"validation.language of {model}") for model in models]
 
 
 if TYPE_CHECKING:
@@ -335,14 +336,14 @@ def transcribe(
     n_best: Annotated[int, typer.Option(help="Transcripts a file: file number, score, text, tab-separated.")] = 1,
     search: SearchOfCall = None,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Leave out files that cannot be read: named on stderr, an empty line each.")
+        bool, typer.Option("--skip", help="Skip files that cannot be read: named on stderr, an empty line each.")
     ] = False,
     json_lines: JsonLines = False,
     ensemble: Ensemble = None,
     *,
     opening: Opening,
 ) -> None:
-    """Write down what recordings say or pictures show: one line out for each file in, in order.
+    """Transcribe recordings or pictures of text: one line out for each file in, in order.
 
     All files are opened before the first is transcribed. If some cannot be read each is named with its reason and
     nothing is written, or with --skip an empty line for each of them.
@@ -381,15 +382,17 @@ def transcribe(
 
 
 def _readable(reader: FileReader, paths: list[str], skip: bool) -> list[str]:
-    """The paths, each opened once; of those that cannot be read, if they may be skipped, nothing stays but a place."""
+    """Check that each path can be read; one that cannot is an error, or with `skip` becomes ""."""
     faults = {path: fault for path in dict.fromkeys(paths) if path.strip() and (fault := reader.fault(path))}
     if not faults:
         return paths
-    told = "\n".join(f"{path}: cannot be read: {fault}" for path, fault in faults.items())
+    listed = "\n".join(f"{path}: cannot be read: {fault}" for path, fault in faults.items())
     count = f"{len(faults):,} of {len(set(paths)):,} files cannot be read"
     if not skip:
-        raise DataError(f"{told}\n{count}, and nothing was transcribed; {reader.expected}, or leave them out by --skip")
+        raise DataError(
+            f"{listed}\n{count}, and nothing was transcribed; {reader.expected}, or leave them out by --skip"
+        )
     if len(faults) == len(set(paths)):
-        raise DataError(f"{told}\nnone of the files can be read; {reader.expected}")
-    say(f"{told}\n{count} and were skipped: an empty line each")
+        raise DataError(f"{listed}\nnone of the files can be read; {reader.expected}")
+    say(f"{listed}\n{count} and were skipped: an empty line each")
     return ["" if path in faults else path for path in paths]

@@ -1,9 +1,4 @@
-"""The command that runs many others: a pipeline from raw text to a model to give away.
-
-The command that runs experiments: tables on the terminal, a page with a picture and CSV files in a folder.
-
-Commands that look at configurations.
-"""
+"""Commands that run many others: pipelines from raw text to a model to give away, experiments, and config."""
 
 from __future__ import annotations
 
@@ -25,14 +20,14 @@ def pipeline(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="folder=, paths.NAME=, or STAGE.SETTING=.")
     ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="STAGE", help="Begin here; what lies before is taken as it is.")
+        str, typer.Option("--from", metavar="STAGE", help="Begin here; the output of earlier stages is taken as it is.")
     ] = "",
     until: Annotated[str, typer.Option(metavar="STAGE", help="End with this stage.")] = "",
     show: Annotated[bool, typer.Option("--list", help="Only show which stages are done, stale or left.")] = False,
 ) -> None:
     """Run the stages of a pipeline that are not done: gather, prepare, train, distill, convert, evaluate, card.
 
-    The same command goes on after a kill. A stage is done again only if its settings, or what it reads, have changed.
+    The same command resumes after a kill. A stage is done again only if its settings, or what it reads, have changed.
 
     Examples:
 
@@ -47,13 +42,13 @@ def pipeline(
     from transduce.workflows.pipeline.run import pipeline_states
 
     if show:
-        for one in pipeline_states(file, words or []):
-            took = seconds_as_text(one.seconds) if one.state == "done" else ""
-            print(f"{one.name}\t{one.kind}\t{one.state}\t{one.why or took}")
+        for stage in pipeline_states(file, words or []):
+            took = seconds_as_text(stage.seconds) if stage.state == "done" else ""
+            print(f"{stage.name}\t{stage.kind}\t{stage.state}\t{stage.why or took}")
         return
     piped = run(file, words or [], start, until)
     if piped.signal:
-        say(f"{piped.signal.name}: stopped; the same command goes on from there")
+        say(f"{piped.signal.name}: stopped; the same command resumes from there")
         raise typer.Exit(128 + piped.signal)
     print(f"{piped.folder}: {len(piped.done)} stages done now, {len(piped.skipped)} done before")
 
@@ -65,12 +60,12 @@ def lab(
         "runs/lab"
     ),
 ) -> None:
-    """Measure what the paper argues: complexity, speed, scaling-factor, norms, positions, length, exposure,
-    teacher-forcing, decoding, table3.
+    """Measure the paper's arguments, one experiment each.
 
+    They are complexity, speed, scaling-factor, norms, positions, length, exposure, teacher-forcing, decoding, table3.
     Each takes a minute or two on a CPU and uses a GPU where there is one (device=cpu keeps it off). Nothing is needed
     from outside; those that train also take a prepared corpus (corpus=FOLDER), settings for every run
-    (overrides=["training.steps=2000"]) and a folder to keep the runs in (work=FOLDER).
+    (overrides=["training.steps=2000"]) and a folder to store the runs in (work=FOLDER).
 
     Examples:
 
@@ -110,7 +105,7 @@ config = typer.Typer(no_args_is_help=True, help="Look at configurations.")
 
 @config.command()
 def show(words: Words = None) -> None:
-    """Print the whole config that a file or preset and overrides give, with the place each value came from.
+    """Print the whole config that a file or preset and overrides give, with the origin of each value.
 
     Examples:
 

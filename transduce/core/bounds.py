@@ -1,10 +1,10 @@
 """Ranges of settings, as part of their types: `layers: Annotated[int, Bounds(1, LAYERS)] = 6`.
 
-`check_bounds` holds a config to them when it is made, and core/schema.py tells editors.
+`check_bounds` checks them when a config is made, and core/schema.py writes them into the JSON schema for editors.
 
-The largest sizes that a config may ask for are far above what any machine trains. Beyond them numbers of weights no
-longer fit into 64 bits, and loops over layers and batches do not end. Whether a model within them fits this machine is
-another matter (training/machine.py).
+The largest sizes that a config may set are far above what any machine trains. Beyond them the number of weights no
+longer fits into 64 bits, and loops over layers and batches do not end. Whether a model within them fits this machine is
+checked elsewhere (training/machine.py).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Annotated, Any, cast
 
 from transduce.core.errors import ConfigError
 
-LAYERS = 1024  # as the native engine has it
+LAYERS = 1024  # as in the native engine
 WIDTH = 1 << 20  # of vectors, heads and hidden layers
 PLACES = 1 << 24  # of tables of positions and buckets, as in the native engine's files
-FEW = 1 << 12  # of what is counted by hand: pixels of a patch, places of a kernel, shapes, steps of a bucket
-TOKENS = 1 << 31  # of a batch
-ACCUMULATED = 1 << 16  # batches that are made before an update
+FEW = 1 << 12  # of what is counted by hand: pixels of a patch, kernel width, shapes, steps of a bucket
+TOKENS = 1 << 31  # per batch
+ACCUMULATED = 1 << 16  # batches accumulated per update
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """From `least` to `most`; `above` and `below` leave the ends out, `expected` says it in words of its own.
+    """A range from `least` to `most`; `above` and `below` exclude the ends, `expected` replaces the words of the error.
 
-    What is not a finite number lies within no bounds.
+    NaN and infinity are outside every range.
     """
 
     least: float = -math.inf
@@ -38,10 +38,10 @@ class Bounds:
     above: bool = False
     below: bool = False
     expected: str = ""
-    too_large: str = ""  # what is expected instead of a value that is too large, where that is said in other words
+    too_large: str = ""  # replaces `expected` for a value that is too large
 
     def check(self, name: str, value: float) -> None:
-        """Refuse a value outside."""
+        """Raise ConfigError for a value outside the range."""
         high_enough = value > self.least if self.above else value >= self.least
         low_enough = value < self.most if self.below or self.most == math.inf else value <= self.most
         if not (high_enough and low_enough):
@@ -65,14 +65,14 @@ Probability = Annotated[float, Bounds(0, 1, expected="a probability from 0 to 1"
 
 
 def check_bounds(config: object) -> None:
-    """Refuse settings outside the bounds that their types name; to be called from `__post_init__`."""
+    """Raise ConfigError for settings outside the bounds of their types; call it in `__post_init__`."""
     for name, bounds in bounds_of(cast("Hashable", type(config))):
         bounds.check(name, getattr(config, name))
 
 
 @functools.cache
 def bounds_of(cls: Any) -> tuple[tuple[str, Bounds], ...]:
-    """Of each setting, those of the class nearest that has any: another default takes none away."""
+    """Map settings to their bounds; a subclass that only changes a default keeps the bounds of its base."""
     found: dict[str, Bounds] = {}
     for base in cls.__mro__[:-1]:
         for name, hint in typing.get_type_hints(base, include_extras=True).items():
@@ -82,5 +82,5 @@ def bounds_of(cls: Any) -> tuple[tuple[str, Bounds], ...]:
 
 
 def bounds_in(hint: Any) -> Bounds | None:
-    """The bounds that a type names, if it does."""
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Bounds)), None)
+    """Return the bounds in a type, or None."""
+    return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Bounds)), None)

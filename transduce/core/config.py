@@ -1,9 +1,9 @@
-"""TOML files and frozen dataclasses, each made from the other.
+"""Build frozen dataclasses from TOML files, and write them back.
 
 Types are the schema: a dataclass is a table, a union of dataclasses is a choice named by `kind` (the class name in
 snake case, or the class's own `kind`), `Literal` is a word from a list, `tuple[X, ...]` is an array. A file may say
-`extends = "other.toml"` (or the name of a preset), and `key=value` overrides are laid over it. A class of the user's
-own is chosen by `kind = "package.module:Class"`.
+`extends = "other.toml"` (or the name of a preset), and `key=value` overrides are laid over it. Where a `Protocol`
+stands in the union too (or beside the `Literal`), a class of one's own is chosen by `kind = "package.module:Class"`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from transduce.core.errors import DOTTED, ConfigError, Unfit, dotted_key, nearest, type_in_words, value_in_words
 from transduce.core.overrides import Unread, lay_over, read_overrides
-from transduce.core.plugins import error_in_words, name_of, own_class
+from transduce.core.plugins import error_in_words, is_protocol, name_of, own_class
 from transduce.core.untrusted import LARGEST_TOML, parse_toml, read_small
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ OWN = "; a class of your own is named as package.module:Class"
 
 @dataclass
 class Layers:
-    """Settings merged from files and overrides, with the place each value came from."""
+    """Merged settings of files and overrides, with the origin of each value."""
 
     tree: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def load(
     trust: bool = True,
     defaults: Sequence[Sequence[str]] = (),
 ) -> T:
-    """The config of class `cls` in a TOML file (or preset), with `key=value` overrides in any order.
+    """Load a config of class `cls` from a TOML file or preset, with `key=value` overrides in any order.
 
     `defaults` are layers of such words between the file and the overrides. `trust` is as in `parse`.
     """
@@ -57,7 +57,7 @@ def load(
 
 
 def resolve(cls: type[T], merged: Layers, trust: bool = True) -> T:
-    """The checked config of merged settings; an error also names the file (or command line) the value came from."""
+    """Check merged settings and build the config; an error also names the file (or command line) of the value."""
     try:
         return parse(cls, merged.tree, trust=trust)
     except ConfigError as error:
@@ -76,7 +76,7 @@ def layers(
     base: Mapping[str, Any] | None = None,
     defaults: Sequence[Sequence[str]] = (),
 ) -> Layers:
-    """All settings that `path`, the files it extends and the overrides give, merged over `base`, not yet checked.
+    """Merge the settings of `path`, of the files it extends and of the overrides over `base`, unchecked.
 
     The words of `overrides` are one layer, whatever their order, and so is each of `defaults`, which lie beneath.
     """
@@ -89,28 +89,28 @@ def layers(
 
 
 def presets() -> list[str]:
-    """Names that `extends` and the command line take in place of a file."""
+    """List the preset names that `extends` and the command line accept in place of a file."""
     return sorted(file.stem for file in PRESETS.glob("*.toml"))
 
 
 def _files(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
-    """The file and all it extends, the most general first."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    """Read a file and all files it extends, the most general first."""
+    layers_found: list[tuple[str, dict[str, Any]]] = []
     seen: list[Path] = []
-    here: Path | None = _locate(path, Path())
-    while here is not None:
-        if here.resolve() in seen:
+    current: Path | None = _locate(path, Path())
+    while current is not None:
+        if current.resolve() in seen:
             raise ConfigError(
-                f"{here}: extends itself through {' -> '.join(str(file) for file in seen)}; remove one 'extends'"
+                f"{current}: extends itself through {' -> '.join(str(file) for file in seen)}; remove one 'extends'"
             )
-        seen.append(here.resolve())
-        tree = read_toml(here)
+        seen.append(current.resolve())
+        tree = read_toml(current)
         parent = tree.pop("extends", None)
         if parent is not None and not isinstance(parent, str):
-            raise ConfigError(f"{here}: extends: expected a file or preset name, got {parent!r}")
-        found.append((f"preset {here.stem}" if here.parent == PRESETS else str(here), tree))
-        here = _locate(parent, here.parent) if parent is not None else None
-    return found[::-1]
+            raise ConfigError(f"{current}: extends: expected a file or preset name, got {parent!r}")
+        layers_found.append((f"preset {current.stem}" if current.parent == PRESETS else str(current), tree))
+        current = _locate(parent, current.parent) if parent is not None else None
+    return layers_found[::-1]
 
 
 def _locate(name: str | Path, folder: Path) -> Path:
@@ -118,8 +118,8 @@ def _locate(name: str | Path, folder: Path) -> Path:
     if not text.endswith(".toml") and "/" not in text:
         if (PRESETS / f"{text}.toml").is_file():
             return PRESETS / f"{text}.toml"
-        told = f"presets are {', '.join(presets())}{nearest(text, presets())}"
-        raise ConfigError(f"{text!r} is neither a .toml file nor a preset; {told}")
+        hint = f"presets are {', '.join(presets())}{nearest(text, presets())}"
+        raise ConfigError(f"{text!r} is neither a .toml file nor a preset; {hint}")
     path = folder / text
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a .toml file or one of the presets {', '.join(presets())}")
@@ -127,7 +127,7 @@ def _locate(name: str | Path, folder: Path) -> Path:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file, not yet checked."""
+    """Read the tables of a TOML file, unchecked."""
     try:
         return parse_toml(read_small(path, LARGEST_TOML).decode("utf-8-sig"))
     except OSError as error:
@@ -141,27 +141,27 @@ def read_toml(path: Path) -> dict[str, Any]:
 def merge(
     cls: Any, merged: Layers, new: Mapping[str, Any], origin: str, beneath: Mapping[str, Any] | None = None
 ) -> None:
-    """Lay settings of class `cls` over those merged so far; `origin` is where errors will say they came from.
+    """Merge settings of class `cls` over those merged so far; `origin` is what errors name as their source.
 
-    A table that names another `kind` than it had drops the settings of the old kind: what counts is what the new layer
-    says, and the defaults of the new kind. `beneath` are settings that the merged ones will be laid over later, from
-    which a table has its kind where the merged ones name none.
+    A table that names another `kind` than before drops the settings of the old kind: only the settings of the new layer
+    and the defaults of the new kind count. `beneath` are settings that the merged ones will be laid over later; a table
+    takes its kind from them where the merged ones name none.
     """
     merged.tree = _merged(cls, merged.tree, new, "", (origin, merged.origins), beneath)
 
 
 def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[str, str]], beneath: Any = None) -> Any:
-    """`new` laid over `old`, where both are settings of type `cls`; `source` is their origin, and where to note it."""
+    """Merge `new` over `old`, both settings of type `cls`; `source` is the origin and the mapping to note it in."""
     origin, origins = source
-    if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # one table where an array of them may stand
+    if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # a single table for an array of tables
         cls, old, beneath = typing.get_args(cls)[0], _only_one(old, where), None
-    choices = choices_of(cls)
+    choices = _kinds(cls) if isinstance(new, Mapping) or isinstance(old, Mapping) else choices_of(cls)
     if choices:
         old, new, beneath = map(_named_kind, (old, new, beneath))
     if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
         origins[where] = origin
         return lay_over(old, new)
-    old, beneath = (dict(one) if isinstance(one, Mapping) else {} for one in (old, beneath))
+    old, beneath = (dict(value) if isinstance(value, Mapping) else {} for value in (old, beneath))
     if choices:
         default = _default_kind(cls, {**beneath, **old})
         kind = new.get("kind", default)
@@ -178,7 +178,7 @@ def _merged_tables(
     where: str,
     source: tuple[str, dict[str, str]],
 ) -> dict[str, Any]:
-    """Of the tables old, new and beneath: each setting of the new one laid over the old one's."""
+    """Merge each setting of the new table over the old one's; `tables` are old, new and beneath."""
     old, new, beneath = tables
     for key, value in new.items():
         dotted = dotted_key(where, key)
@@ -187,46 +187,46 @@ def _merged_tables(
 
 
 def _named_kind(settings: Any) -> Any:
-    """A choice that is named by its kind alone, as a table."""
+    """Convert a choice given by its kind alone to a table."""
     return {"kind": settings} if isinstance(settings, str) else settings
 
 
 def _forget(origins: dict[str, str], where: str) -> None:
-    """Drop where the settings of a table came from."""
+    """Delete the origins of the settings of a table."""
     for key in [key for key in origins if key.startswith(f"{where}.")]:
         del origins[key]
 
 
 def _only_one(old: Any, where: str) -> Any:
-    """The table that a single setting is laid over, where an array may stand."""
+    """Return the table that a single table is merged over where an array is expected."""
     if not isinstance(old, list):
         return old
     if len(old) > 1:
         raise ConfigError(
-            f"{where}: {len(old)} tables are there already, and it is not said which of them to change;"
+            f"{where}: {len(old)} tables are already set, and it is not clear which of them to change;"
             f" give the whole array, {where}=[{{...}}, {{...}}]"
         )
     return old[0] if old else None
 
 
 def _default_kind(cls: Any, old: Mapping[str, Any]) -> Any:
-    """The kind that a table without `kind` has: what was chosen before, else the first of the union."""
-    return old.get("kind", next(iter(choices_of(cls))))
+    """Return the kind of a table without `kind`: the one chosen before, else the first of the union."""
+    return old.get("kind", next(iter(_kinds(cls))))
 
 
 # -- checking --------------------------------------------------------------------------------------------------------
 
 
 def parse(cls: type[T], tree: Mapping[str, Any], where: str = "", trust: bool = True) -> T:
-    """Make a `cls` of plain tables, lists and words; a ConfigError names the dotted key.
+    """Build a `cls` from plain tables, lists and words; a ConfigError names the dotted key.
 
-    `trust=False` refuses `kind = "package.module:Class"`, which imports code: for folders that came from others.
+    `trust=False` refuses `kind = "package.module:Class"`, which imports code: for folders from other people.
     """
     return typing.cast("T", _parse_table(cls, tree, where, trust))
 
 
 def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", union: Any = None) -> Any:
-    """A `cls` of the settings in `tree`; `kind` is the word that chose this class of a union, where one did."""
+    """Build a `cls` from the settings in `tree`; `kind` is the word that chose this class from a union, if any."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({value_in_words(tree)})")
     hints = hints_of(cls)
@@ -235,8 +235,8 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
         dotted = dotted_key(where, key)
         if key not in hints:
             here = f"settings of kind '{kind}'" if kind else "settings here"
-            told = f"{here}: {', '.join(hints) or 'none'}{_having(key, union)}"
-            raise ConfigError(f"{dotted}: no such setting{nearest(key, hints)}; {told}")
+            available = f"{here}: {', '.join(hints) or 'none'}{_having(key, union)}"
+            raise ConfigError(f"{dotted}: no such setting{nearest(key, hints)}; {available}")
         values[key] = _parse_value(hints[key], value, dotted, trust)
     for item in dataclasses.fields(cls):
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
@@ -255,13 +255,14 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
 
 
 def _having(key: str, union: Any) -> str:
-    """The kinds that do have a setting."""
+    """Name the kinds of a union that have the setting `key`, as the end of an error message."""
     kinds = [kind for kind, cls in choices_of(union).items() if key in hints_of(cls)]
     return f"; kinds with '{key}': {', '.join(kinds)}" if kinds else ""
 
 
 def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
-    if choices_of(kind):
+    named = isinstance(value, Mapping) or (isinstance(value, str) and ":" in value)
+    if choices_of(kind) or (slot_of(kind) and named):
         return _parse_choice(kind, value, where, trust)
     if dataclasses.is_dataclass(kind):
         return _parse_table(kind, value, where, trust)
@@ -273,14 +274,11 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
                 """ '["a", "b"]', and a text that begins so with quotes, '"[a"'"""
             )
         value = str(value)
-    if origin is typing.Literal:
-        words = typing.get_args(kind)
-        if value not in words:
-            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(str, words))}{nearest(value, words)}")
-        return value
+    if words_of(kind):
+        return _parse_word(kind, value, where)
     if origin is tuple:
         return _parse_array(kind, value, where, trust)
-    if origin is dict and isinstance(value, Mapping):  # settings of some other class, checked where they are used
+    if origin is dict and isinstance(value, Mapping):  # settings of another class, checked where they are used
         return dict(value)
     if kind is float and type(value) in (int, float):
         return _finite(value, where)
@@ -290,8 +288,16 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     return value
 
 
+def _parse_word(kind: Any, value: Any, where: str) -> Any:
+    words = words_of(kind)
+    if value not in words:
+        known = f"{', '.join(map(str, words))}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
+        raise ConfigError(f"{where}: {value!r} is not one of {known}")
+    return value
+
+
 def _finite(value: int | float, where: str) -> float:
-    """A number as a float; nan, inf and whole numbers beyond the largest float are what no setting means."""
+    """Convert a number to a float; refuse nan, inf and integers beyond the largest float."""
     if not -sys.float_info.max <= value <= sys.float_info.max:
         raise ConfigError(f"{where}: expected a finite number, got {reprlib.repr(value)}")
     return float(value)
@@ -299,7 +305,7 @@ def _finite(value: int | float, where: str) -> float:
 
 def _parse_array(kind: Any, value: Any, where: str, trust: bool) -> tuple[Any, ...]:
     items = typing.get_args(kind)
-    values = list(value) if isinstance(value, (list, tuple)) else [value]  # one item may stand without brackets
+    values = list(value) if isinstance(value, (list, tuple)) else [value]  # a single item needs no brackets
     if isinstance(value, str) and "," in value and items[0] in (int, float):
         raise ConfigError(
             f"{where}: expected a list, each of it {type_in_words(items[0])}, got {value!r} (text); write"
@@ -309,26 +315,31 @@ def _parse_array(kind: Any, value: Any, where: str, trust: bool) -> tuple[Any, .
         if len(values) != len(items):
             raise ConfigError(f"{where}: expected {len(items)} values, got {len(values)}: {value!r}")
         return tuple(
-            _parse_value(item, one, f"{where}[{i}]", trust)
-            for i, (item, one) in enumerate(zip(items, values, strict=True))
+            _parse_value(item, element, f"{where}[{i}]", trust)
+            for i, (item, element) in enumerate(zip(items, values, strict=True))
         )
     if not isinstance(value, (list, tuple)):
         return (_parse_value(items[0], value, where, trust),)
-    return tuple(_parse_value(items[0], one, f"{where}[{i}]", trust) for i, one in enumerate(values))
+    return tuple(_parse_value(items[0], element, f"{where}[{i}]", trust) for i, element in enumerate(values))
 
 
 def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
     table = {"kind": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a kind or a table, got {value!r} ({value_in_words(value)})")
-    choices = choices_of(union)
+    kinds, slot = _kinds(union), slot_of(union)
     kind = _default_kind(union, table)
     settings = {key: item for key, item in table.items() if key != "kind"}
-    if isinstance(kind, str) and ":" in kind:
-        return _parse_table(own_class(kind, where, choices.values(), trust), settings, where, trust, kind)
-    if not isinstance(kind, str) or kind not in choices:
-        raise ConfigError(f"{where}.kind: {kind!r} is not one of {', '.join(choices)}{nearest(kind, choices)}{OWN}")
-    return _parse_table(choices[kind], settings, where, trust, kind, union)
+    if slot is not None and isinstance(kind, str) and ":" in kind:
+        return _parse_table(own_class(kind, where, slot, trust), settings, where, trust, kind)
+    if not isinstance(kind, str) or kind not in kinds:
+        told = f"{', '.join(kinds)}{nearest(kind, kinds)}{OWN if slot else ''}"
+        raise ConfigError(f"{where}.kind: {kind!r} is not one of {told}")
+    if kinds[kind] is not None:
+        return _parse_table(kinds[kind], settings, where, trust, kind, union)
+    for key in settings:
+        raise ConfigError(f"{dotted_key(where, key)}: no such setting; '{kind}' has none")
+    return kind
 
 
 # -- types -----------------------------------------------------------------------------------------------------------
@@ -336,46 +347,71 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
 
 @functools.cache
 def hints_of(cls: Any) -> dict[str, Any]:
-    """Settings of a config class and their types."""
+    """Return the settings of a config class and their types."""
     hints = typing.get_type_hints(cls)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
 
 
-def choices_of(kind: Any) -> dict[str, Any]:
-    """The classes of a union by their `kind`; empty when the type is no choice.
+def _kinds(kind: Any) -> dict[str, Any]:
+    """Map each `kind` of a union to its class, and each of its words to None: a word has no settings.
 
-    Not cached: `A | B` and `B | A` are equal to Python, and the first of them matters here.
+    Not cached: `A | B` and `B | A` compare equal in Python, and the first member matters here.
     """
-    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
-        return {}
-    return {kind_of(member): member for member in typing.get_args(kind)}
+    found: dict[str, Any] = {}
+    for member in _members(kind):
+        if typing.get_origin(member) is typing.Literal:
+            found |= dict.fromkeys(typing.get_args(member))
+        elif not is_protocol(member):
+            found[kind_of(member)] = member
+    return found
+
+
+def choices_of(kind: Any) -> dict[str, Any]:
+    """The classes of a union by their `kind`; empty when the type is no choice, or one of words."""
+    return {word: member for word, member in _kinds(kind).items() if member is not None}
+
+
+def words_of(kind: Any) -> tuple[Any, ...]:
+    """The words that a setting may be, with classes of the user's own beside them or without."""
+    if typing.get_origin(kind) is typing.Literal:
+        return typing.get_args(kind)
+    return tuple(word for word, member in _kinds(kind).items() if member is None)
+
+
+def slot_of(kind: Any) -> Any:
+    """The protocol in a union, which a class of the user's own must follow; None where there is no place for one."""
+    return next((member for member in _members(kind) if is_protocol(member)), None)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
 
 
 def kind_of(cls: type[Any]) -> str:
-    """The word for a class in a config file: its own `kind`, else its name in snake case."""
-    own = cls.__dict__.get("kind")
-    return own if isinstance(own, str) else re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+    """Return the name of a class in a config file: its own `kind`, else the class name in snake case."""
+    kind = cls.__dict__.get("kind")
+    return kind if isinstance(kind, str) else re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
 def tree_of(config: Any) -> dict[str, Any]:
-    """The config as plain tables, lists and words, which `parse` reads back."""
+    """Convert a config to plain tables, lists and words, which `parse` reads back."""
     return {name: _plain(hint, getattr(config, name)) for name, hint in hints_of(config.__class__).items()}
 
 
 def _plain(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {"kind": _written_kind(hint, value), **tree_of(value)} if choices_of(hint) else tree_of(value)
+        return {"kind": written_kind(hint, value), **tree_of(value)} if _members(hint) else tree_of(value)
     if isinstance(value, tuple):
         inner = typing.get_args(hint)[:1]
-        return [_plain(inner[0] if inner else Any, one) for one in value]
+        return [_plain(inner[0] if inner else Any, item) for item in value]
     return value
 
 
 def flatten(config: Any) -> dict[str, Any]:
-    """Every setting by its dotted key, as it would be written."""
+    """Return every setting by its dotted key, as it would be written."""
     flat: dict[str, Any] = {}
 
     def walk(tree: Mapping[str, Any], where: str) -> None:
@@ -389,8 +425,19 @@ def flatten(config: Any) -> dict[str, Any]:
     return flat
 
 
+def own_parts(config: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """The dotted key and the class of every part of a config that is one of the user's own."""
+    for name, hint in hints_of(config.__class__).items():
+        value, dotted = getattr(config, name), dotted_key(where, name)
+        if dataclasses.is_dataclass(value):
+            if slot_of(hint) and type(value) not in choices_of(hint).values():
+                yield dotted, name_of(type(value))
+            else:
+                yield from own_parts(value, dotted)
+
+
 def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
-    """The config as TOML that `parse` reads back; with `origins`, a comment says where each value came from."""
+    """Write a config as TOML that `parse` reads back; with `origins`, a comment names the origin of each value."""
     import tomlkit  # slow to import, and only writing needs it
 
     def table(tree: Mapping[str, Any], where: str, made: Any) -> Any:
@@ -400,8 +447,8 @@ def dump(config: Any, origins: Mapping[str, str] | None = None) -> str:
                 made.add(key, table(value, dotted, tomlkit.table()))
             elif _is_nested(value):
                 array = tomlkit.aot()
-                for one in value:
-                    array.append(table(one, dotted, tomlkit.table()))
+                for element in value:
+                    array.append(table(element, dotted, tomlkit.table()))
                 made.add(key, array)
             else:
                 item = tomlkit.item(value)
@@ -417,6 +464,7 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping) or (isinstance(value, list) and bool(value) and isinstance(value[0], Mapping))
 
 
-def _written_kind(union: Any, value: Any) -> str:
+def written_kind(union: Any, value: Any) -> str:
+    """The word for the class of a value of a union: "package.module:Class" for one of the user's own."""
     cls = type(value)
     return kind_of(cls) if cls in choices_of(union).values() else name_of(cls)

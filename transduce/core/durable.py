@@ -1,10 +1,10 @@
-"""Files and folders that are either wholly there or not there, whenever the process is killed or the power fails.
+"""Atomic, durable writes of files and folders: complete or absent, even after a kill or a power failure.
 
-Everything is written under a temporary name beside its place, synced to the disk, and only then renamed into place.
-A name that ends in `.tmp-<process id>` is therefore never anything but the leftover of a write that did not finish.
-Errors of the operating system become a `RunError` that says which folder, why, and what to do.
+Everything is written under a temporary name beside its destination, synced to disk, and only then renamed.
+A name that ends in `.tmp-<process id>` is therefore always the leftover of an unfinished write.
+Operating system errors become a `RunError` that says which folder, why, and what to do.
 
-A folder that appears whole or not at all: filled under a hidden name beside its place, synced, then renamed.
+A folder is filled under a hidden name beside its destination, synced, then renamed.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from pathlib import Path
 from transduce.core.errors import DataError, RunError
 
 _TEMPORARY = re.compile(r".+\.tmp-\d+")
-ROOM = "What was there before is untouched. Make room there, then run the same command again."
-RESUME = "Earlier checkpoints are untouched. Make room there, then run the same command again to resume."
+FREE_SPACE = "What was there before is untouched. Free some space there, then run the same command again."
+RESUME = "Earlier checkpoints are untouched. Free some space there, then run the same command again to resume."
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _IN_WORDS = {**_FULL, errno.EBADF: "it is closed"}
 
 
 def reason_of(error: OSError) -> str:
-    """Why the operating system refused, in words: a full disk and a closed stream are called so."""
+    """Describe why the operating system failed; a full disk and a closed stream are named as such."""
     return _IN_WORDS.get(error.errno or 0) or error.strerror or str(error)
 
 
 def unwritable(path: Path, error: OSError) -> str:
-    """Why a file cannot be written, and what to do: of an output that somebody named."""
+    """Describe why a named output file cannot be written, and what to do."""
     reason, folder = reason_of(error), path.parent
     if error.errno in _FULL:
         return reason
     if not folder.exists():
-        return f"{reason}; the folder {folder} is not there: make it first, or choose another place"
-    return f"{reason}; choose another place" if folder.is_dir() else f"{reason}; {folder} is a file, not a folder"
+        return f"{reason}; the folder {folder} does not exist: create it first, or choose another path"
+    return f"{reason}; choose another path" if folder.is_dir() else f"{reason}; {folder} is a file, not a folder"
 
 
 def temporary_sibling(path: Path) -> Path:
-    """The name under which `path` is written before it is renamed, on the same file system."""
+    """Return the temporary name of `path`, on the same file system."""
     return path.with_name(f"{path.name}.tmp-{os.getpid()}")
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether the name says that this was left by a write that did not finish."""
+    """Whether the name is that of an unfinished write."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable; syncing a file alone does not save its name."""
+    """Make the names in `folder` durable; syncing a file alone does not sync its directory entry."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,7 +62,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_synced(path: Path, *parts: bytes | memoryview) -> None:
-    """Write the parts one after the other and wait until the disk has them. Not atomic: for temporary names."""
+    """Write the parts in order and sync them to disk. Not atomic: for temporary names."""
     with open(path, "wb") as file:
         for part in parts:
             file.write(part)
@@ -71,7 +71,7 @@ def write_synced(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
-    """Put the parts into `path`: a reader, now or after a crash, sees the old content or the new, whole."""
+    """Write the parts to `path` atomically: readers, even after a crash, see the old content or the new."""
     temporary = temporary_sibling(path)
     with disk_errors(path.parent, f"writing {path.name}", sum(len(part) for part in parts)):
         try:
@@ -85,18 +85,18 @@ def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put UTF-8 text into `path` atomically; line ends are written as they are given."""
+    """Write UTF-8 text to `path` atomically; line endings are kept as given."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder; a folder first loses its name, so a kill never leaves half of it looking whole."""
+    """Delete a file or folder; a folder is renamed first, so a kill never leaves half of it looking complete."""
     if path.is_dir() and not path.is_symlink():
         doomed = path
         if not is_temporary(path):
             doomed = temporary_sibling(path)
             if doomed.is_dir():
-                shutil.rmtree(doomed)  # an earlier process with our id was killed here
+                shutil.rmtree(doomed)  # left by a killed process with the same id
             os.rename(path, doomed)
             sync_folder(path.parent)
         shutil.rmtree(doomed)
@@ -105,16 +105,16 @@ def remove(path: Path) -> None:
 
 
 def require_space(folder: Path, needed: int) -> None:
-    """Raise the error of a full disk before anything is written, if `needed` bytes cannot fit."""
+    """Raise the full-disk error before anything is written, if `needed` bytes do not fit."""
     if shutil.disk_usage(folder).free < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 @contextmanager
-def disk_errors(folder: Path, doing: str, needed: int, advice: str = ROOM) -> Iterator[None]:
-    """Turn an `OSError` into a `RunError`: `folder` is what the user knows, `doing` what failed, `needed` in bytes.
+def disk_errors(folder: Path, doing: str, needed: int, advice: str = FREE_SPACE) -> Iterator[None]:
+    """Turn an `OSError` into a `RunError`: `folder` is named to the user, `doing` is what failed, `needed` in bytes.
 
-    `advice` ends the text where the disk is full.
+    `advice` ends the message when the disk is full.
     """
     try:
         yield
@@ -124,36 +124,35 @@ def disk_errors(folder: Path, doing: str, needed: int, advice: str = ROOM) -> It
                 f"{folder}: {_FULL[error.errno]} ({doing}): {needed:,} bytes needed, {_free_bytes(folder):,} free. "
                 f"{advice}"
             ) from error
-        place = f": {error.filename}" if error.filename else ""
+        filename = f": {error.filename}" if error.filename else ""
         raise RunError(
-            f"{folder}: {doing} failed: {error.strerror or error}{place}. {_remedy(doing, error)}"
+            f"{folder}: {doing} failed: {error.strerror or error}{filename}. {_remedy(doing, error)}"
         ) from error
 
 
 def _remedy(doing: str, error: OSError) -> str:
-    """What to do where a folder could not be made, or something not be written into one that was there."""
+    """Say what to do when a folder cannot be made or an existing one cannot be written."""
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return "A file stands where a folder is to be: choose another folder, or give that file another name."
+        return "A file has the name of the folder to write: choose another folder, or rename that file."
     if doing.startswith("making"):
-        return "No folder can be made there: choose another place, one that you may write to."
+        return "The folder cannot be created there: choose another path, one that you may write to."
     return "Check that the folder still exists and can be written to, then run the same command again."
 
 
 def _free_bytes(folder: Path) -> int:
-    """Free bytes on the disk that holds `folder`, even if the folder itself is gone."""
-    for place in (folder, *folder.absolute().parents):
+    """Free bytes on the disk of `folder`, even if the folder itself is gone."""
+    for ancestor in (folder, *folder.absolute().parents):
         with suppress(OSError):
-            return shutil.disk_usage(place).free
+            return shutil.disk_usage(ancestor).free
     return 0
 
 
 @contextmanager
 def whole_folder(output: Path, mark: str, overwrite: bool | None = None) -> Iterator[Path]:
-    """Yield a fresh work folder that becomes `output` if the block ends well, and vanishes if it does not.
+    """Yield a fresh work folder that becomes `output` if the block succeeds, and is removed if it fails.
 
-    A folder that holds the file `mark` is a complete one, and only such a folder is ever overwritten. Two processes
-    that want the same place are kept apart by a lock; what a killed one left is removed. `overwrite` is as in
-    `check_free`.
+    A folder that contains the file `mark` is complete, and only such a folder is ever overwritten. A lock keeps two
+    processes with the same output apart; leftovers of a killed process are removed. `overwrite` is as in `check_free`.
     """
     output = output.absolute()
     work, old = output.with_name(f".{output.name}.preparing"), _replaced(output)
@@ -177,21 +176,21 @@ def whole_folder(output: Path, mark: str, overwrite: bool | None = None) -> Iter
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        raise RunError(f"{output}: no space left on the disk; the unfinished work is removed") from None
+        raise RunError(f"{output}: no space left on the disk; the unfinished output was removed") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
         os.close(lock)
 
 
 def lock_folder(work: Path, shared: bool = False) -> int:
-    """Make the folder, if need be, and hold it for this process until the descriptor given is closed.
+    """Create the folder if needed, and lock it for this process until the returned descriptor is closed.
 
-    `shared`: together with others that hold it so, such as the shards of one preparation.
+    `shared`: a lock that several processes may hold, such as the shards of one preparation.
     """
     work.mkdir(exist_ok=True)
     lock = os.open(work, os.O_RDONLY)
     if not lock_open(lock, shared=shared):
-        raise RunError(f"{work}: another process is at work on this folder; wait for it to end")
+        raise RunError(f"{work}: another process is using this folder; wait for it to end")
     return lock
 
 
@@ -218,7 +217,7 @@ def lock_open(descriptor: int, shared: bool = False, wait: bool = False) -> bool
 
 
 def mend_replaced(output: Path) -> None:
-    """Put back what a process had moved aside that was killed between the two renames at the end of `whole_folder`."""
+    """Restore the old folder if a process was killed between the two renames at the end of `whole_folder`."""
     old = _replaced(output)
     if old.exists() and not output.exists():
         os.replace(old, output)
@@ -229,14 +228,14 @@ def _replaced(output: Path) -> Path:
 
 
 def check_free(output: Path, mark: str, overwrite: bool | None = None) -> None:
-    """Refuse a place where something else lies, or a complete folder that is not to be overwritten.
+    """Refuse an output that is occupied: a complete folder without `overwrite`, other files, or a file.
 
-    `overwrite` is the setting of that name; None where the command has none.
+    `overwrite` is the setting of that name; None for commands without one.
     """
     if output.is_dir() and (output / mark).is_file():
         if not overwrite:
             remedy = "remove it first" if overwrite is None else "set overwrite = true"
-            raise DataError(f"{output}: already there and complete; choose another output, or {remedy}")
+            raise DataError(f"{output}: already exists and is complete; choose another output, or {remedy}")
     elif output.is_dir() and any(output.iterdir()):
         raise DataError(f"{output}: a folder with other files in it; choose another output")
     elif output.exists() and not output.is_dir():
@@ -252,7 +251,7 @@ def _empty(folder: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Wait until the disk has everything in a folder."""
+    """Sync every file and folder below `folder` to disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:

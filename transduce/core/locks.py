@@ -1,6 +1,6 @@
-"""Locks: one that is free in a forked child, and one on a run folder that ends with its holder, however that ends.
+"""Locks: one that is free in a forked child, and one on a run folder that ends with its holder.
 
-A fork copies locks and no threads, and Python renews only its own locks in the child. The C++ core renews its own
+A fork copies locks but no threads, and Python resets only its own locks in the child. The C++ core resets its own
 likewise (engines/native/src/pool.h).
 """
 
@@ -19,10 +19,10 @@ from transduce.core.errors import RunError
 
 
 class ForkLock:
-    """As `threading.Lock` in a `with` statement, and free in every forked child.
+    """A `threading.Lock` for `with` statements that is free in every forked child.
 
-    A thread of the parent may have been inside at the fork, with its work half done. `process` tells a user of the lock
-    that it is in another process than before, where that half is to be thrown away.
+    A thread of the parent may have held it at the fork, with its work half done. `process` tells a user of the lock
+    that it now runs in another process, where half-done work must be discarded.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class ForkLock:
         _ALL.add(self)
 
     def renew(self) -> None:
-        """Begin anew, in a process in which no other thread runs yet."""
+        """Reset the lock, in a process where no other thread runs yet."""
         self._lock = threading.Lock()
         self.process = os.getpid()
 
@@ -56,7 +56,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class RunLock:
-    """`with RunLock(folder): ...` holds the existing run folder for this process; a second holder is refused."""
+    """`with RunLock(folder): ...` locks the existing run folder for this process; a second holder is an error."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,14 +79,14 @@ class RunLock:
                 os.close(descriptor)
                 raise
         self._descriptor = descriptor
-        # A forked child shares the lock: a data worker that outlives a killed trainer would go on holding the folder.
+        # A forked child shares the lock: a data worker that outlives a killed trainer would keep the folder locked.
         os.register_at_fork(after_in_child=self._close)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()  # the file stays: deleting it would let two processes lock two files of one name
+        self._close()  # the file stays: deleting it would let two processes lock two files of the same name
 
     def _close(self) -> None:
         if self._descriptor is not None:

@@ -1,7 +1,7 @@
-"""`key=value` words, as on a command line, put together into one tree of settings.
+"""Combine `key=value` words, as on a command line, into one tree of settings.
 
-All words are one layer: they are combined before any of them is laid over a file, so that their order means nothing.
-A key that two words give different values is refused.
+All words are one layer: they are combined before any of them is laid over a file, so their order does not matter.
+A key that two words set differently is an error.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from transduce.core.untrusted import parse_toml
 
 
 class Unread(str):
-    """A word that begins as a TOML list does and is none: text, unless a list is wanted in its place."""
+    """A value that starts like a TOML list but is not one: text, unless a list is expected."""
 
 
 def read_overrides(words: Iterable[str]) -> dict[str, Any]:
-    """One tree of all words; the same tree, or the same refusal, for any order of them."""
+    """Combine all words into one tree; the result, or the error, does not depend on their order."""
     return combine(_read(word) for word in sorted(words))
 
 
 def combine(trees: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One tree of several that stand beside each other, none above the other; a contradiction is refused.
+    """Combine several trees of equal rank into one; a contradiction is an error.
 
-    Where one gives a word and another a table, as `model.decoder=parallel` and `model.decoder.layers=2` do, the word is
-    the table's `kind`.
+    Where one gives a word and another a table, as `model.decoder=parallel` and `model.decoder.layers=2` do, the word
+    becomes the table's `kind`.
     """
     made: dict[str, Any] = {}
     for tree in trees:
@@ -37,7 +37,7 @@ def combine(trees: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def lay_over(old: Any, new: Any) -> Any:
-    """Settings of an unknown type laid over others; a table that names another `kind` replaces the old one."""
+    """Merge settings of an unknown type over others; a table that names another `kind` replaces the old one."""
     if isinstance(old, str) and isinstance(new, Mapping):
         old = {"kind": old}
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
@@ -58,13 +58,13 @@ def _combined(old: Any, new: Any, where: str) -> Any:
             dotted = f"{where}.{key}" if where else key
             made[key] = _combined(old[key], value, dotted) if key in old else value
         return made
-    if repr(old) == repr(new):  # 1, 1.0 and true are equal to Python, and nan is not
+    if repr(old) == repr(new):  # 1, 1.0 and true compare equal in Python, and nan does not equal itself
         return old
     raise ConfigError(f"{where}: given twice, as {old!r} and as {new!r}; give it once")
 
 
 def _read(word: str) -> dict[str, Any]:
-    """`a.b=1` as the table {a: {b: 1}}; the value is read as TOML, else as a word."""
+    """Parse `a.b=1` as the table {a: {b: 1}}; the value is read as TOML, else as a word."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -83,7 +83,7 @@ def _read(word: str) -> dict[str, Any]:
         table = {}
     if table.keys() == {"value"}:
         parsed = table["value"]
-    else:  # a value of several lines is a word
+    else:  # a value of several lines is read as a word
         parsed = Unread(value.strip()) if value.strip().startswith("[") else value.strip()
     for part in reversed(parts):
         parsed = {part: parsed}
@@ -91,7 +91,7 @@ def _read(word: str) -> dict[str, Any]:
 
 
 def _wrong_part(parts: list[str], wrong: int) -> str:
-    """What is the matter with a part of a key, and what to write."""
+    """Describe what is wrong with a part of a key, and what to write."""
     part, before = parts[wrong], ".".join(parts[:wrong])
     if not part:
         return (

@@ -1,12 +1,12 @@
-"""Which of how many processes this one is: what torchrun tells its children through the environment.
+"""Process groups, stop signals, and an ordered map over worker processes.
 
-Imports torch only when something went wrong in a group, to find out who is the one to say so.
+`Launch` is the rank that torchrun passes through the environment. torch is imported only after a failure in a group,
+to find out which process reports it.
 
-SIGTERM and Ctrl-C ask for a stop at the next step; a second one aborts at once.
+`StopRequest`: SIGTERM and Ctrl-C request a stop at the next step; a second signal aborts at once. Not so in a group of
+processes: a cluster sends its signals to them and to their launcher, which sends them on.
 
-In a group of processes it does not: a cluster sends its signals to them and to their launcher, which sends them on.
-
-A function over a stream of items in several processes: in order, with only a few items under way.
+`ordered_map` applies a function to a stream of items in several processes, with only a few items in flight.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from typing import Any, TypeVar
 from transduce.core.errors import RunError
 from transduce.core.resources import usable_cores
 
-LIFE = "TRANSDUCE_LIFE"  # what a group calls itself once it has met: it is another one after every restart
+LIFE = "TRANSDUCE_LIFE"  # the group's name once it has met: a new one after every restart
 
 
 @dataclass(frozen=True)
 class Launch:
-    """`rank` of `size` processes in all, `local_rank` of `local_size` on this machine; 0 of 1 without torchrun."""
+    """The rank of this process: `rank` of `size` in all, `local_rank` of `local_size` here; 0 of 1 without torchrun."""
 
     rank: int = 0
     size: int = 1
@@ -44,7 +44,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch:
-        """Alone where any of the four is missing: a cluster may set some of them for purposes of its own."""
+        """Read torchrun's variables; one process where any is missing: clusters set some for other purposes."""
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         if not all(environment.get(name) for name in names):
             return cls()
@@ -52,9 +52,9 @@ class Launch:
 
 
 def open_closed_streams() -> None:
-    """Put something in the place of standard streams that were closed, which the next file to be opened would take.
+    """Replace standard streams that were closed, whose descriptors the next opened file would otherwise take.
 
-    Errors written there are lost. What is read or written otherwise is refused by the system, as if still closed.
+    Errors written there are lost. Other reads and writes fail as if the stream were still closed.
     """
     modes = {"stdin": ("r", os.O_WRONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
     for name, (mode, flags) in modes.items():
@@ -65,9 +65,9 @@ def open_closed_streams() -> None:
 
 
 def leave(code: int) -> None:
-    """End this process now if it is one of several.
+    """End this process immediately if it is one of a group.
 
-    Threads of the transport may still want Python, and Python, ending, would take them down with an abort.
+    Threads of the transport may still need Python, which would abort them at its normal exit.
     """
     if Launch.of(os.environ).size > 1:
         sys.stdout.flush()
@@ -76,9 +76,9 @@ def leave(code: int) -> None:
 
 
 def first_to_tell() -> bool:
-    """Whether this process is the first of its group to report an error: what follows in others is its echo.
+    """Whether this process is the first of its group to report an error; errors of the others usually follow from it.
 
-    The place they meet is torchrun's own store, which outlives them; without it each speaks for itself.
+    They meet in torchrun's own store, which outlives them; without it every process reports.
     """
     if Launch.of(os.environ).size == 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return True
@@ -104,7 +104,7 @@ class StopRequest:
     """`with StopRequest() as stop: ... if stop.signal: save and leave`. Only the main thread can catch signals."""
 
     def __init__(self, promise: str = "saving after this step", speaks: bool = True, aborts: bool = True) -> None:
-        self.promise = promise  # what is told to whoever asked
+        self.promise = promise  # what the signal's sender is told on stderr
         self.speaks, self.aborts = speaks, aborts
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -116,9 +116,9 @@ class StopRequest:
         return self
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.aborts:  # the next one does what it always did, and one that a shell's background made deaf aborts too
-            for one, before in self._before.items():
-                signal.signal(one, _ABORTS[one] if before is signal.SIG_IGN else before)
+        if self.aborts:  # the next signal acts as before; one that a background shell ignores aborts too
+            for handled, before in self._before.items():
+                signal.signal(handled, _ABORTS[handled] if before is signal.SIG_IGN else before)
         again, self.signal = self.signal is not None, signal.Signals(number)
         # Not print: where the signal interrupts a print to the same stream, Python raises instead of printing.
         if self.speaks and not again:
@@ -133,7 +133,7 @@ class StopRequest:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-WORTH_PROCESSES = 8  # with fewer items than this, starting processes takes longer than the work
+WORTH_PROCESSES = 8  # with fewer items, starting processes takes longer than the work
 SAFE_PATH = "PYTHONSAFEPATH"
 _starting = threading.Lock()
 
@@ -141,7 +141,7 @@ _starting = threading.Lock()
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, worth: int = WORTH_PROCESSES
 ) -> Generator[Result, None, None]:
-    """Yield `function(item)` for each item, in order; `workers` processes, 0 for one on each core.
+    """Yield `function(item)` for each item, in order; `workers` processes, 0 for one per core.
 
     Fewer than `worth` items are done in this process.
     """
@@ -151,7 +151,7 @@ def ordered_map(
     if workers == 1 or len(head) < worth:
         yield from map(function, chain(head, stream))
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of whoever calls
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks held by the caller's threads
     with _safe_path():
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
     pending: deque[Future[Result]] = deque()
@@ -174,9 +174,9 @@ def ordered_map(
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Processes that start meanwhile import nothing from the current folder, whose modules may have any name.
+    """Keep processes started in the block from importing from the current folder, whose modules may have any name.
 
-    `multiprocessing` starts them by `python -c`, which would; what this process imports from they are told later.
+    `multiprocessing` starts them with `python -c`, which would; they receive this process's import path afterwards.
     """
     with _starting:
         before = os.environ.get(SAFE_PATH)
@@ -191,7 +191,7 @@ def _safe_path() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, and do not outlive it."""
+    """Ignore Ctrl-C, which the parent handles, and end when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

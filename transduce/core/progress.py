@@ -1,6 +1,6 @@
-"""Progress with rate and time left: a live bar on a terminal, a plain line every few seconds elsewhere.
+"""Progress with rate and remaining time: a live bar on a terminal, else a plain line every few seconds.
 
-The bar is rich's, which is slow to import: only where there is a terminal to draw it on.
+The bar is rich's, which is slow to import: only on a terminal.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ LINE_SECONDS = 10.0  # between two plain lines
 
 
 def seconds_as_text(seconds: float) -> str:
-    """'42 s', '3 min 05 s' or '2 h 10 min'."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    """Format a duration: '42 s', '3 min 05 s' or '2 h 10 min'."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
+    return f"{total // 3600} h {total % 3600 // 60:02d} min"
 
 
 def rate_as_text(rate: float) -> str:
-    """'12,345', or '0.06' for something slow."""
+    """Format a rate: '12,345', or '0.06' for something slow."""
     return f"{rate:,.0f}" if rate >= 1 or rate == 0 else f"{rate:.2g}"
 
 
 def live_bar(unit: str) -> LiveProgress | None:
-    """A bar on standard error, not yet shown, if that is a terminal (or rich is told to take it for one)."""
+    """Return a progress bar on standard error, not yet shown; None unless that is a terminal (or rich is told so)."""
     if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE")):
         return None
     from rich.console import Console
@@ -62,14 +62,14 @@ def say(text: str) -> None:
 class Progress:
     """`with Progress("Tokenizing", total=len(lines), unit="lines") as progress: ... progress.advance(1000)`.
 
-    Units may be finished many at once, `burst` of them, and then told one by one: these are shown together, for after
-    the first of them all the time would seem to have gone into that one.
+    Units may finish `burst` at a time but be reported one by one: they are then shown together, since otherwise all the
+    time would seem to have gone into the first.
     """
 
     def __init__(self, title: str, total: int | None, unit: str, burst: int = 1) -> None:
         self.title, self.total, self.unit, self.burst = title, total, unit, burst
         self.done = self._shown = 0
-        self._printed = -1  # what the last plain line said was done
+        self._printed = -1  # the count on the last plain line
         self._live: LiveProgress | None = None
 
     def __enter__(self) -> Progress:
@@ -82,7 +82,7 @@ class Progress:
         return self
 
     def advance(self, count: int = 1) -> None:
-        """Say that `count` more units are done."""
+        """Report that `count` more units are done."""
         self.done += count
         if self.done - self._shown < self.burst and self.done != self.total:
             return
@@ -94,7 +94,7 @@ class Progress:
             self._print_line()
 
     def say(self, text: str) -> None:
-        """A line of words, above the bar where there is one."""
+        """Print a line of text, above the bar if there is one."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

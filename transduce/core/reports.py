@@ -1,6 +1,6 @@
-"""Reads `metrics.jsonl`, what a run reports of its training: one JSON object a line, each with a `kind` and a `step`.
+"""Read `metrics.jsonl`, the training reports of a run: one JSON object per line, each with a `kind` and a `step`.
 
-A run may be writing it meanwhile, and a run that was killed may have left half a line.
+A run may still be writing it, and a run that was killed may have left half a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAIL = 8192  # bytes at the end of the file, more than its last lines take
 
 @dataclass(frozen=True)
 class Report:
-    """One line of the file: its number from 1, its text, and what it says."""
+    """One line of the file: its number from 1, its text, and its values."""
 
     number: int
     line: str
@@ -28,10 +28,10 @@ class Report:
 
 
 def read_reports(path: Path, largest: int = 0, skip_damaged: bool = False) -> list[Report]:
-    """The reports so far; none if the file is not there. A last line that is still being written is left out.
+    """Read the reports so far; none without the file. A last line that is still being written is left out.
 
-    A file of more than `largest` bytes is refused, if that is given. A line that is no report is refused, or left out
-    with `skip_damaged`.
+    A file of more than `largest` bytes (0: any) is an error. So is a line that is no report, unless `skip_damaged`
+    leaves it out.
     """
     try:
         content = read_small(path, largest) if largest else path.read_bytes()
@@ -56,13 +56,13 @@ def read_reports(path: Path, largest: int = 0, skip_damaged: bool = False) -> li
     return reports
 
 
-def _parsed(line: bytes, place: str) -> dict[str, Any]:
+def _parsed(line: bytes, location: str) -> dict[str, Any]:
     try:
         values = parse_json(line)
     except ValueError as error:
-        raise DataError(f"{place}: not JSON ({error}). {_expected(line)}") from error
+        raise DataError(f"{location}: not JSON ({error}). {_expected(line)}") from error
     if not isinstance(values, dict):
-        raise DataError(f"{place}: not a JSON object. {_expected(line)}")
+        raise DataError(f"{location}: not a JSON object. {_expected(line)}")
     return values
 
 
@@ -75,7 +75,7 @@ def _expected(line: bytes) -> str:
 
 
 def last_reported(path: Path, key: str) -> int:
-    """The last `step` or whole `seconds` reported, 0 if none; from the end of the file alone, for it is asked often."""
+    """The last `step` or integer `seconds` reported, 0 if none; reads only the end of the file, as it is polled."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))

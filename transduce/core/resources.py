@@ -1,4 +1,4 @@
-"""What this machine lets the process have: cores and memory, of a container those that it is allowed."""
+"""Cores and memory available to this process, within the limits of a container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def usable_cores(group_folder: Path = Path("/sys/fs/cgroup"), own_group: Path = Path("/proc/self/cgroup")) -> int:
-    """Cores this process may run on, no more than the CPU quota of its container (cgroup) allows, rounded up."""
+    """Count the cores available to this process, at most the CPU quota of its container (cgroup), rounded up."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -20,7 +20,7 @@ def usable_cores(group_folder: Path = Path("/sys/fs/cgroup"), own_group: Path = 
 
 
 def _cpu_quotas(group_folder: Path, own_group: Path) -> Iterator[float]:
-    """The quota, in cores, of this process's group and of all those around it: version 2 of cgroups, else version 1."""
+    """Yield the quotas, in cores, of this process's cgroup and all its parents, of version 2, then of version 1."""
     group = Path("/")
     with suppress(OSError):
         lines = own_group.read_text(encoding="utf-8").split("\n")
@@ -37,7 +37,7 @@ def _cpu_quotas(group_folder: Path, own_group: Path) -> Iterator[float]:
 
 
 def available_memory() -> int:
-    """Bytes that the system can still give, of a container those that it is allowed; 0 where nobody says."""
+    """Free memory in bytes, within the limits of a container."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path, pattern, unit in (
         ("/proc/meminfo", r"MemAvailable:\s+(\d+) kB", 1024),

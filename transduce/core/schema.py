@@ -1,7 +1,6 @@
 """A JSON schema of a config class, for editors that complete and check TOML files as they are written.
 
-It says what types, words and bounds say. What only holds for several settings together is checked when a config is
-read.
+It has types, words and bounds. Rules about several settings together are checked only when a config is read.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import typing
 from typing import Any
 
 from transduce.core.bounds import Bounds, bounds_of
-from transduce.core.config import choices_of, hints_of
+from transduce.core.config import choices_of, hints_of, slot_of, words_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
@@ -22,18 +21,18 @@ Schema = dict[str, Any]
 
 
 def json_schema(cls: type[Any]) -> Schema:
-    """The schema of a file that `config.load` reads, with all classes that its settings can choose."""
+    """Return the schema of a file that `config.load` reads, with all classes that its settings can choose."""
     definitions: dict[str, Schema] = {}
     top = _table(cls, definitions)
-    extends = {"type": "string", "description": "A file or preset that this one is laid over."}
+    extends = {"type": "string", "description": "A file or preset that this one is merged over."}
     top["properties"] = {"extends": extends, **top["properties"]}
     return {"$schema": DIALECT, **top, "$defs": dict(sorted(definitions.items()))}
 
 
 def _table(cls: Any, definitions: dict[str, Schema], kind: str = "") -> Schema:
-    """A class as a table; in a union its `kind` is one more setting.
+    """Return the schema of a class as a table; in a union its `kind` is one more setting.
 
-    Nothing is required: what a file leaves out, the one that it extends may have.
+    Nothing is required: a setting that a file leaves out may be in the file that it extends.
     """
     hints, bounds = hints_of(cls), dict(bounds_of(cls))
     properties: dict[str, Schema] = {"kind": {"const": kind}} if kind else {}
@@ -46,8 +45,8 @@ def _table(cls: Any, definitions: dict[str, Schema], kind: str = "") -> Schema:
 
 
 def _setting(hint: Any, definitions: dict[str, Schema], bounds: Bounds | None = None) -> Schema:
-    if choices := choices_of(hint):
-        return _choice(choices, definitions)
+    if choices_of(hint) or slot_of(hint):
+        return _choice(hint, definitions)
     if dataclasses.is_dataclass(hint):
         return {"$ref": _defined(typing.cast("type[Any]", hint), definitions)}
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -60,24 +59,26 @@ def _setting(hint: Any, definitions: dict[str, Schema], bounds: Bounds | None = 
     return {"type": _TYPES[hint], **(_range(bounds) if bounds is not None else {})}
 
 
-def _choice(choices: dict[str, type[Any]], definitions: dict[str, Schema]) -> Schema:
-    """One of several classes: a kind by its name, or a table; or a class of the user's own."""
-    tables = [{"$ref": _defined(cls, definitions, kind)} for kind, cls in choices.items()]
-    own = {"type": "object", "properties": {"kind": _OWN}, "required": ["kind"]}
-    return {"anyOf": [{"enum": list(choices)}, _OWN, *tables, own]}
+def _choice(hint: Any, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of a union: a kind by its name, a table, a word, or a class of the user's own."""
+    choices = choices_of(hint)
+    tables: list[Schema] = [{"$ref": _defined(cls, definitions, kind)} for kind, cls in choices.items()]
+    if slot_of(hint):
+        tables += [_OWN, {"type": "object", "properties": {"kind": _OWN}, "required": ["kind"]}]
+    return {"anyOf": [{"enum": [*choices, *words_of(hint)]}, *tables]}
 
 
 def _defined(cls: type[Any], definitions: dict[str, Schema], kind: str = "") -> str:
-    """Where the schema of a class is, made when it is first needed."""
+    """Return the reference to the schema of a class, which is made when first needed."""
     name = f"{cls.__module__}.{cls.__qualname__}{f'.{kind}' if kind else ''}"
     if name not in definitions:
-        definitions[name] = {}  # its place, should it hold itself
+        definitions[name] = {}  # reserved, as a class may contain itself
         definitions[name] = _table(cls, definitions, kind)
     return f"#/$defs/{name}"
 
 
 def _array(parts: tuple[Any, ...], definitions: dict[str, Schema]) -> Schema:
-    """A list; where it may have any length, its only item may stand without brackets."""
+    """Return the schema of a list; a list of any length may be a single item without brackets."""
     if parts[-1] is Ellipsis:
         item = _setting(parts[0], definitions)
         return {"anyOf": [{"type": "array", "items": item}, item]}

@@ -1,7 +1,7 @@
-"""Small files that anybody may have written: settings and facts, read with bounds on size, depth and numbers.
+"""Read small untrusted files (settings and facts) with bounds on size, depth and numbers.
 
-Python's own readers end in RecursionError or MemoryError for some texts, and read numbers of any length that later
-cannot be printed. Here each of these is a ValueError, as for any other text that is not in the format.
+Python's own readers end in RecursionError or MemoryError on some texts, and accept integers too long to be printed
+later. Here each of these is a ValueError, like any other malformed text.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 16 << 20  # bytes of a file of facts
-LARGEST_TOML = 1 << 20  # and of settings
-DEEPEST = 64  # tables or lists within each other
-_PART = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[\w-]++)"""  # of a dotted key; nothing is read twice
+LARGEST_TOML = 1 << 20  # bytes of a file of settings
+DEEPEST = 64  # nested tables or lists
+_PART = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[\w-]++)"""  # a part of a dotted key; possessive, so no backtracking
 _LONG_KEY = re.compile(rf"(?:\.[ \t]*+{_PART}[ \t]*+){{{4 * DEEPEST}}}")
-_LEAST, _MOST = -(2**63), 2**63 - 1  # as TOML has them
+_LEAST, _MOST = -(2**63), 2**63 - 1  # TOML's range of integers
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """A file to read from, opened at once; OSError for a pipe or a device, whose content may never come or never end.
+    """Open a regular file for reading without blocking; OSError for a pipe or device, which may never end.
 
-    What is asked of an open file cannot be another one by then, as it can with a name.
+    The check is on the open file: a name could point to something else by then.
     """
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -37,12 +37,12 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def _open_at_once(name: str, flags: int) -> int:
-    """Without waiting for somebody who writes to it, where it is a pipe."""
+    """Open without blocking, also where a pipe has no writer."""
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_small(path: Path, largest: int = LARGEST) -> bytes:
-    """The content of a file; OSError where it cannot be read, ValueError where it is larger than it can honestly be."""
+    """Read a file; OSError where it cannot be read, ValueError where it is larger than `largest` bytes."""
     with open_regular(path) as file:
         data = file.read(largest + 1)
     if len(data) > largest:
@@ -51,34 +51,34 @@ def read_small(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def read_json(path: Path, largest: int = LARGEST) -> Any:
-    """What a JSON file holds; OSError or ValueError where that cannot be told."""
+    """Read a JSON file; OSError or ValueError where it cannot be read or parsed."""
     return parse_json(read_small(path, largest))
 
 
 def parse_json(data: bytes | str) -> Any:
-    """What a JSON text says; ValueError where it says nothing sensible. Names may stand only once."""
+    """Parse a JSON text; ValueError where it is malformed or repeats a name."""
     try:
-        found = json.loads(data, object_pairs_hook=_once)
+        tree = json.loads(data, object_pairs_hook=_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    check_tree(found)
-    return found
+    check_tree(tree)
+    return tree
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text; ValueError where it is none."""
+    """Parse a TOML text; ValueError where it is malformed."""
     if _LONG_KEY.search(text):
-        raise ValueError("nested too deeply")  # a key of so many parts takes the parser time without end
+        raise ValueError("nested too deeply")  # the parser takes endless time on a key of so many parts
     try:
-        found = tomllib.loads(text)
+        tree = tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    check_tree(found)
-    return found
+    check_tree(tree)
+    return tree
 
 
 def check_tree(tree: Any) -> None:
-    """Refuse values within more than DEEPEST tables or lists, and numbers that do not fit into 64 bits."""
+    """Refuse values nested deeper than DEEPEST tables or lists, and integers that do not fit into 64 bits."""
     level = [tree]
     for _ in range(DEEPEST + 1):
         if not level:
@@ -96,7 +96,7 @@ def check_tree(tree: Any) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands there twice")
-    return found
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a name is given twice")
+    return table

@@ -1,15 +1,14 @@
 """A prepared corpus: a folder of memory-mapped tokens with a manifest, as `prepare` wrote it.
 
 For each split and side, `train.source.tokens` holds all tokens end to end (no start or end symbols; a corpus's tag
-comes before each source) and `train.source.offsets` where each sentence starts. Of recordings and pictures it is
+comes before each source) and `train.source.offsets` where each sentence starts. For recordings and pictures it is
 `train.source.frames`, rows of numbers, and the manifest says how they were made. Validation and test keep their text
-(of files their paths), for scoring. Where some corpus of a split has word alignments, `train.alignment.links` and
-`.offsets` hold them (see links.py).
+(for files their paths), for scoring. If a corpus of a split has word alignments, `train.alignment.links` and `.offsets`
+hold them (see word_links.py).
 
-A prepared corpus again, with other targets in one split: what distillation writes.
-
-Tokenizer, sources and the other splits are copied as they are. Targets come chunk by chunk in any order and are put in
-their places in a mapped file, so that memory holds a few numbers a pair and no tokens.
+`Retargeting` writes a copy of a corpus with other targets in one split: the result of distillation. Tokenizer, sources
+and the other splits are copied. Targets come chunk by chunk in any order and are written to their positions in a mapped
+file, so that memory holds a few numbers a pair and no tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from transduce.core.errors import DataError, is_plain
+from transduce.core.errors import ConfigError, DataError, is_plain
 from transduce.core.untrusted import parse_json, read_small
 from transduce.data.formats.parallel import MOST_WEIGHT
 from transduce.data.readers import FileReader, PreparedFrames
@@ -41,8 +40,8 @@ _TOKEN_DTYPES = ("uint16", "uint32")
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 _AGAIN = "prepare the corpus again"
-_BLOCK = 1 << 22  # tokens that are looked at together
-_LONGEST = np.iinfo(np.int32).max  # that a sentence can be
+_BLOCK = 1 << 22  # tokens checked at a time
+_LONGEST = np.iinfo(np.int32).max  # longest sentence
 Source = npt.NDArray[Any]  # tokens (n,), or frames (n, width)
 
 
@@ -60,8 +59,8 @@ class Span:
 class Split:
     """The pairs of one split, in the order of its corpora.
 
-    Files come from anywhere: offsets are checked when lengths or pairs are first asked for, and tokens against the size
-    of the `vocabulary` of their side when pairs are.
+    Files are untrusted: offsets are checked when lengths or pairs are first read, and tokens against the size of the
+    `vocabulary` of their side when pairs are.
     """
 
     def __init__(
@@ -76,61 +75,61 @@ class Split:
     ) -> None:
         self.name, self.spans, self.aligned = name, spans, aligned
         self._vocabulary = vocabulary
-        self.width = width  # numbers a frame of the sources; 0: they are tokens
+        self.width = width  # numbers per source frame; 0 for tokens
         self._folder = folder
         self._offsets = {side: _map(folder / f"{name}.{side}.offsets", "uint64") for side in SIDES}
         self._tokens = {
             side: _map(folder / f"{name}.{side}.{items_of(side, width > 0)}", dtypes[side]) for side in SIDES
         }
         for side in SIDES:
-            wide = width if side == "source" else 0
-            self._tokens[side] = self._belonging(
-                self._offsets[side], self._tokens[side], side, items_of(side, wide > 0), wide
+            row_width = width if side == "source" else 0
+            self._tokens[side] = self._rows_of(
+                self._offsets[side], self._tokens[side], side, items_of(side, row_width > 0), row_width
             )
         if aligned:
             self._link_offsets = _map(folder / f"{name}.{ALIGNMENT}.offsets", "uint64")
             links = _map(folder / f"{name}.{ALIGNMENT}.links", LINKS_DTYPE)
-            self._links = self._belonging(self._link_offsets, links, ALIGNMENT, "links", 2)
+            self._links = self._rows_of(self._link_offsets, links, ALIGNMENT, "links", 2)
 
     def __len__(self) -> int:
         return self.spans[-1].stop if self.spans else 0
 
     def tags(self) -> list[str]:
-        """The tag of each pair, such as `<2de>`; "" where its sources have none."""
+        """The tag of each pair, such as `<2de>`; "" for sources without one."""
         return [span.tag for span in self.spans for _ in range(span.start, span.stop)]
 
     @cached_property
     def source_lengths(self) -> npt.NDArray[np.int32]:
-        """Tokens of each source, its tag included, or its frames."""
+        """Number of tokens of each source, its tag included, or of frames."""
         return self._lengths(self._offsets["source"], "source")
 
     @cached_property
     def target_lengths(self) -> npt.NDArray[np.int32]:
-        """Tokens of each target, without start and end."""
+        """Number of tokens of each target, without start and end."""
         return self._lengths(self._offsets["target"], "target")
 
-    def _belonging(
+    def _rows_of(
         self, offsets: npt.NDArray[Any], items: npt.NDArray[Any], part: str, called: str, width: int
     ) -> npt.NDArray[Any]:
-        """Items in rows of a width (0: they are none), as many as their offsets say."""
-        whole = width == 0 or len(items) % width == 0
-        rows = items.reshape(-1, width) if width and whole else items
-        if not whole or len(offsets) != len(self) + 1 or offsets[-1] != len(rows):
+        """Reshape items to rows of a width (0: no rows), and check that the offsets match their number."""
+        divides = width == 0 or len(items) % width == 0
+        rows = items.reshape(-1, width) if width and divides else items
+        if not divides or len(offsets) != len(self) + 1 or offsets[-1] != len(rows):
             raise DataError(
                 f"{self._folder}: {self.name}.{part}.offsets and .{called} do not belong together; {_AGAIN}"
             )
         return rows
 
     def _lengths(self, offsets: npt.NDArray[Any], part: str) -> npt.NDArray[np.int32]:
-        """From one offset to the next: that they rise from 0 to the end of the file is known then."""
-        lengths = np.diff(offsets)  # unsigned: where they fall it is very large
+        """Differences of offsets, checked to rise from 0 to the end of the file."""
+        lengths = np.diff(offsets)  # unsigned: very large where offsets fall
         if offsets[0] != 0 or lengths.max(initial=0) > _LONGEST:
             raise DataError(f"{self._folder}: {self.name}.{part}.offsets do not rise from 0; damaged; {_AGAIN}")
         return lengths.astype(np.int32)
 
     @cached_property
     def _checked(self) -> dict[Side, npt.NDArray[Any]]:
-        """Tokens of both sides, each of them below the size of its vocabulary; their offsets are sound too."""
+        """Tokens of both sides, checked against the size of their vocabularies; offsets are checked too."""
         for side in SIDES:
             lengths = self.source_lengths if side == "source" else self.target_lengths
             tokens, frames = self._tokens[side], side == "source" and self.width > 0
@@ -141,7 +140,7 @@ class Split:
                 largest = int(tokens[begin : begin + _BLOCK].max())
                 if largest >= size:
                     raise DataError(
-                        f"{self._folder}: {self.name}.{side}.tokens has a token {largest:,}, and its tokenizer knows"
+                        f"{self._folder}: {self.name}.{side}.tokens has a token {largest:,}, and its tokenizer has"
                         f" those below {size:,}; damaged; {_AGAIN}"
                     )
         return self._tokens
@@ -153,18 +152,18 @@ class Split:
 
     @property
     def longest(self) -> tuple[int, int]:
-        """Places that the longest source and the longest target take, with the end symbol that frames have not."""
+        """Lengths of the longest source and the longest target, with the end symbol, which frames lack."""
         source, target = (int(side.max(initial=0)) for side in (self.source_lengths, self.target_lengths))
         return source + (self.width == 0), target + 1
 
     def pair(self, index: int) -> tuple[Source, npt.NDArray[np.unsignedinteger[Any]]]:
-        """Source and target tokens of one pair: views into the files. A source may be frames (n, width)."""
+        """Source and target tokens of a pair, as views into the files; a source may be frames (n, width)."""
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         return self._sentence("source", index), self._sentence("target", index)
 
     def links(self, index: int) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """Word links of one pair, (links, 2): source word, target word. None in a split that is not `aligned`."""
+        """Word links of a pair, (links, 2): source word, target word; empty in a split that is not `aligned`."""
         if not self.aligned:
             return np.empty((0, 2), LINKS_DTYPE)
         start, stop = self._link_offsets[index : index + 2]
@@ -175,13 +174,13 @@ class Split:
         return self._checked[side][int(start) : int(stop)]
 
     def to_translate(self) -> tuple[list[Any], list[str]]:
-        """What a translator reads, the text of each source or its frames, and the text of each target."""
+        """Return inputs for a translator, the text of each source or its frames, and the text of each target."""
         sources, targets = self.texts()
         frames = [PreparedFrames(self._sentence("source", index)) for index in range(len(self))] if self.width else []
         return frames or list[Any](sources), targets
 
     def texts(self) -> tuple[list[str], list[str]]:
-        """Both sides as they were given, line for line; training text is not kept."""
+        """Read both sides' original text by line; training text is not kept."""
         source, target = (self._read_text(side) for side in SIDES)
         return source, target
 
@@ -202,15 +201,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    """`Corpus.open(folder)`: the splits and tokenizers of a prepared folder."""
+    """A prepared corpus: `Corpus.open(folder)` gives its splits and tokenizers."""
 
     folder: Path
     manifest: dict[str, Any]
     digest: str  # SHA-256 of the manifest, and so of every file it lists
+    trust: bool = False  # whether a class of the user's own, which read the files, may be imported
 
     @classmethod
-    def open(cls, folder: str | Path) -> Corpus:
-        """Check the manifest and the size of every file (`verify` also checks the content)."""
+    def open(cls, folder: str | Path, trust: bool = False) -> Corpus:
+        """Open a folder; checks the manifest and the size of every file (`verify` also checks the content)."""
         path = Path(folder) / MANIFEST
         if not path.is_file():
             what = "no such folder" if not Path(folder).exists() else f"no {MANIFEST} in it"
@@ -226,7 +226,7 @@ class Corpus:
             raise DataError(f"{path}: damaged ({error!r}); {_AGAIN}") from None
         if manifest["version"] != VERSION:
             raise DataError(f"{path}: version {manifest['version']}; this program reads version {VERSION}; {_AGAIN}")
-        corpus = cls(Path(folder), manifest, hashlib.sha256(content).hexdigest())
+        corpus = cls(Path(folder), manifest, hashlib.sha256(content).hexdigest(), trust)
         corpus._check_sizes()
         return corpus
 
@@ -250,17 +250,22 @@ class Corpus:
 
     @cached_property
     def reader(self) -> FileReader | None:
-        """What made frames of the files that sources were; None where they were text."""
-        facts = self.manifest.get("reader")
-        return from_facts(facts, f"{self.folder / MANIFEST}") if facts is not None else None
+        """The reader that made frames of source files; None for text."""
+        facts, kind = self.manifest.get("reader"), str((self.manifest.get("reader") or {}).get("kind"))
+        if ":" in kind and not self.trust:
+            raise ConfigError(
+                f"{self.folder / MANIFEST}: its files were read by {kind!r}, and to read more would import code; if you"
+                " trust where this corpus came from, set data.trust=true"
+            )
+        return from_facts(facts, f"{self.folder / MANIFEST}", self.trust) if facts is not None else None
 
     @property
     def splits(self) -> list[str]:
-        """Names of the splits there are."""
+        """Names of the splits."""
         return list(self.manifest["splits"])
 
     def split(self, name: str) -> Split:
-        """One split by name."""
+        """Open one split by name."""
         if name not in self.manifest["splits"]:
             raise DataError(f"{self.folder}: no split {name!r}; there are {', '.join(self.splits)}")
         spans = [Span(**span) for span in self.manifest["splits"][name]["spans"]]
@@ -269,12 +274,12 @@ class Corpus:
         return Split(self.folder, name, spans, self.manifest["dtypes"], aligned, width, self._vocabulary)
 
     def _vocabulary(self, side: Side) -> int:
-        """How many tokens the tokenizer of a side knows."""
+        """Vocabulary size of a side's tokenizer."""
         return (self.tokenizers.source if side == "source" else self.tokenizers.target).size
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
-    """Raise ValueError, KeyError or TypeError where the manifest is not as `prepare` writes it."""
+    """Raise ValueError, KeyError or TypeError if the manifest is not as `prepare` writes it."""
     for name, facts in manifest["files"].items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"{name!r} lies outside the folder")
@@ -304,7 +309,7 @@ def _check_span(span: Span) -> None:
             raise ValueError(f"a span whose {key} is {text!r:.60}, expected one line of text")
     for key, number in (("start", span.start), ("stop", span.stop)):
         if type(number) is not int:
-            raise ValueError(f"{key} of {span.name!r:.60} is {number!r:.60}, expected a whole number")
+            raise ValueError(f"{key} of {span.name!r:.60} is {number!r:.60}, expected an integer")
     weight = span.weight
     if type(weight) not in (int, float) or not math.isfinite(weight) or not 0 < weight <= MOST_WEIGHT:
         raise ValueError(
@@ -313,7 +318,7 @@ def _check_span(span: Span) -> None:
 
 
 def items_of(side: Side, frames: bool) -> str:
-    """What a side's file holds, which is its extension."""
+    """The kind of items in a side's file, which is its extension."""
     return "frames" if frames and side == "source" else "tokens"
 
 
@@ -334,8 +339,8 @@ def file_facts(folder: Path) -> dict[str, dict[str, int | str]]:
 def _map(path: Path, dtype: str) -> npt.NDArray[Any]:
     try:
         if path.stat().st_size == 0:
-            return np.empty(0, dtype)  # nothing cannot be mapped
-        # A plain view: slices of the memmap class itself are ten times slower to make.
+            return np.empty(0, dtype)  # an empty file cannot be mapped
+        # A plain view: slicing the memmap class itself is ten times slower.
         return np.asarray(np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be mapped ({error}); {_AGAIN}") from None
@@ -346,7 +351,7 @@ Lengths = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Targets:
-    """New targets of some pairs: which pairs, how many tokens each has, and all of these end to end."""
+    """New targets of some pairs: pair indices, their numbers of tokens, and the tokens end to end."""
 
     pairs: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.unsignedinteger[Any]]
@@ -355,18 +360,18 @@ class Targets:
 
 @dataclass(frozen=True)
 class Retargeting:
-    """What to write: `targets()` gives every pair of `split` once, each time it is called."""
+    """Writes a corpus with new targets; `targets()` yields every pair of `split` once per call."""
 
     corpus: Corpus
     split: str
     targets: Callable[[], Iterable[Targets]]
-    keep_original: bool  # whether the original pairs come after those with new targets
+    keep_original: bool  # whether the original pairs follow those with new targets
     suffix: str  # added to the names of the corpora whose targets are new
     note: str  # for the report
     facts: dict[str, Any]  # for the manifest, under "distillation"
 
     def write(self, work: Path) -> None:
-        """Fill an empty folder with the whole corpus."""
+        """Write the complete corpus to an empty folder."""
         split = self.corpus.split(self.split)
         replaced = {f"{self.split}.{part}.{kind}" for part in (*SIDES, ALIGNMENT) for kind in _KINDS}
         for name in self.corpus.manifest["files"].keys() - replaced:
@@ -394,16 +399,16 @@ class Retargeting:
         stem, dtype = f"{self.split}.target", np.dtype(self.corpus.manifest["dtypes"]["target"]).newbyteorder("<")
         (work / f"{stem}.offsets").write_bytes(offsets.astype("<u8").tobytes())
         (work / f"{stem}.tokens").touch()
-        if offsets[-1]:  # nothing cannot be mapped
+        if offsets[-1]:  # an empty file cannot be mapped
             tokens = np.memmap(work / f"{stem}.tokens", dtype, "w+", shape=(int(offsets[-1]),))
             for part in self.targets():
-                tokens[_places(offsets[part.pairs], part.lengths)] = part.tokens
+                tokens[_token_indices(offsets[part.pairs], part.lengths)] = part.tokens
             tokens.flush()
         if self.keep_original:
             self._append_original("target", "tokens", work)
 
     def _write_links(self, work: Path, count: int) -> None:
-        """The new targets have no links; the original pairs after them keep theirs."""
+        """Write links: none for new targets; the original pairs after them keep theirs."""
         shutil.copyfile(self._old(ALIGNMENT, "links"), work / f"{self.split}.{ALIGNMENT}.links")
         offsets = np.concatenate([np.zeros(count, "<u8"), np.fromfile(self._old(ALIGNMENT, "offsets"), "<u8")])
         (work / f"{self.split}.{ALIGNMENT}.offsets").write_bytes(offsets.tobytes())
@@ -449,7 +454,7 @@ class Retargeting:
 _KINDS = ("tokens", "offsets", "links")
 
 
-def _places(starts: Lengths, lengths: npt.NDArray[np.unsignedinteger[Any]]) -> Lengths:
-    """Where each token of several sentences lies, sentence after sentence: (2, 7) of lengths (3, 1) -> 2 3 4 7."""
+def _token_indices(starts: Lengths, lengths: npt.NDArray[np.unsignedinteger[Any]]) -> Lengths:
+    """Indices of the tokens of several sentences: starts (2, 7), lengths (3, 1) -> 2 3 4 7."""
     before = np.cumsum(lengths, dtype=np.uint64) - lengths.astype(np.uint64)
     return np.repeat(starts - before, lengths.astype(np.int64)) + np.arange(int(lengths.sum()), dtype=np.uint64)

@@ -1,7 +1,7 @@
 """Pictures as frames: resized to one height, cut into square patches, column by column from the left.
 
-PNG, JPEG and the like are opened by pillow; a picture of an idx file (as MNIST's) is named `file#number`, from 0, and
-the file may be gzipped. A line of writing keeps its width: the longer it is, the more patches.
+PNG, JPEG and others are opened by pillow; a picture of an idx file (such as MNIST's) is named `file#number`, from 0,
+and the file may be gzipped. A line of writing keeps its proportions: the longer it is, the more patches.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from transduce.core.errors import ConfigError
 from transduce.data.readers import Array, Dtype, FileReader, Unreadable, missing
 
 Pixels = npt.NDArray[np.uint8]
-LARGEST_IDX = 1 << 30  # bytes of an idx file once unpacked
+LARGEST_IDX = 1 << 30  # bytes of an idx file when decompressed
 MOST_PIXELS = 50_000_000
 
 
 @dataclass(frozen=True)
 class Images(FileReader):
-    """The source side is paths of pictures, or of pictures within idx files (`digits.idx3.gz#17`).
+    """Reads sources that are paths of pictures, or of pictures within idx files (`digits.idx3.gz#17`).
 
-    Pictures become `height` pixels high; `width_pixels` 0 keeps their proportions. The right edge is filled up to whole
+    Pictures become `height` pixels high; `width_pixels` 0 keeps their proportions. The right edge is padded to whole
     patches with `background`.
     """
 
@@ -39,8 +39,8 @@ class Images(FileReader):
     expected: ClassVar[str] = "expected a picture that pillow reads (PNG, JPEG ...), or FILE#NUMBER of an idx file"
     height: int = 28
     width_pixels: int = 0
-    patch: int = 7  # pixels, both ways
-    colour: bool = False  # three numbers a pixel instead of one
+    patch: int = 7  # pixels, in both directions
+    colour: bool = False  # three numbers per pixel instead of one
     background: int = 0  # 0 is black, 255 white
     longest_patches: int = 2048
 
@@ -62,37 +62,37 @@ class Images(FileReader):
 
     @property
     def rows(self) -> int:
-        """Patches in a column."""
+        """Patches per column."""
         return self.height // self.patch
 
     def load(self, path: str) -> Array:
-        """Pixels (H, W, channels)."""
+        """Load pixels (H, W, channels)."""
         file, _, number = path.rpartition("#")
         pixels = read_idx(file, number) if number.isdecimal() and file else read_picture(path, self.colour)
         return self._sized(pixels)
 
     def _sized(self, pixels: Pixels) -> Pixels:
-        """Of the reader's height and channels."""
+        """Resize pixels to the reader's height and channels."""
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
         if pixels.shape[2] != self.channels:
-            pixels = np.repeat(pixels[:, :, :1], self.channels, axis=2)  # idx has grey ones only
+            pixels = np.repeat(pixels[:, :, :1], self.channels, axis=2)  # idx pictures are grey
         height, width = pixels.shape[:2]
-        wanted = self.width_pixels or max(1, round(width * self.height / height))
-        if self.rows * -(-wanted // self.patch) > self.longest_patches:
+        new_width = self.width_pixels or max(1, round(width * self.height / height))
+        if self.rows * -(-new_width // self.patch) > self.longest_patches:
             raise Unreadable(
-                f"{width} x {height} pixels are {self.rows * -(-wanted // self.patch):,} patches; expected at most"
+                f"{width} x {height} pixels are {self.rows * -(-new_width // self.patch):,} patches; expected at most"
                 f" {self.longest_patches:,} (sources.longest_patches)"
             )
-        return pixels if (height, width) == (self.height, wanted) else resize(pixels, wanted, self.height)
+        return pixels if (height, width) == (self.height, new_width) else resize(pixels, new_width, self.height)
 
     def frames(self, content: Array) -> Array:
         try:
             pixels = self._sized(np.asarray(content, np.uint8))
         except Unreadable as error:
             raise ConfigError(f"the picture: {error}") from None
-        short = -pixels.shape[1] % self.patch
-        padded = np.pad(pixels, ((0, 0), (0, short), (0, 0)), constant_values=self.background)
+        padding = -pixels.shape[1] % self.patch
+        padded = np.pad(pixels, ((0, 0), (0, padding), (0, 0)), constant_values=self.background)
         rows, columns, side = self.rows, padded.shape[1] // self.patch, self.patch
         cut = padded.reshape(rows, side, columns, side, self.channels).transpose(2, 0, 1, 3, 4)
         return np.ascontiguousarray(cut.reshape(rows * columns, self.width))
@@ -118,7 +118,7 @@ class Images(FileReader):
 
 
 def read_picture(path: str, colour: bool) -> Pixels:
-    """Pixels (H, W) in grey, or (H, W, 3)."""
+    """Read pixels (H, W) in grey, or (H, W, 3)."""
     try:
         from PIL import Image
     except ImportError:
@@ -135,7 +135,7 @@ def read_picture(path: str, colour: bool) -> Pixels:
 
 
 def resize(pixels: Pixels, width: int, height: int) -> Pixels:
-    """The picture (H, W, channels) at another size."""
+    """Resize a picture (H, W, channels)."""
     try:
         from PIL import Image
     except ImportError:
@@ -145,7 +145,7 @@ def resize(pixels: Pixels, width: int, height: int) -> Pixels:
 
 
 def read_idx(path: str, number: str) -> Pixels:
-    """One picture (H, W) of an idx file."""
+    """Read one picture (H, W) of an idx file."""
     pictures = idx_items(path)
     if pictures.ndim != 3:
         raise Unreadable(f"an idx file of {pictures.ndim} dimensions; expected 3: number, height, width")
@@ -156,7 +156,7 @@ def read_idx(path: str, number: str) -> Pixels:
 
 @lru_cache(maxsize=4)
 def idx_items(path: str) -> Pixels:
-    """All items of an idx file of bytes, as LeCun et al. (1998) keep pictures and labels."""
+    """Read all items of an idx file of bytes, the format of LeCun et al. (1998) for pictures and labels."""
     if not Path(path).is_file():
         raise Unreadable("no such file")
     try:

@@ -1,4 +1,4 @@
-"""What the source side of a corpus may be, by name: text, recordings, pictures."""
+"""The kinds of corpus sources: text, speech, images, or files that the user's own reader reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.core.errors import DataError, UserError
+from transduce.core.plugins import own_class
 from transduce.core.untrusted import read_json
 from transduce.data.images import Images
 from transduce.data.readers import FileReader, Text
@@ -15,24 +16,28 @@ Sources = Text | Speech | Images
 _KINDS: dict[str, type[Speech] | type[Images]] = {"speech": Speech, "images": Images}
 
 
-def reader_of(sources: Sources) -> FileReader | None:
-    """What reads the files that source lines name; nothing where they are text."""
-    return sources if isinstance(sources, FileReader) else None
+def reader_of(sources: Sources | FileReader) -> FileReader | None:
+    """The reader of the files that source lines name; None for text."""
+    return None if isinstance(sources, Text) else sources
 
 
-def from_facts(facts: dict[str, Any], origin: str) -> FileReader:
-    """The reader that `facts` was made of."""
+def from_facts(facts: dict[str, Any], origin: str, trust: bool = False) -> FileReader:
+    """Build the reader that `facts` describe; `trust` allows importing a class of the user's own."""
+    kind = str(facts.get("kind")) if isinstance(facts, dict) else ""
+    own = own_class(kind, f"{origin}: sources", FileReader, trust) if ":" in kind else None
     try:
         settings: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
-        return _KINDS[settings.pop("kind")](**settings)
+        word = settings.pop("kind")
+        made: FileReader = (own or _KINDS[word])(**settings)
     except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
         raise DataError(f"{origin}: these are no settings of a reader of files ({error!r}); prepare again") from None
+    return made
 
 
-def read_facts(path: Path) -> FileReader:
-    """The reader whose facts lie in a file."""
+def read_facts(path: Path, trust: bool = False) -> FileReader:
+    """Build the reader described by a JSON file."""
     try:
         facts = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); take it from a copy of the model") from None
-    return from_facts(facts, str(path))
+    return from_facts(facts, str(path), trust)

@@ -1,8 +1,8 @@
-"""Speech as frames: a recording becomes the logarithm of its energy in mel bands, a frame every hundredth of a second.
+"""Speech as frames: log mel-band energies of a recording, a frame every hundredth of a second.
 
-Files are read by soundfile (wav, flac, ogg ...), resampled by soxr where they have another rate than the model's.
-Frames are those of Kaldi in spirit: pre-emphasis, a Hann window, the power spectrum, triangles even on the mel scale
-(O'Shaughnessy's 2595 log10(1 + f / 700)), the logarithm; then normalised. Letters: N samples, L frames, F bands.
+Files are read by soundfile (wav, flac, ogg ...), and resampled by soxr if their rate is not the model's. Frames
+resemble Kaldi's: pre-emphasis, a Hann window, the power spectrum, triangular filters spaced evenly on the mel scale
+(O'Shaughnessy's 2595 log10(1 + f / 700)), the logarithm; then normalised. Shapes: N samples, L frames, F bands.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from transduce.core.errors import ConfigError, DataError
 from transduce.data.readers import Array, Dtype, FileReader, Unreadable, missing
 
 Floats = npt.NDArray[np.float32]
-FLOOR = 1e-6  # energy below it, of samples in [-1, 1], is silence: so that faint noise of no account looks the same
+FLOOR = 1e-6  # energy below it, of samples in [-1, 1], counts as silence, so that faint noise does not matter
 EMPHASIS = 0.97
 
 
 @dataclass(frozen=True)
 class Speech(FileReader):
-    """The source side is paths of recordings.
+    """Reads sources that are paths of recordings.
 
-    `normalise`: "level" takes one mean from all of a recording's frames and divides by one deviation, so that loudness
-    is nothing; "bands" does so for each band, so that the microphone is nothing either; "none" leaves frames as is.
+    `normalise`: "level" subtracts one mean over all frames of a recording and divides by one deviation, which removes
+    loudness; "bands" does so for each band, which also removes the microphone; "none" leaves frames as they are.
     `speeds` makes several training pairs of each recording, played slower and faster (Ko et al., 2015).
     """
 
     kind: ClassVar[str] = "speech"
     dtype: ClassVar[Dtype] = "float16"
     expected: ClassVar[str] = "expected a recording that libsndfile reads (wav, flac, ogg, aiff)"
-    rate: int = 16000  # samples a second; recordings of another rate are resampled
+    rate: int = 16000  # samples per second; recordings of another rate are resampled
     features: int = 80  # mel bands
     window: float = 0.025  # seconds
-    hop: float = 0.010  # seconds from frame to frame
+    hop: float = 0.010  # seconds between frames
     lowest: float = 20.0  # hertz
     highest: float = 0.0  # hertz; 0 = half the rate
     normalise: Literal["level", "bands", "none"] = "level"
@@ -73,11 +73,11 @@ class Speech(FileReader):
 
     @property
     def top(self) -> float:
-        """The upper end of the highest band, hertz."""
+        """The upper end of the highest band, in hertz."""
         return self.highest or self.rate / 2
 
     def load(self, path: str) -> Array:
-        """Samples in [-1, 1] at the reader's rate; several channels become their mean."""
+        """Load samples in [-1, 1] at the reader's rate; several channels are averaged."""
         samples, rate = read_samples(path)
         if not np.isfinite(samples).all():
             raise Unreadable("some samples are not numbers")
@@ -94,24 +94,24 @@ class Speech(FileReader):
     def frames(self, content: Array) -> Array:
         samples = np.asarray(content, np.float32)
         if samples.ndim != 1:
-            raise DataError(f"samples of shape {samples.shape}: expected one channel, numbers from -1 to 1 in a row")
+            raise DataError(f"samples of shape {samples.shape}: expected one channel, a row of numbers from -1 to 1")
         mel = log_mel(samples, self.rate, self.features, self.window, self.hop, self.lowest, self.top)
         return normalised(mel, self.normalise).astype(self.dtype)
 
     def varied(self, content: Array) -> list[Array]:
-        # Played at another speed, as a tape is: the pitch changes too.
+        # Played at another speed like a tape: the pitch changes too.
         faster = [resample(content, round(self.rate * speed), self.rate) for speed in self.speeds]
         return [self.frames(samples) for samples in faster]
 
     def parts(self, frames: Array, longest: int) -> list[Array]:
-        """Cut at the quietest frame of the latter half of what fits, as often as need be."""
-        found = []
+        """Cut at the quietest frame of the latter half of what fits, repeatedly."""
+        parts = []
         while len(frames) > longest > 1:
             half = longest // 2
             quiet = half + int(frames[half:longest].astype(np.float32).mean(1).argmin())
-            found.append(frames[:quiet])
+            parts.append(frames[:quiet])
             frames = frames[quiet:]
-        return [*found, frames]
+        return [*parts, frames]
 
     def place(self, frame: int, stop: int) -> dict[str, float]:
         return {"seconds": round(frame * self.hop, 6), "until": round(stop * self.hop, 6)}
@@ -119,7 +119,7 @@ class Speech(FileReader):
 
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    """A recording as soundfile opens it."""
+    """Open a recording with soundfile."""
     try:
         import soundfile
     except (ImportError, OSError):  # the package, or the library that it wraps
@@ -134,35 +134,35 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def duration(path: str) -> float:
-    """Seconds of a recording, by its head alone."""
+    """Duration of a recording in seconds, from its header."""
     with _opened(path) as file:
         return float(file.frames / file.samplerate)
 
 
 def read_samples(path: str) -> tuple[Floats, int]:
-    """Samples in [-1, 1], the mean of all channels, and how many there are a second."""
+    """Samples in [-1, 1], the mean of all channels, and their rate."""
     with _opened(path) as file:
         samples = file.read(dtype="float32", always_2d=True)
         return samples.mean(1), int(file.samplerate)
 
 
-def resample(samples: Array, rate: int, wanted: int) -> Floats:
-    """The same sound at another number of samples a second."""
-    if rate == wanted:
+def resample(samples: Array, rate: int, new_rate: int) -> Floats:
+    """Resample a recording to another rate."""
+    if rate == new_rate:
         return np.asarray(samples, np.float32)
     try:
         import soxr
     except ImportError:
         raise missing("soxr") from None
-    return np.asarray(soxr.resample(np.asarray(samples, np.float32), rate, wanted), np.float32)
+    return np.asarray(soxr.resample(np.asarray(samples, np.float32), rate, new_rate), np.float32)
 
 
 def log_mel(
     samples: Floats, rate: int, features: int, window: float, hop: float, lowest: float, highest: float
 ) -> Floats:
-    """Natural logarithms of energies, (L, features): frame n is about the time n hops after the first sample."""
+    """Log mel energies (L, features): frame n is centred n hops after the first sample."""
     size, step = max(2, round(window * rate)), max(1, round(hop * rate))
-    points = 1 << (size - 1).bit_length()  # of the transform: the next power of two
+    points = 1 << (size - 1).bit_length()  # of the FFT: the next power of two
     emphasised = np.append(samples[:1], samples[1:] - EMPHASIS * samples[:-1])
     padded = np.pad(emphasised, (size // 2, size - size // 2))
     count = 1 + (len(samples) - 1) // step if len(samples) else 0
@@ -173,7 +173,7 @@ def log_mel(
 
 @lru_cache(maxsize=8)
 def mel_bands(rate: int, points: int, features: int, lowest: float, highest: float) -> npt.NDArray[np.float64]:
-    """Triangles (points / 2 + 1, features) whose corners lie evenly on the mel scale; each reaches 1 at its middle."""
+    """Triangular filters (points / 2 + 1, features) with corners evenly spaced on the mel scale and peaks of 1."""
 
     def mel(hertz: float) -> float:
         return 2595 * math.log10(1 + hertz / 700)
@@ -185,7 +185,7 @@ def mel_bands(rate: int, points: int, features: int, lowest: float, highest: flo
 
 
 def normalised(frames: Floats, how: str) -> Floats:
-    """Mean 0 and deviation 1 over a recording, of all numbers together or of each band."""
+    """Normalise to mean 0 and deviation 1 over a recording, of all numbers together or per band."""
     if how == "none":
         return frames
     axis = 0 if how == "bands" else None

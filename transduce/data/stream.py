@@ -1,9 +1,9 @@
-"""Which part of each batch a process trains on: the plan of batches is the same however many share the work.
+"""Each process's share of every batch, and background prefetching of batches.
 
-A step has `accumulate` micro-batches. Where their number divides evenly, each process takes whole ones; else the rows
-r, r + N, r + 2 N ... of each, padded as in the whole.
+The plan of batches does not depend on the number of processes. A step has `accumulate` micro-batches. If their number
+divides evenly, each process takes whole ones; else the rows r, r + N, r + 2 N ... of each, padded as in the full batch.
 
-Make the next batches in a background thread while the model works on this one.
+`prefetched` makes the next batches in a background thread while the model works on the current one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 @contextmanager
 def prefetched(source: Iterator[T], ahead: int = 4) -> Iterator[Iterator[T]]:
-    """The same items in the same order; an error in the source is raised where the item is asked for."""
-    waiting: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=ahead)
+    """Prefetch items in a thread, in order; an error in the source is raised where its item is requested."""
+    items_ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=ahead)
     stop = threading.Event()
-    put = partial(_put, waiting, stop)
+    put = partial(_put, items_ready, stop)
 
     def work() -> None:
         try:
@@ -42,29 +42,29 @@ def prefetched(source: Iterator[T], ahead: int = 4) -> Iterator[Iterator[T]]:
     thread = threading.Thread(target=work, name="prefetch", daemon=True)
     thread.start()
     try:
-        yield _items(waiting)
+        yield _items(items_ready)
     finally:
         stop.set()
         thread.join()
 
 
 def _put(
-    waiting: queue.Queue[tuple[T | None, BaseException | None]],
+    items_ready: queue.Queue[tuple[T | None, BaseException | None]],
     stop: threading.Event,
     item: tuple[T | None, BaseException | None],
 ) -> None:
-    """Wait for room, until nobody takes any more."""
+    """Add an item once there is room; give up when `stop` is set."""
     while not stop.is_set():
         try:
-            waiting.put(item, timeout=0.1)
+            items_ready.put(item, timeout=0.1)
             return
         except queue.Full:
             continue
 
 
-def _items(waiting: queue.Queue[tuple[T | None, BaseException | None]]) -> Iterator[T]:
+def _items(items_ready: queue.Queue[tuple[T | None, BaseException | None]]) -> Iterator[T]:
     while True:
-        item, error = waiting.get()
+        item, error = items_ready.get()
         if isinstance(error, StopIteration):
             return
         if error is not None:
@@ -74,11 +74,11 @@ def _items(waiting: queue.Queue[tuple[T | None, BaseException | None]]) -> Itera
 
 @dataclass(frozen=True)
 class Portion:
-    """What one process has of micro-batch `number` of a step, which is batch `position` of `epoch`.
+    """One process's part of micro-batch `number` of a step, which is batch `position` of `epoch`.
 
-    `batch` is None where others have all of it. `piece` tells apart the draws of those that share it, 0 for the first
-    or only one. Not `counted`: the batch has fewer rows than there are processes, and this row is another's. The
-    process takes part, for gradients are summed over all, but with nothing.
+    `batch` is None if other processes have all of it. `piece` distinguishes the random draws of processes that share
+    it, 0 for the first or only one. Not `counted`: the batch has fewer rows than there are processes, and this row is
+    another's copy. The process takes part, since gradients are summed over all, but adds nothing.
     """
 
     epoch: int
@@ -89,15 +89,15 @@ class Portion:
     counted: bool = True
 
     def pinned(self) -> Portion:
-        """The same in memory that a GPU copies from while it works."""
+        """Copy the batch to pinned memory, from which a GPU copies asynchronously."""
         return self if self.batch is None else replace(self, batch=self.batch.pinned())
 
 
 @dataclass(frozen=True)
 class Share:
-    """The portions of process `rank` of `size`. `entire` micro-batches only where `accumulate` lets all have as many.
+    """The portions of process `rank` of `size`; `entire` micro-batches only if `accumulate` divides evenly.
 
-    A model that keeps statistics of its batches (BatchNorm) needs rows of each: `entire=False`.
+    A model with batch statistics (BatchNorm) needs rows of each: `entire=False`.
     """
 
     rank: int = 0
@@ -106,13 +106,13 @@ class Share:
     entire: bool = True
 
     def portions(self, batches: Batches, epoch: int, position: int) -> Iterator[Portion]:
-        """From the given place on, where a step begins, for ever."""
+        """Yield portions from the given position on, where a step begins, endlessly."""
         entire = self.entire and self.accumulate % self.size == 0
         for count, (plan, at, place) in enumerate(batches.places(epoch, position)):
             number = count % self.accumulate
             if entire:
-                own = number % self.size == self.rank
-                yield Portion(at, place, number, 0, batches.make(plan, at, place) if own else None)
+                mine = number % self.size == self.rank
+                yield Portion(at, place, number, 0, batches.make(plan, at, place) if mine else None)
             else:
                 counted = self.rank < len(plan.batch(place))
                 rows = slice(self.rank, None, self.size) if counted else slice(0, 1)

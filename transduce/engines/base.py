@@ -1,7 +1,4 @@
-"""What a translator works with: the engine that runs its model, and the results it gives. Imports no torch.
-
-An engine backed by another: what the first refuses, the second does. Imports no torch.
-"""
+"""The interface of engines and their results, and a fallback from one engine to another. Imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-Source: TypeAlias = Any  # tokens, a sequence of numbers; or the frames (n, width) of a recording or a picture
+Source: TypeAlias = Any  # tokens, a sequence of integers; or the frames (n, width) of a recording or a picture
 
 
 class Engine(Protocol):
@@ -49,18 +46,18 @@ class Engine(Protocol):
     def attend(
         self, sources: Sequence[Source], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
-        """How much each target token looks at each source token (T, S), in one decoder layer or the mean of all."""
+        """Attention of each target token to each source token (T, S), in one decoder layer or the mean of all."""
         ...
 
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of one text.
+    """The translation of one text.
 
-    `score` is what the search ranks by and `log_prob` the model's log-probability (sums over the parts of a long text);
-    `tokens` are the subword pieces; `finished` is False where the length limit cut the output (or left no room for all
-    that was to be included). `alternatives` holds the other hypotheses when more than one was asked for (of a text that
-    was not cut into parts), `alignment` where in the source it came from, when that was asked for.
+    `score` is what the search ranks by and `log_prob` the model's log-probability (summed over the parts of a long
+    text); `tokens` are the subword pieces; `finished` is False where the length limit cut the output (or left no room
+    for all required phrases). `alternatives` holds the other hypotheses if more than one was requested (for a text that
+    was not split into parts), `alignment` the source positions, if requested.
     """
 
     text: str
@@ -106,10 +103,10 @@ T = TypeVar("T")
 
 
 class Fallback:
-    """Runs `first`; `open_second` gives the engine for what it refuses, and is called when that first happens.
+    """Runs `first`, and what it does not support with a second engine, opened by `open_second` on first need.
 
-    Each refusal is told once, in a line on standard error. `note` says of what sort the second one's weights are, where
-    they are those of the first.
+    Each reason is reported once, in a line on standard error. `note` describes the second engine's weights, if they are
+    those of the first.
     """
 
     def __init__(self, first: Engine, open_second: Callable[[EngineRefusal], Engine], note: str = "") -> None:
@@ -117,7 +114,7 @@ class Fallback:
         self.note = note
         self._open_second = open_second
         self._second: Engine | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._lock = ForkLock()
 
     def search(
@@ -142,11 +139,11 @@ class Fallback:
         return self._either(lambda engine: engine.decoder_layers)
 
     def behind(self, refusal: EngineRefusal) -> Engine:
-        """The engine that can be looked into, which the first has no way to be asked for; opened if it is not yet.
+        """Open the second engine for a request that the first has no method for, such as inspection.
 
-        With a note nothing is told: who looks reads it there.
+        With a note nothing is reported: the caller shows the note.
         """
-        return self._take_over(refusal, quietly=bool(self.note))
+        return self._take_over(refusal, quiet=bool(self.note))
 
     def _either(self, work: Callable[[Engine], T]) -> T:
         try:
@@ -154,16 +151,16 @@ class Fallback:
         except EngineRefusal as refusal:
             return work(self._take_over(refusal))
 
-    def _take_over(self, refusal: EngineRefusal, quietly: bool = False) -> Engine:
-        with self._lock:  # threads that are refused together open one engine
+    def _take_over(self, refusal: EngineRefusal, quiet: bool = False) -> Engine:
+        with self._lock:  # threads refused together open one engine
             if self._second is None:
                 self._second = self._open_second(refusal)
-            if not quietly and str(refusal) not in self._told:
-                self._told.add(str(refusal))
-                tell(refusal)
+            if not quiet and str(refusal) not in self._reported:
+                self._reported.add(str(refusal))
+                report(refusal)
             return self._second
 
 
-def tell(refusal: EngineRefusal) -> None:
-    """Say that torch does what was refused."""
+def report(refusal: EngineRefusal) -> None:
+    """Report on stderr that torch takes over."""
     say(f"{refusal} (torch does it this time)")

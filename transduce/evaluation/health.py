@@ -1,9 +1,8 @@
-"""What no translation should be, counted: empty, a copy, the same again and again, far too long, cut by the limit.
+"""Count what no translation should be: empty, a copy, repetitive, far too long, or cut by the length limit.
 
 Only the worst is caught, by rules that people can check by eye; a good translation is hardly ever counted.
 
-Two hundred inputs that people type and corpora hardly hold, written here by hand, to see what a model makes of them.
-
+Two hundred inputs that people type and corpora hardly hold, written here by hand, show what a model makes of them.
 Words, capitals, greetings in other languages ought to be translated; numbers, names, signs and addresses mostly stay.
 """
 
@@ -68,17 +67,17 @@ KINDS: dict[str, tuple[str, ...]] = {
 STAY = ("number", "name", "signs", "address", "mixed")  # a copy of these is no fault
 
 
-REPEATS = 4  # the same words so often in a row are no accident
+REPEATS = 4  # repetitions in a row that are no accident
 LONG_TIMES, LONG_MORE = 3, 30  # longer than so many times the source, and so many letters more
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-# A unit of one to four words, or of up to eight characters where there are no spaces, and the same again.
+# A unit of one to four words, or of up to eight characters where there are no spaces, repeated.
 _WORDS = re.compile(rf"(?:^|(?<=\s))(\S+(?:\s\S+){{0,3}}?)(?:\s\1){{{REPEATS - 1},}}(?=\s|$)")
 _CHARACTERS = re.compile(rf"(\S{{2,8}}?)\1{{{REPEATS - 1},}}|(\S)\2{{{2 * REPEATS},}}")
 
 
 @dataclass(frozen=True)
 class Health:
-    """How many of so many lines are what no translation should be."""
+    """Counts of faulty translations among `lines`."""
 
     lines: int = 0
     empty: int = 0
@@ -88,12 +87,12 @@ class Health:
     cut: int = 0
 
     def __add__(self, other: Health) -> Health:
-        mine, its = asdict(self), asdict(other)
-        return Health(**{key: mine[key] + its[key] for key in mine})
+        left, right = asdict(self), asdict(other)
+        return Health(**{key: left[key] + right[key] for key in left})
 
 
 def letters(text: str) -> str:
-    """Letters and digits alone, without case: what stays the same in a copy."""
+    """Letters and digits alone, casefolded: what is unchanged in a copy."""
     return "".join(character for character in text.casefold() if character.isalnum())
 
 
@@ -103,14 +102,14 @@ def length(text: str) -> int:
 
 
 def repeats(text: str) -> bool:
-    """Whether some words, or characters, stand there many times in a row."""
+    """Whether some words or characters are repeated many times in a row."""
     return bool(_WORDS.search(text) or _CHARACTERS.search(text))
 
 
 def examine(
     sources: Sequence[str], translations: Sequence[str], finished: Sequence[bool], references: Sequence[str] = ()
 ) -> Health:
-    """Counts over all lines. What the source (or the reference) does too is no fault."""
+    """Count the faults of all lines; what the source (or the reference) does too is no fault."""
     found = Health()
     for number, (source, translation, complete) in enumerate(zip(sources, translations, finished, strict=True)):
         reference = references[number] if references else ""

@@ -1,7 +1,6 @@
-"""Draws loss, learning rate and quality of one or several runs into one PNG, from each run's `metrics.jsonl`.
+"""Plot loss, learning rate and quality of one or several runs into one PNG, from each run's `metrics.jsonl`.
 
 Quality is the `validation.metric` that all runs were judged by; BLEU where that is the loss, or they differ.
-
 One panel a quantity, one colour a run, steps along the bottom. Needs matplotlib (`transduce[plot]`), which is used
 through its `Figure` class alone, so that nothing global (backend, styles, open windows) is touched.
 """
@@ -30,7 +29,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 INK, FAINT = "#333333", "#e6e6e6"
 LARGEST_METRICS = 64 << 20  # bytes, of hundreds of thousands of reports
 TRAINING_ALPHA = 0.5  # the noisy line stays behind the validation points
-LEGEND_CHARACTERS = 110  # that fit side by side into the width of the figure
+LEGEND_CHARACTERS = 110  # that fit into the width of the figure
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class History:
-    """What one run reported; a curve is empty where the run has no such reports. `quality` is by `metric`."""
+    """The curves of one run, empty where it has no such reports; `quality` is by `metric`."""
 
     name: str
     training_loss: Curve
@@ -54,7 +53,7 @@ class History:
 
 
 def plot(runs: Sequence[Path], output: Path) -> None:
-    """Draw the runs' loss, learning rate and quality to a PNG file."""
+    """Plot the runs' loss, learning rate and quality to a PNG file."""
     folders = list(dict.fromkeys(Path(run) for run in runs))
     if not folders:
         raise RunError("There is nothing to plot: no run folder was given. Name at least one.")
@@ -66,12 +65,12 @@ def plot(runs: Sequence[Path], output: Path) -> None:
 
 
 def _metric_of(run: Path) -> str:
-    """What a run's validations are judged by; BLEU where that is the loss, which is drawn anyway, or is not known."""
+    """The metric that judges a run's validations; BLEU where that is the loss, which is drawn anyway, or unknown."""
     try:
         metric = parse_toml(read_small(run / CONFIG_FILE, LARGEST_TOML).decode())["validation"]["metric"]
     except (OSError, ValueError, KeyError, TypeError):
         return "bleu"
-    return metric if metric in MEASURES and metric != "loss" else "bleu"
+    return metric if isinstance(metric, str) and metric in MEASURES and metric != "loss" else "bleu"
 
 
 def save(figure: Figure, output: Path) -> None:
@@ -83,7 +82,7 @@ def save(figure: Figure, output: Path) -> None:
 
 
 def read_history(run: Path, name: str, metric: str = "bleu") -> History:
-    """The curves in a run's `metrics.jsonl`. Steps trained twice (after a resume) count as last reported."""
+    """Read the curves in a run's `metrics.jsonl`; steps trained twice (after a resume) count as last reported."""
     path = run / METRICS_FILE
     if not (path.exists() or run.is_file()):
         what = "has no metrics.jsonl, so it is no run of transduce" if run.is_dir() else "does not exist"
@@ -110,9 +109,7 @@ def _curve(path: Path, reports: list[Report], kind: str, key: str) -> Curve:
             continue
         step, value = values.get("step"), values[key]
         if not isinstance(step, int):
-            raise DataError(
-                f"{path}:{number}: 'step' is {step!r}; expected a whole number. Correct or remove the line."
-            )
+            raise DataError(f"{path}:{number}: 'step' is {step!r}; expected an integer. Correct or remove the line.")
         if not isinstance(value, int | float):
             raise DataError(f"{path}:{number}: {key!r} is {value!r}; expected a number. Correct or remove the line.")
         points[step] = float(value)
@@ -121,7 +118,7 @@ def _curve(path: Path, reports: list[Report], kind: str, key: str) -> Curve:
 
 
 def draw(histories: Sequence[History]) -> Figure:
-    """The figure itself: loss, quality and learning rate from top to bottom, over one step axis."""
+    """Draw loss, quality and learning rate from top to bottom, over one step axis."""
     figure = new_figure(9, 9)
     loss, quality, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
     chosen = colours(len(histories))
@@ -143,7 +140,7 @@ def draw(histories: Sequence[History]) -> Figure:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty white figure, sizes in inches."""
+    """Make an empty white figure, sizes in inches."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -157,7 +154,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def colours(count: int) -> list[str]:
-    """As many colours that can be told apart."""
+    """Choose `count` distinguishable colours."""
     if count <= len(PALETTE):
         return list(PALETTE[:count])
     from matplotlib import colormaps
@@ -193,11 +190,11 @@ def _mark_best(axes: Axes, history: History, colour: str) -> None:
         axes.plot(*best, color=colour, marker="*", markersize=15, markeredgecolor="white", zorder=3)
         text = axes.annotate(f"{best[1]:.1f}", best, xytext=(0, 9), textcoords="offset points", ha="center", zorder=3)
         text.set(color=colour, weight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
-        axes.margins(y=0.13)  # room for the figure above the highest star
+        axes.margins(y=0.13)  # space for the figure above the highest star
 
 
 def dress(axes: Axes, label: str) -> None:
-    """The house style of one panel: a faint grid, no frame, words where there is nothing to see."""
+    """Style one panel: a faint grid, no frame, a note where there is nothing to see."""
     axes.set_ylabel(label, color=INK)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -210,7 +207,7 @@ def dress(axes: Axes, label: str) -> None:
 
 
 def _label_ticks(lowest: Axes) -> None:
-    """Whole steps from 0 under the lowest panel (the others share them); learning rates as 7 x 10^-4."""
+    """Label integer steps from 0 under the lowest panel (the others share them), and rates as 7 x 10^-4."""
     from matplotlib.ticker import MaxNLocator
 
     lowest.set_xlabel("step", color=INK)
@@ -230,7 +227,7 @@ def _explain_styles(loss: Axes) -> None:
 
 
 def _name_runs(figure: Figure, histories: Sequence[History], colours: Sequence[str]) -> None:
-    """The runs, their colours and their best quality, above all panels."""
+    """List the runs, their colours and their best quality, above all panels."""
     from matplotlib.lines import Line2D
 
     names = []

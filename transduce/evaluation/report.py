@@ -1,10 +1,8 @@
-"""Everything `transduce evaluate` says of a translation: metrics with signatures, quality by length, verdicts.
+"""The report of `transduce evaluate`: metrics with signatures, quality by source length, verdicts.
 
-`evaluate` computes, `Evaluation.as_dict` is for machines, `Evaluation.render` for people.
-
-Quality by length of the source sentence: where a system that is good on average begins to fail.
-
-Sentences are gathered into ranges of length; each range is measured as a corpus of its own.
+`evaluate` computes, `Evaluation.as_dict` is for machines, `Evaluation.render` for people. Quality by source length
+shows where a system that is good on average begins to fail: sentences are grouped into ranges of length, and each range
+is measured as a corpus of its own.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from transduce.core.progress import Progress
 from transduce.evaluation.significance import Verdict, compare
 from transduce.metrics.corpus import (
     UNSPACED,
+    NamedTarget,
     Quality,
     References,
     Target,
-    Told,
     base_language,
     bleu_metric,
     chrf_metric,
@@ -44,7 +42,7 @@ CHARACTER_STARTS = (0, 1, 20, 40, 60, 80, 100)  # a Chinese or Japanese word is 
 
 @dataclass(frozen=True)
 class LengthRow:
-    """The sentences of `shortest` to `longest` words (None: no upper end) and how well they were translated.
+    """Quality on the sentences of `shortest` to `longest` words (None: no upper end).
 
     `length_ratio` is hypothesis length over reference length, in BLEU's tokens: below 1 the system leaves things out.
     """
@@ -58,7 +56,7 @@ class LengthRow:
 
     @property
     def range(self) -> str:
-        """'10-19', '50+' or '0'."""
+        """The range as text: '10-19', '50+' or '0'."""
         if self.longest is None:
             return f"{self.shortest}+"
         return f"{self.shortest}-{self.longest}" if self.longest > self.shortest else f"{self.shortest}"
@@ -73,7 +71,7 @@ def by_length(
     characters: bool = False,
     targets: Sequence[Target] = (),
 ) -> list[LengthRow]:
-    """One row for each range of source length that has sentences, shortest first.
+    """Measure quality by range of source length, one row for each range that has sentences, shortest first.
 
     Length is in whitespace-separated words, or with `characters` in characters that are no whitespace. `targets` are
     the target languages where there are several: BLEU is then the mean over those that a range has.
@@ -87,7 +85,7 @@ def by_length(
     lengths = [len("".join(text.split())) if characters else len(text.split()) for text in sources]
     starts = CHARACTER_STARTS if characters else WORD_STARTS
     lines = ["\n".join(texts) for texts in zip(*streams, strict=True)]
-    targets = targets or target_languages(lines, (), Told(language, "the language that was given"))
+    targets = targets or target_languages(lines, (), NamedTarget(language, "the language that was given"))
     chrf = chrf_metric(lowercase)
     rows = []
     for shortest, following in zip(starts, (*starts[1:], None), strict=True):
@@ -116,22 +114,22 @@ def _bleu_and_ratio(
     targets: Sequence[Target],
     lowercase: bool,
 ) -> tuple[float, float]:
-    """Mean BLEU over the languages of the texts chosen, and how much longer all hypotheses are than the references."""
+    """Mean BLEU over the languages of the chosen texts, and the length ratio of all hypotheses to references."""
     scores = [
         bleu_metric(lowercase, target.tokenizer).corpus_score(*_only(texts, hypotheses, streams))
         for target in targets
         if (texts := [n for n in target.texts if n in chosen])
     ]
-    ratio = sum(one.sys_len for one in scores) / max(1, sum(one.ref_len for one in scores))
-    return sum(one.score for one in scores) / len(scores), ratio
+    ratio = sum(score.sys_len for score in scores) / max(1, sum(score.ref_len for score in scores))
+    return sum(score.score for score in scores) / len(scores), ratio
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """One system's quality; `verdicts` is empty unless it was compared with another, `lengths` without sources.
 
-    `target` is the target language, with BLEU's tokenizer and how the language was told. `searches` are those that made
-    the translations, by system, where that is known.
+    `target` is the target language, with BLEU's tokenizer and how the language was determined. `searches` are those
+    that made the translations, by system, where that is known.
     """
 
     sentences: int
@@ -148,7 +146,7 @@ class Evaluation:
         return asdict(self) | {"target": target}
 
     def render(self, console: Console) -> None:
-        """Print all of it: ruled tables on a terminal, aligned columns elsewhere; signatures unbroken, to be copied."""
+        """Print everything: ruled tables on a terminal, aligned columns elsewhere; signatures on one line, to copy."""
         console.print(f"{self.sentences:,} sentences", highlight=False)
         for system, search in self.searches.items():
             console.print(Text(f"translated by {system} with {search}"), soft_wrap=True)
@@ -203,17 +201,17 @@ def evaluate(
     names: tuple[str, str] = ("this system", "the other"),
     errors: bool = False,
     tag: str = "",
-    told: Sequence[Told] = (),
+    told: Sequence[NamedTarget] = (),
     searches: Mapping[str, str] | None = None,
 ) -> Evaluation:
-    """BLEU, chrF and TER of `hypotheses`; with `sources` also by length; with `other` a comparison of two systems.
+    """Compute BLEU, chrF and TER of `hypotheses`; with `sources` also by length; with `other` compare two systems.
 
-    `language` is the target's and picks the tokenizer. Where it is not given, `told` by something else, then the `tag`
-    of all texts, then the script of the references tell it, as in validation. `moses` adds BLEU as older papers
-    measured it, `errors` the error rates of transcripts. `searches` names what made the translations of each system.
+    `language` is the target's and picks the tokenizer. Where it is not given, it is determined as in validation: by
+    `told`, then the `tag` of all texts, then the script of the references. `moses` adds BLEU as older papers measured
+    it, `errors` the error rates of transcripts. `searches` names what made the translations of each system.
     """
     lines = ["\n".join(texts) for texts in zip(*reference_streams(hypotheses, references), strict=True)]
-    (target,) = target_languages(lines, [tag] * len(lines), Told(language, "the language that was given"), *told)
+    (target,) = target_languages(lines, [tag] * len(lines), NamedTarget(language, "the language that was given"), *told)
     language = target.language
     by_characters = base_language(source_language) in UNSPACED
     metrics = (bleu_metric(lowercase, target.tokenizer), chrf_metric(lowercase), ter_metric(language))

@@ -1,17 +1,13 @@
-"""Is one system really better than another? Paired bootstrap resampling by sacreBLEU, and a verdict in words.
+"""Significance tests: paired bootstrap for two systems, and a test over seeds and sentences for two variants.
 
-Both systems translate the same text. The test (Koehn, 2004) redraws the sentences many times, with repetition, and asks
-how often a difference as large as the one seen comes about through the choice of sentences alone: the p-value. It is
-about these two systems; whether another seed would turn the result around is another question, for which each must be
-trained several times (`seeds.py`).
-
-Do two variants differ by more than another seed would change? A test over seeds and sentences; Holm's correction.
+Two systems translate the same text. The paired bootstrap (Koehn, 2004, by sacreBLEU) redraws the sentences many times,
+with repetition, and asks how often a difference as large as the one seen comes about through the choice of sentences
+alone: the p-value. It is about these two systems; whether another seed would turn the result around is another
+question, for which each must be trained several times.
 
 A variant is trained with n seeds, and every run translates the same text. Two things are drawn at random: the seeds of
-training, and the sentences that happen to be in the test. A bootstrap over sentences alone, which `evaluate` uses for
-two given systems, leaves the first out, and calls significant what seeds explain.
-
-Variance of the difference of two means, with seeds and sentences crossed:
+training, and the sentences that happen to be in the test. A bootstrap over sentences alone leaves the first out, and
+calls significant what seeds explain. Variance of the difference of two means, with seeds and sentences crossed:
 
     V = G + s1^2 / n1 + s2^2 / n2
 
@@ -20,8 +16,9 @@ bootstrap in closed form, with n - 1 instead of its n: resampling two or three s
 (n - 1) / n, and tails that are too light (Davison and Hinkley 1997, section 3.8). G is what the choice of sentences
 adds: the variance of the difference over redrawn sentences, less the part that differs from seed to seed, which s^2
 holds already (bootstrapping both factors counts this interaction more than once: Owen 2007, "The pigeonhole
-bootstrap"). The difference divided by the root of V is held against Student's t with the degrees of freedom of Welch
-(1947) and Satterthwaite (1946). `benchmarks/null_compare.py` measures the rate of false claims.
+bootstrap"). The difference divided by the root of V is compared with Student's t with the degrees of freedom of Welch
+(1947) and Satterthwaite (1946). Several p-values are adjusted by Holm's correction. `benchmarks/null_compare.py`
+measures the rate of false claims.
 
 Shapes: n seeds, N sentences, K statistics of a sentence, D draws of sentences.
 """
@@ -43,8 +40,8 @@ from sacrebleu.significance import PairedTest, Result
 from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.metrics.corpus import (
+    NamedTarget,
     References,
-    Told,
     bleu_metric,
     chrf_metric,
     reference_streams,
@@ -60,7 +57,7 @@ LOWER_IS_BETTER = ("TER",)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the test says of two systems by one metric; `first` and `second` are their figures."""
+    """The test's result for two systems by one metric; `first` and `second` are their scores."""
 
     metric: str
     first: float
@@ -71,7 +68,7 @@ class Verdict:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """sacreBLEU takes its seed from the environment alone: set it, and leave no trace."""
+    """Set sacreBLEU's seed, which it takes from the environment alone, and restore the environment afterwards."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:
@@ -84,7 +81,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def verdict(metric: str, names: tuple[str, str], values: tuple[float, float], p_value: float, samples: int) -> Verdict:
-    """The figures of two systems and the p-value of their difference, put into words."""
+    """Put the scores of two systems and the p-value of their difference into words."""
     first, second = values
     if first == second:
         text = f"{names[0]} and {names[1]} are equal: both have {first:.1f} {metric}. No difference can be claimed."
@@ -117,9 +114,9 @@ def compare(
     samples: int = 1000,
     seed: int = 12345,
 ) -> list[Verdict]:
-    """Verdicts by BLEU, chrF and TER on two systems' translations of one text, the same for the same seed.
+    """Compare two systems' translations of one text by BLEU, chrF and TER, reproducibly for a given seed.
 
-    Without a `language` the script of the references tells it.
+    Without a `language` the script of the references determines it.
     """
     if len(first) != len(second):
         raise DataError(
@@ -130,7 +127,7 @@ def compare(
         raise ConfigError(f"samples is {samples} and seed is {seed}: both must be at least 1.")
     streams = reference_streams(first, references)
     lines = ["\n".join(texts) for texts in zip(*streams, strict=True)]
-    (target,) = target_languages(lines, (), Told(language, "the language that was given"))
+    (target,) = target_languages(lines, (), NamedTarget(language, "the language that was given"))
     metrics = (bleu_metric(lowercase, target.tokenizer), chrf_metric(lowercase), ter_metric(target.language))
     verdicts = []
     with Progress("Comparing", total=len(metrics), unit="metrics") as progress, _seeded(seed):
@@ -177,7 +174,7 @@ def score_seeds(
     samples: int = SAMPLES,
     seed: int = 12345,
 ) -> SeedScores:
-    """The scores of a variant whose seeds have translated one text, and on `samples` draws of its sentences.
+    """Score a variant whose seeds have translated one text, on the text and on `samples` draws of its sentences.
 
     A score is the mean over `parts` of the text, such as those of each target language.
     """
@@ -187,7 +184,7 @@ def score_seeds(
         row[:] = np.bincount(generator.integers(count, size=count), minlength=count)
     scores = np.empty((samples + 1, len(translations)))
     for number, texts in enumerate(translations):
-        reference_streams(texts, references)  # refuses what is not as long
+        reference_streams(texts, references)  # raises if the lengths differ
         scores[:, number] = np.mean([_part_scores(part, texts, references, weights) for part in parts], axis=0)
     return SeedScores(scores[0], scores[1:], count)
 
@@ -195,7 +192,7 @@ def score_seeds(
 def _part_scores(
     part: Part, texts: Sequence[str], references: Sequence[str], weights: NDArray[np.float64]
 ) -> list[float]:
-    """The score of one part of a text on each draw."""
+    """The scores of one part of a text, on the text and on each draw."""
     metric, members = part
     streams = [[references[n] for n in members]]
     statistics = metric._extract_corpus_statistics([texts[n] for n in members], streams)
@@ -204,18 +201,18 @@ def _part_scores(
 
 
 def difference_p_value(first: SeedScores, second: SeedScores) -> float | None:
-    """The two-sided p-value of the difference of two variants' mean scores; None where one has a single seed."""
+    """The two-sided p-value of the difference of two variants' mean scores; None if one has a single seed."""
     variants = (first, second)
-    if min(len(one.whole) for one in variants) < 2:
+    if min(len(variant.whole) for variant in variants) < 2:
         return None
     difference = float(second.whole.mean() - first.whole.mean())
-    seeds = [float(one.whole.var(ddof=1)) / len(one.whole) for one in variants]
+    seeds = [float(variant.whole.var(ddof=1)) / len(variant.whole) for variant in variants]
     redrawn = float((second.redrawn.mean(1) - first.redrawn.mean(1)).var())
-    sentences = max(0.0, redrawn - sum(_interaction(one) / len(one.whole) for one in variants))
+    sentences = max(0.0, redrawn - sum(_interaction(variant) / len(variant.whole) for variant in variants))
     variance = sentences + sum(seeds)
     if difference == 0.0 or variance <= _TINY:
         return 1.0 if difference == 0.0 else 0.0
-    parts = [part**2 / (len(one.whole) - 1) for part, one in zip(seeds, variants, strict=True)]
+    parts = [part**2 / (len(variant.whole) - 1) for part, variant in zip(seeds, variants, strict=True)]
     freedom = variance**2 / max(_TINY, sum(parts) + sentences**2 / max(1, first.sentences - 1))
     return student_tails(difference / math.sqrt(variance), freedom)
 
@@ -224,19 +221,22 @@ def against_baseline(scores: Mapping[str, SeedScores], baseline: str) -> dict[st
     """The p-value of each other variant's mean score against the baseline's, where both have several seeds."""
     if baseline not in scores:
         return {}
-    tested = {name: difference_p_value(scores[baseline], one) for name, one in scores.items() if name != baseline}
+    others = {name: other for name, other in scores.items() if name != baseline}
+    tested = {name: difference_p_value(scores[baseline], other) for name, other in others.items()}
     return {name: p_value for name, p_value in tested.items() if p_value is not None}
 
 
 def _interaction(scores: SeedScores) -> float:
     """The variance over redrawn sentences of what one seed scores beyond the mean of its variant."""
     count = len(scores.whole)
-    own = scores.redrawn - scores.redrawn.mean(1, keepdims=True)
-    return float(own.var(axis=0).sum()) / (count - 1)  # a mean over n seeds, times n / (n - 1) for their own mean
+    beyond_mean = scores.redrawn - scores.redrawn.mean(1, keepdims=True)
+    return float(beyond_mean.var(axis=0).sum()) / (
+        count - 1
+    )  # a mean over n seeds, times n / (n - 1) for their own mean
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """P-values adjusted for their number: one below a level is false with no more than this chance (Holm 1979)."""
+    """Adjust p-values for their number: one below a level is false with no more than this chance (Holm 1979)."""
     adjusted, least = dict[str, float](), 0.0
     for number, (name, value) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         least = max(least, min(1.0, (len(p_values) - number) * value))
@@ -245,7 +245,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def student_tails(t: float, freedom: float) -> float:
-    """The probability that Student's t, with so many degrees of freedom, is as far from zero as this on either side."""
+    """The probability that Student's t with `freedom` degrees is as far from zero as `t`, on either side."""
     x = freedom / (freedom + t * t)
     return min(1.0, _incomplete_beta(freedom / 2, 0.5, x))
 

@@ -1,4 +1,4 @@
-"""Hand a trained model over to another system, or make a run folder of another system's model. Imports no torch."""
+"""Export a trained model to another system, or import another system's model as a run folder. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ System = Literal["marian", "ctranslate2", "onnx"]
 
 
 def export(run: str | Path, output: str | Path, to: System) -> Path:
-    """Write the model of a run folder as another system keeps it; refused, with all reasons, if it cannot run it.
+    """Export the model of a run folder to another system's format; raise with all reasons if it cannot run it.
 
     "marian": a folder for Hugging Face's MarianMTModel and MarianTokenizer. "ctranslate2": one for its Translator, with
     the sentencepiece models beside it. "onnx": encoder, decoder and decoder with past, named as Optimum names them.

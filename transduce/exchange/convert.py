@@ -1,4 +1,4 @@
-"""`transduce convert`: a trained model as a folder for the native engine, which translates without torch.
+"""Convert a trained model for the native engine, which translates without torch (`transduce convert`).
 
     config.toml  tokenizer/  README.md  model.native  native.json
 
@@ -27,9 +27,9 @@ _HEADING = "## Converted"
 
 
 def convert(run: str | Path, output: str | Path, quantize: str = "int8", trust: bool = False) -> Path:
-    """Write the model of a run folder to `output` for the native engine; gives the folder.
+    """Write the model of a run folder to `output` for the native engine; return the folder.
 
-    `quantize`: "int8" stores weights as whole numbers with a scale for each output, a quarter of the size and several
+    `quantize`: "int8" stores weights as integers with a scale for each output, a quarter of the size and several
     times as fast; "none" keeps them as they are. `trust=True` lets the config import classes of the user's own.
     """
     run, output = Path(run), Path(output)
@@ -52,7 +52,7 @@ def convert(run: str | Path, output: str | Path, quantize: str = "int8", trust: 
 
 
 def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Numbers that are none would make every translation empty, without a word."""
+    """Raise RunError for NaN or infinity, which would make every translation empty, without a word."""
     broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:
         raise RunError(
@@ -62,7 +62,7 @@ def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _may_be_filled(folder: Path) -> bool:
-    """An empty folder, or one that was converted before and holds no run."""
+    """Whether a folder is empty, or was converted before and holds no run."""
     converted = (folder / NATIVE).is_file() and not (folder / MODEL).exists()
     return folder.is_dir() and (converted or not any(folder.iterdir()))
 

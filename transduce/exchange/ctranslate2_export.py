@@ -1,7 +1,7 @@
-"""A run folder of ours becomes a folder that CTranslate2 opens, by CTranslate2's own description of Transformers.
+"""Export a run folder to CTranslate2's format, by its own specification of Transformers.
 
-Its translators read and write pieces, not text: source.spm and target.spm, which make them, lie beside the model. The
-end of a source is added there. Shapes: D d_model.
+Its translators read and write pieces, not text: source.spm and target.spm, which make them, lie beside the model. It
+appends the end symbol of a source itself. Shapes: D d_model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transduce.core.durable import whole_folder
 from transduce.core.errors import needed_by
-from transduce.exchange.exported_run import Able, ExportedRun
+from transduce.exchange.exported_run import Capabilities, ExportedRun
 from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
 from transduce.exchange.marian_import import SILENT
 from transduce.model.blocks import GATED, PostNorm, PreNorm
@@ -25,7 +25,7 @@ from transduce.model.transformer import StackConfig
 if TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
 
-CTRANSLATE2 = Able(
+CTRANSLATE2 = Capabilities(
     "CTranslate2",
     ("relu", "gelu", "silu", "swiglu", "geglu"),
     (LayerNorm, RMSNorm),
@@ -33,13 +33,13 @@ CTRANSLATE2 = Able(
     (Sinusoidal, Learned, Rotary, Unordered),
     grouped=True,
 )
-PLACES = 2048  # of sequences that the table of positions is made for; theirs does not grow
+PLACES = 2048  # length of the table of positions, which cannot grow there
 MODEL = "model.bin"
 _EPSILON = {LayerNorm: 1e-5, RMSNorm: 1e-6}
 
 
 def export_ctranslate2(trained: ExportedRun, output: Path) -> None:
-    """Write the folder."""
+    """Write the CTranslate2 folder."""
     CTRANSLATE2.check(trained.config.model, _more(trained))
     with needed_by("export to CTranslate2", "ctranslate2"):
         spec = _spec(trained)
@@ -60,11 +60,12 @@ def export_ctranslate2(trained: ExportedRun, output: Path) -> None:
 
 
 def _more(trained: ExportedRun) -> list[str]:
-    """What is one for both sides there: the smallest variance that a norm divides by, and the names of symbols."""
+    """Reasons against an export: CTranslate2 has one epsilon of norms and one name of each symbol for both sides."""
     model, tokenizers = trained.config.model, trained.tokenizers
     norms = [type(getattr(stack, "norm", None)) for stack in (model.encoder, model.decoder)]
     reasons = [] if norms[0] is norms[1] else ["encoder and decoder have different norms"]
-    ends = [one.pieces([one.symbols.eos, one.symbols.unk]) for one in (tokenizers.source, tokenizers.target)]
+    sides = tokenizers.source, tokenizers.target
+    ends = [side.pieces([side.symbols.eos, side.symbols.unk]) for side in sides]
     if ends[0] != ends[1]:
         reasons.append("end and unknown have other names in the source's vocabulary than in the target's")
     return reasons
@@ -96,7 +97,7 @@ def _spec(trained: ExportedRun) -> TransformerSpec:
 def _kind(stack: StackConfig) -> dict[str, Any]:
     from ctranslate2.specs import Activation
 
-    plain = {"swiglu": "silu", "geglu": "gelu"}.get(stack.activation, stack.activation)
+    plain = {"swiglu": "silu", "geglu": "gelu"}.get(str(stack.activation), str(stack.activation))
     rotary = {"rotary_dim": 0, "rotary_base": stack.positions.base} if isinstance(stack.positions, Rotary) else {}
     shared = {"num_heads_kv": stack.attention.key_heads} if stack.attention.key_heads else {}
     return {
@@ -110,16 +111,16 @@ def _kind(stack: StackConfig) -> dict[str, Any]:
 
 
 def _table(positions: Any, config: StackConfig, trained: ExportedRun) -> Tensor:
-    """What a scheme adds at each place (N, D)."""
+    """The position vectors that a scheme adds (N, D)."""
     places = config.positions.longest if isinstance(config.positions, Learned) else PLACES
     table: Tensor = positions.add(torch.zeros(1, places, trained.config.model.d_model), 0)
     return table[0]
 
 
 def _bias(trained: ExportedRun) -> Tensor:
-    """Of the logits; what must never be written has no chance, since their search does not know of it."""
-    own, symbols = trained.model.output_bias, trained.tokenizers.target.symbols
-    bias = torch.zeros(trained.tokenizers.target.size) if own is None else own.detach().clone()
+    """The bias of the logits; forbidden symbols get a very low one, since CTranslate2's search does not forbid them."""
+    learned, symbols = trained.model.output_bias, trained.tokenizers.target.symbols
+    bias = torch.zeros(trained.tokenizers.target.size) if learned is None else learned.detach().clone()
     bias[list(symbols.never)] = SILENT
     return bias
 
@@ -141,9 +142,9 @@ def _set_layer(spec: Any, layer: Any) -> None:
 
 
 def _set_linear(spec: Any, *maps: nn.Linear) -> None:
-    """Maps of the same vector, one below the other."""
-    spec.weight = _array(torch.cat([one.weight for one in maps]))
-    spec.bias = _array(torch.cat([one.bias for one in maps]))
+    """Concatenate linear maps of one input."""
+    spec.weight = _array(torch.cat([linear.weight for linear in maps]))
+    spec.bias = _array(torch.cat([linear.bias for linear in maps]))
 
 
 def _set_norm(spec: Any, norm: Any) -> None:

@@ -1,4 +1,4 @@
-"""A trained model to be exported, and every reason why another system cannot compute it."""
+"""A trained model to be exported, and the capabilities of other systems: every reason why one cannot run it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transduce.core.config import kind_of
 from transduce.core.errors import RunError
 from transduce.experiment import Config
 from transduce.model.attention import Attention
-from transduce.model.blocks import Activation
+from transduce.model.blocks import Activation, PositionWise
 from transduce.model.encoder_decoder import Seq2Seq
 from transduce.model.scores import ScaledDot, Softmax
 from transduce.model.seq2seq import Model
@@ -23,7 +23,7 @@ from transduce.training.run_folder import open_model
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """What a run folder holds; `longest` source tokens were met in training."""
+    """The content of a run folder; `longest` is the longest source of training, in tokens."""
 
     config: Config
     tokenizers: Tokenizers
@@ -37,14 +37,14 @@ class ExportedRun:
 
     @property
     def stacks(self) -> tuple[TransformerEncoder, TransformerDecoder]:
-        """Both stacks of a model that was found to be a Transformer (`Able.check`)."""
+        """Both stacks of a model that passed `Capabilities.check` as a Transformer."""
         model = self.config.model
         return cast("TransformerEncoder", model.encoder), cast("TransformerDecoder", model.decoder)
 
 
 @dataclass(frozen=True)
-class Able:
-    """Kinds of parts that a system knows.
+class Capabilities:
+    """The parts of models that a system supports.
 
     `grouped` means that several heads may share keys and values, `any_attention` that scores, weights and widths of
     attention may be what they like.
@@ -59,7 +59,7 @@ class Able:
     any_attention: bool = False
 
     def check(self, model: Model, more: Sequence[str] = ()) -> None:
-        """Refuse a model with parts that the system lacks, naming them all; `more` are reasons found elsewhere."""
+        """Raise RunError for a model with unsupported parts, naming them all; `more` are further reasons."""
         reasons = [*self._reasons(model), *more]
         if reasons:
             raise RunError(f"{self.system} cannot run this model: {'; '.join(reasons)}")
@@ -82,7 +82,9 @@ class Able:
 
     def _stack(self, name: str, stack: StackConfig) -> Iterator[str]:
         if stack.activation not in self.activations:
-            yield f"{name}.activation is '{stack.activation}', expected {' or '.join(self.activations)}"
+            yield f"{name}.activation is {stack.activation!r}, expected {' or '.join(self.activations)}"
+        if stack.feed_forward != PositionWise():
+            yield f"{name}.feed_forward is '{kind_of(type(stack.feed_forward))}', expected position_wise"
         for part, known in (("norm", self.norms), ("residual", self.residuals), ("positions", self.positions)):
             kind = type(getattr(stack, part))
             if kind not in known:

@@ -1,14 +1,13 @@
-"""Files that others wrote: JSON, text, safetensors, and PyTorch's pickles, of which only tensors.
+"""Read files that others wrote: JSON, text, YAML, safetensors, and PyTorch's pickles, of which only tensors.
 
 This is the only place of the package that opens a pickle, and only with `weights_only`: what is in it cannot run.
 Weights stay in their file, mapped into memory, until names and shapes are known to be those of a model.
-numpy's archives are read in npz_archive.py.
+numpy's archives are read in marian_npz.py.
 
-YAML that others wrote: one flat mapping of words, read from the parser's events so that nothing can grow in it.
-
-Marian's configs map names to scalars or to flat lists of scalars, its vocabularies map pieces to numbers. A loader
-would first build whatever the text describes: thousands of nested lists end in a stack overflow, aliases of aliases in
-a tree of any size. Here anything but that flat mapping is refused at the event that begins it.
+YAML is one flat mapping of words, read from the parser's events so that nothing can grow in it. Marian's configs map
+names to scalars or to flat lists of scalars, its vocabularies map pieces to numbers. A loader would first build
+whatever the text describes: thousands of nested lists end in a stack overflow, aliases of aliases in a tree of any
+size. Here anything but that flat mapping is refused at the event that begins it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from transduce.core.untrusted import read_small
 LARGEST_JSON_BYTES = 64 << 20
 SAFE, PICKLED, ARCHIVE = "model.safetensors", "pytorch_model.bin", "model.npz"
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".npz")
-_LARGEST_INDEX = 1 << 20  # bytes that tell names, shapes and places of tensors: some thousands of them
+_LARGEST_INDEX = 1 << 20  # bytes for names, shapes and offsets of tensors: some thousands of them
 _OLD_PICKLES = 5  # magic number, protocol, system, tensors, and the names of their storages
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HARMLESS = re.compile(
@@ -44,7 +43,7 @@ _HARMLESS = re.compile(
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Read the object in a JSON file."""
     try:
         found = read_object(path, LARGEST_JSON_BYTES)
     except OSError as error:
@@ -57,7 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """A file of settings or words."""
+    """Read a file of settings or words."""
     try:
         return read_small(path, LARGEST_JSON_BYTES).decode("utf-8")
     except OSError as error:
@@ -97,7 +96,7 @@ def find_weights(given: Path) -> Path:
 
 @dataclass(frozen=True)
 class ForeignTensor:
-    """A tensor in a file: its name, shape and bytes there, and a way to its values, in single precision."""
+    """A tensor in a file: its name, shape and size in bytes there, and a reader of its values in single precision."""
 
     name: str
     shape: tuple[int, ...]
@@ -106,7 +105,7 @@ class ForeignTensor:
 
 
 def read_tensors(path: Path) -> dict[str, ForeignTensor]:
-    """The weights in a safetensors file or a pickle; their values were not looked at."""
+    """List the tensors in a safetensors file or a pickle, without reading their values."""
     found = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     for name, tensor in found.items():
         if not _is_plain(tensor):
@@ -154,7 +153,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 class _NotTensors(Exception):
-    """What a pickle holds besides tensors that lie in the file as they are."""
+    """A pickle holds something besides tensors that lie in the file as they are."""
 
 
 def _refusal(path: Path, reason: str) -> RunError:
@@ -166,10 +165,10 @@ def _refusal(path: Path, reason: str) -> RunError:
 
 
 def _check_pickle(path: Path) -> bool:
-    """Refuse what may grow while it is read; whether it is an archive, whose tensors can be mapped, is told.
+    """Raise for a pickle that may grow while it is read; return whether it is an archive that can be mapped.
 
-    That is compressed archives, pickles too long to be names and places of tensors, and calls of anything else: torch
-    lets a pickle double a text as often as it likes. Files from before torch 1.6 are pickles one after another.
+    Refused are compressed archives, pickles too long to be names and offsets of tensors, and calls of anything else:
+    torch lets a pickle double a text as often as it likes. Files from before torch 1.6 are pickles one after another.
     """
     with path.open("rb") as file:
         start = file.read(_LARGEST_INDEX)
@@ -203,7 +202,7 @@ _AGAIN = "copy the model again"
 
 
 def read_settings(text: str, where: Path) -> dict[str, Value]:
-    """The names and values of a YAML text, each a string or a list of strings; `where` is named in errors."""
+    """Parse the names and values of a YAML text, each a string or a list of strings; errors name `where`."""
     with needed_by(f"{where}: reading Marian's own files", "marian"):
         import yaml  # type: ignore[import-untyped]
     if len(text) > LARGEST:
@@ -216,7 +215,7 @@ def read_settings(text: str, where: Path) -> dict[str, Value]:
 
 
 def shown(value: object) -> str:
-    """A stranger's value as it stands in a message: cut where it is long."""
+    """A foreign value for an error message, truncated if it is long."""
     text = repr(value[: _SHOWN + 1] if isinstance(value, (str, list)) else value)
     return text if len(text) <= _SHOWN + 2 else f"{text[:_SHOWN]}..."
 

@@ -1,10 +1,8 @@
-"""The settings of a Marian model, as Hugging Face keeps them in config.json, and the config that we make of them.
-
-Where Marian's tensors, as Hugging Face names and orders them, stand in our models.
+"""Marian's settings as Hugging Face's config.json has them, our config for them, and the mapping of tensor names.
 
 Marian puts the sines of positions into the first half of a vector and the cosines into the second; the paper, and we,
-take turns. Nothing else tells one place of a vector from another, so that the same places of all weights change seats
-and the model says the same. Shapes: D d_model.
+interleave them. Nothing else distinguishes one element of a vector from another, so that a permutation of all weights
+gives an equal model. Shapes: D d_model.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Name:
 
 
 def layer_names(encoder_layers: int, decoder_layers: int, pre_norm: bool = False) -> Iterator[Name]:
-    """All tensors of the two stacks; those of pre-norm models have a norm at the top besides."""
+    """The names of all tensors of the two stacks; pre-norm models have a final norm besides."""
     for side, layers in (("encoder", encoder_layers), ("decoder", decoder_layers)):
         attentions = {"self_attn": "attention"} | ({"encoder_attn": "cross"} if side == "decoder" else {})
         for number in range(layers):
@@ -77,7 +75,7 @@ def _norm(theirs: str, ours: str) -> Iterator[Name]:
 
 
 def take_turns(d_model: int) -> Tensor:
-    """For each place of our vectors the one of theirs (D,): first sine, first cosine, second sine and so on."""
+    """The permutation (D,) from their order to ours: first sine, first cosine, second sine and so on."""
     sines = (d_model + 1) // 2
     order = torch.empty(d_model, dtype=torch.int64)
     order[0::2], order[1::2] = torch.arange(sines), torch.arange(sines, d_model)
@@ -85,12 +83,12 @@ def take_turns(d_model: int) -> Tensor:
 
 
 def sines_first(d_model: int) -> Tensor:
-    """For each place of their vectors the one of ours (D,)."""
+    """The permutation (D,) from our order to theirs."""
     return take_turns(d_model).argsort()
 
 
 def reordered(tensors: Mapping[str, Tensor], names: Mapping[str, int | None], order: Tensor) -> dict[str, Tensor]:
-    """Tensors with new order along the dimension given for each."""
+    """Permute tensors along the dimension given for each."""
     return {
         name: tensors[name].clone() if along is None else tensors[name].index_select(along, order)
         for name, along in names.items()
@@ -110,14 +108,14 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class MarianSettings:
-    """What config.json and generation_config.json say, the defaults filled in."""
+    """The settings of config.json and generation_config.json, with defaults."""
 
     where: Path
     values: Mapping[str, Any]
 
     @classmethod
     def read(cls, folder: Path) -> MarianSettings:
-        """Refused are models that are not Marian's, with every reason."""
+        """Read the settings of a folder; raise RunError with every reason for a model that is not Marian's."""
         values = read_json(folder / CONFIG)
         kind = values.get("model_type")
         if kind != "marian":
@@ -138,12 +136,12 @@ class MarianSettings:
             raise RunError(f"{folder / CONFIG}: this is no Marian model that we know: {'; '.join(reasons)}")
         return settings
 
-    def whole(self, name: str, default: int, least: int = 0) -> int:
-        """A setting that is a whole number."""
+    def integer(self, name: str, default: int, least: int = 0) -> int:
+        """An integer setting."""
         value = self.values.get(name)
         value = default if value is None else value
         if type(value) is not int or not least <= value < _LARGEST:
-            raise RunError(f"{self.where}: {name}: expected a whole number of at least {least}, got {value!r}")
+            raise RunError(f"{self.where}: {name}: expected an integer of at least {least}, got {value!r}")
         return value
 
     def number(self, name: str, default: float) -> float:
@@ -159,19 +157,19 @@ class MarianSettings:
     def holds(self, name: str, default: bool) -> bool:
         return bool(self.values.get(name, default))
 
-    # -- what follows from them ------------------------------------------------------------------------------------
+    # -- derived settings ------------------------------------------------------------------------------------------
 
     @property
     def d_model(self) -> int:
-        return self.whole("d_model", 1024, 1)
+        return self.integer("d_model", 1024, 1)
 
     @property
     def source_size(self) -> int:
-        return self.whole("vocab_size", 58101, 1)
+        return self.integer("vocab_size", 58101, 1)
 
     @property
     def target_size(self) -> int:
-        return self.source_size if self.shared else self.whole("decoder_vocab_size", self.source_size, 1)
+        return self.source_size if self.shared else self.integer("decoder_vocab_size", self.source_size, 1)
 
     @property
     def shared(self) -> bool:
@@ -196,19 +194,19 @@ class MarianSettings:
 
     @property
     def pad(self) -> int:
-        return self.whole("pad_token_id", self.source_size - 1)
+        return self.integer("pad_token_id", self.source_size - 1)
 
     @property
     def start(self) -> int:
-        return self.whole("decoder_start_token_id", self.pad)
+        return self.integer("decoder_start_token_id", self.pad)
 
     @property
     def end(self) -> int:
-        return self.whole("eos_token_id", 0)
+        return self.integer("eos_token_id", 0)
 
     @property
     def forbidden(self) -> tuple[int, ...]:
-        """Single tokens that `bad_words_ids` strikes."""
+        """Single tokens that `bad_words_ids` forbids."""
         phrases = self.values.get("bad_words_ids") or []
         if not isinstance(phrases, list) or not all(isinstance(phrase, list) for phrase in phrases):
             raise RunError(f"{self.where}: bad_words_ids: expected lists of tokens, got {phrases!r}")
@@ -216,9 +214,9 @@ class MarianSettings:
 
     @property
     def silenced(self) -> frozenset[int]:
-        """Tokens that have no probability at all: padding, which Marian itself does not have, unless it is forbidden.
+        """Tokens with zero probability: padding, which Marian itself does not have, unless it is forbidden.
 
-        Hugging Face has no probability for any forbidden token where `renormalize_logits` is set; else it strikes them
+        Hugging Face gives zero probability to forbidden tokens where `renormalize_logits` is set; else it masks them
         after the softmax, as Marian does.
         """
         padding = frozenset(() if self.pad in self.forbidden else (self.pad,))
@@ -226,7 +224,7 @@ class MarianSettings:
 
     @property
     def pre_norm(self) -> bool:
-        """Only Marian's own models have this; Hugging Face's classes do not know it."""
+        """Whether the model is pre-norm; only Marian's own models can be, Hugging Face's classes cannot."""
         return self.holds("normalize_before", False)
 
     def config(self) -> Config:
@@ -247,11 +245,11 @@ class MarianSettings:
 
     def _stack(self, side: str) -> StackConfig:
         return StackConfig(
-            layers=self.whole(f"{side}_layers", 12, 1),
+            layers=self.integer(f"{side}_layers", 12, 1),
             attention=Attention(
-                self.whole(f"{side}_attention_heads", 16, 1), dropout=self.number("attention_dropout", 0.0)
+                self.integer(f"{side}_attention_heads", 16, 1), dropout=self.number("attention_dropout", 0.0)
             ),
-            d_ff=self.whole(f"{side}_ffn_dim", 4096, 1),
+            d_ff=self.integer(f"{side}_ffn_dim", 4096, 1),
             activation=self.activation,
             activation_dropout=self.number("activation_dropout", 0.0),
             positions=Sinusoidal(self.number("position_base", 10000.0)),
@@ -259,18 +257,18 @@ class MarianSettings:
         )
 
     def _search(self) -> Beam | Greedy:
-        """They divide by length^p. Marian's own beam shrinks, and its limit is a multiple of the source."""
-        longest = max(1, self.whole("max_length", 512, 1) - 1)  # theirs counts the start symbol
-        own = self.holds("shrinking", False)
+        """The model's search: they divide by length^p, and Marian's beam shrinks, with a limit by the source."""
+        longest = max(1, self.integer("max_length", 512, 1) - 1)  # theirs counts the start symbol
+        shrinking = self.holds("shrinking", False)
         limits = Limits(
-            longest_ratio=self.number("max_length_factor", 3.0) if own else Limits.longest_ratio,
-            longest_extra=0 if own else Limits.longest_extra,
+            longest_ratio=self.number("max_length_factor", 3.0) if shrinking else Limits.longest_ratio,
+            longest_extra=0 if shrinking else Limits.longest_extra,
             longest=longest,
-            shortest=min(max(0, self.whole("min_length", 0) - 1), longest - 1),
-            no_repeat=self.whole("no_repeat_ngram_size", 0),
+            shortest=min(max(0, self.integer("min_length", 0) - 1), longest - 1),
+            no_repeat=self.integer("no_repeat_ngram_size", 0),
         )
-        size = self.whole("num_beams", 1, 1)
+        size = self.integer("num_beams", 1, 1)
         penalty = min(max(self.number("length_penalty", 1.0), -5.0), 5.0)
-        if size == 1 and not own:
+        if size == 1 and not shrinking:
             return Greedy(limits)
-        return Beam(size, penalty, limits=limits, length_normalization="power", shrinking=own)
+        return Beam(size, penalty, limits=limits, length_normalization="power", shrinking=shrinking)

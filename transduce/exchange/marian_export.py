@@ -1,21 +1,21 @@
-"""A run folder of ours becomes a folder that Hugging Face's MarianMTModel and MarianTokenizer read.
+"""Export a run folder for Hugging Face's MarianMTModel and MarianTokenizer.
 
-Weights change names and the order of their vectors (marian_layout.py). Tokens keep their numbers, whatever these are:
-start, padding and end are told in config.json.
+Weights change names and the order of their vectors (marian_config.py). Tokens keep their numbers, whatever these are:
+config.json names start, padding and end.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from transduce.core.durable import whole_folder
-from transduce.exchange.exported_run import Able, ExportedRun
+from transduce.exchange.exported_run import Capabilities, ExportedRun
 from transduce.exchange.marian_config import (
     ACTIVATIONS,
     BIAS,
@@ -32,18 +32,18 @@ from transduce.exchange.marian_config import (
 )
 from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
 from transduce.exchange.marian_import import TARGET_VOCABULARY, VOCABULARY
-from transduce.model.blocks import PostNorm
+from transduce.model.blocks import Activation, PostNorm
 from transduce.model.norms import LayerNorm
 from transduce.model.positions import Sinusoidal
 from transduce.search.settings import Beam, Limits
 from transduce.text.tokenizer import Tokenizer
 
 _BASE = Sinusoidal().base
-MARIAN = Able("Marian", ("relu", "gelu", "silu"), (LayerNorm,), (PostNorm,), (Sinusoidal,))
+MARIAN = Capabilities("Marian", ("relu", "gelu", "silu"), (LayerNorm,), (PostNorm,), (Sinusoidal,))
 
 
 def export_marian(trained: ExportedRun, output: Path) -> None:
-    """Write the folder."""
+    """Write the Marian folder."""
     MARIAN.check(trained.config.model, _more(trained))
     settings = _settings(trained)
     with whole_folder(output, CONFIG) as work:
@@ -54,7 +54,7 @@ def export_marian(trained: ExportedRun, output: Path) -> None:
 
 
 def _more(trained: ExportedRun) -> list[str]:
-    """What Marian has only one of, for both sides."""
+    """Reasons against an export: what Marian has only once, for both sides."""
     model, source, target = trained.config.model, trained.tokenizers.source.symbols, trained.tokenizers.target.symbols
     both = [getattr(stack, "activation", None) for stack in (model.encoder, model.decoder)]
     reasons = [] if both[0] == both[1] else [f"encoder and decoder have different activations, {both[0]} and {both[1]}"]
@@ -88,7 +88,7 @@ def _settings(trained: ExportedRun) -> dict[str, Any]:
         "is_encoder_decoder": True,
         "d_model": model.d_model,
         **sides,
-        "activation_function": names[encoder.activation],
+        "activation_function": names[cast("Activation", encoder.activation)],
         "dropout": model.dropout,
         "attention_dropout": encoder.attention.dropout,
         "activation_dropout": encoder.activation_dropout,
@@ -116,7 +116,10 @@ def _limits(trained: ExportedRun) -> Limits:
 
 
 def generation_settings(trained: ExportedRun) -> dict[str, Any]:
-    """generation_config.json. They divide by length^p: of a penalty of ((5 + length) / 6)^p the exponent is kept."""
+    """Settings for generation_config.json; of a penalty of ((5 + length) / 6)^p the exponent is kept.
+
+    They divide by length^p.
+    """
     search, symbols, limits = trained.config.search, trained.tokenizers.target.symbols, _limits(trained)
     beam = {"num_beams": search.size, "length_penalty": search.length_penalty} if isinstance(search, Beam) else {}
     return {
@@ -155,7 +158,7 @@ def _weights(trained: ExportedRun) -> dict[str, Tensor]:
 
 
 def write_tokenizers(trained: ExportedRun, work: Path) -> None:
-    """The files that MarianTokenizer reads."""
+    """Write the files that MarianTokenizer reads."""
     source, target = trained.tokenizers.source, trained.tokenizers.target
     (work / SOURCE_PIECES).write_bytes(source.model)
     (work / TARGET_PIECES).write_bytes(target.model)
@@ -176,7 +179,7 @@ def write_tokenizers(trained: ExportedRun, work: Path) -> None:
 
 
 def numbers_of(tokenizer: Tokenizer) -> dict[str, int]:
-    """vocab.json: each piece's number; a tag `<2de>` is also known as `>>de<<`, which they cut off and look up."""
+    """The piece numbers for vocab.json; a tag `<2de>` is also known as `>>de<<`, which they look up."""
     pieces = tokenizer.pieces(range(tokenizer.size))
     tags = {
         f">>{piece[2:-1]}<<": number
@@ -187,4 +190,5 @@ def numbers_of(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """Write facts as indented JSON."""
     path.write_bytes(json.dumps(facts, ensure_ascii=False, indent=1).encode())

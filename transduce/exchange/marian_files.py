@@ -1,4 +1,4 @@
-"""The files beside Marian's weights: what a decoder is told by default, and the vocabularies.
+"""Files beside Marian's weights: the decoder's default settings, and the vocabularies.
 
     model.npz.decoder.yml (or decoder.yml)  vocab.spm (or a .yml vocabulary, with source.spm and target.spm)
 
@@ -26,7 +26,7 @@ _YAML = (".yml", ".yaml", ".json")  # Marian reads JSON vocabularies as YAML, of
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """One side's: the file that numbers pieces, the number of each, and the SentencePiece model that cuts text."""
+    """One side's vocabulary: the file that numbers pieces, the numbers, and the SentencePiece model that cuts text."""
 
     path: Path
     numbers: dict[str, Any]
@@ -34,7 +34,7 @@ class Vocabulary:
 
 
 def decoder_settings(weights: Path) -> tuple[Path, dict[str, Any]]:
-    """The settings that Marian wrote for decoding with these weights, and their file; nothing where there is none."""
+    """The settings that Marian wrote for decoding with these weights, and their file; {} if there are none."""
     folder = weights.parent
     known = [folder / f"{weights.name}.{DECODER}", folder / DECODER]
     others = sorted(folder.glob(f"*.{DECODER}"))
@@ -42,9 +42,9 @@ def decoder_settings(weights: Path) -> tuple[Path, dict[str, Any]]:
     return (found[0], read_settings(read_text(found[0]), found[0])) if found else (known[0], {})
 
 
-def vocabularies(weights: Path, decoder: Path, told: Any, shared: bool) -> tuple[Vocabulary, ...]:
-    """One vocabulary for both sides, or one a side; `told` is what the decoder's settings say of `vocabs`."""
-    named = told if isinstance(told, list) and told else []
+def vocabularies(weights: Path, decoder: Path, listed: Any, shared: bool) -> tuple[Vocabulary, ...]:
+    """One vocabulary for both sides, or one a side; `listed` is `vocabs` in the decoder's settings."""
+    named = listed if isinstance(listed, list) and listed else []
     paths = [weights.parent / PurePosixPath(name.replace("\\", "/")).name for name in named]
     missing = [path for path in paths if not path.is_file()]
     if missing:
@@ -60,7 +60,7 @@ def vocabularies(weights: Path, decoder: Path, told: Any, shared: bool) -> tuple
 
 
 def _beside(weights: Path, shared: bool) -> list[Path]:
-    """Vocabularies found by their names, for folders without settings of a decoder."""
+    """Find vocabularies by their names, for folders without settings of a decoder."""
     found = []
     for patterns in (("*vocab*.spm", "*vocab.yml"),) if shared else (("*src*vocab.yml",), ("*trg*vocab.yml",)):
         files = sorted(path for pattern in patterns for path in weights.parent.glob(pattern))
@@ -85,7 +85,7 @@ def _read(path: Path, weights: Path, side: str) -> Vocabulary:
             f" was expected beside {weights.name}; models of BPE codes or words cannot be imported"
         )
     numbers = read_settings(read_text(path), path)
-    return Vocabulary(path, {piece: whole(path, numbers, piece) for piece in numbers}, pieces)
+    return Vocabulary(path, {piece: integer(path, numbers, piece) for piece in numbers}, pieces)
 
 
 def _piece_numbers(path: Path) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def _piece_numbers(path: Path) -> dict[str, Any]:
     return {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}
 
 
-def whole(where: Path, facts: dict[str, Any], name: str, default: int | None = None) -> int:
-    """A setting that is a whole number."""
+def integer(where: Path, facts: dict[str, Any], name: str, default: int | None = None) -> int:
+    """An integer setting."""
     return int(real(where, facts, name, default))
 
 

@@ -1,10 +1,9 @@
-"""A Hugging Face Marian or OPUS-MT folder becomes a run folder of ours, which translates, scores, aligns and trains on.
+"""Import a Hugging Face Marian or OPUS-MT folder, or Marian's own model, as a run folder.
 
     config.json  generation_config.json  model.safetensors | pytorch_model.bin  source.spm  target.spm  vocab.json
 
-or Marian's own model.npz or .bin with its files (marian_npz.py).
-
-The models do the same sums, with their vectors in another order (marian_layout.py).
+or Marian's own model.npz or .bin with its files (marian_npz.py). The run folder translates, scores, aligns and can be
+trained further. The models compute equal sums, with their vectors in another order (marian_config.py).
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from transduce.training.weights import Described, Shaped, check_shapes, save_wei
 from transduce.translate.model_folder import CARD, CONFIG, MODEL, TOKENIZER
 
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
-_AT_ONCE = 1 << 20  # values whose finiteness is looked at together: torch makes copies as large
+_AT_ONCE = 1 << 20  # values checked for finiteness together: torch makes copies as large
 SILENT = -1000.0  # added to a logit: e^-1000 is nothing, and in 16 bits still a number
 
 
 @dataclass(frozen=True)
-class Theirs:
+class ForeignModel:
     """A model as it was found: one vocabulary for both sides, or one a side, and the SentencePiece model of each."""
 
     settings: MarianSettings
@@ -61,8 +60,9 @@ class Theirs:
 def import_model(folder: str | Path, output: str | Path, as_trained: bool = False) -> Path:
     """Make a run folder `output` of a Marian model, in Hugging Face's format or Marian's own, as OPUS-MT has them.
 
-    The new folder is like one that was trained here: `load` opens it, `training.start_from` goes on training it.
+    The new folder is like one that was trained here: `load` opens it, `training.start_from` trains it further.
     `folder` may also be the file of weights in it (.safetensors, .bin, .pt, .npz); of a pickle only tensors are read.
+
     Marian decodes its own pre-norm models otherwise than it trains them (`unnormed_past` of the decoder). So does the
     imported model, which then translates as Marian does; with `as_trained` it decodes as it was trained.
     """
@@ -72,7 +72,7 @@ def import_model(folder: str | Path, output: str | Path, as_trained: bool = Fals
     config = settings.config()
     tokenizers = _read_tokenizers(theirs)
     weights = our_weights(settings, config, theirs.tensors, path)
-    longest = settings.whole("max_position_embeddings", 1024, 2)
+    longest = settings.integer("max_position_embeddings", 1024, 2)
     with whole_folder(output, CONFIG) as work:
         tokenizers.save(work / TOKENIZER)
         (work / CONFIG).write_bytes(configs.dump(config).encode())
@@ -82,8 +82,8 @@ def import_model(folder: str | Path, output: str | Path, as_trained: bool = Fals
     return output
 
 
-def _read(path: Path, as_trained: bool) -> Theirs:
-    """The model whose weights are in this file, in either format."""
+def _read(path: Path, as_trained: bool) -> ForeignModel:
+    """Read the model whose weights are in this file, in either format."""
     folder = path.parent
     if is_marian(path):
         found = read_marian(path, as_trained)
@@ -91,7 +91,7 @@ def _read(path: Path, as_trained: bool) -> Theirs:
         pieces = found.vocabularies[0].pieces, found.vocabularies[-1].pieces
         if found.settings.shared and pieces[0].name == SOURCE_PIECES:  # one table, and a model to cut each side's text
             pieces = pieces[0], folder / TARGET_PIECES
-        return Theirs(found.settings, found.tensors, found.vocabularies, pieces)
+        return ForeignModel(found.settings, found.tensors, found.vocabularies, pieces)
     if not (folder / SETTINGS).is_file():
         raise RunError(
             f"{folder / SETTINGS}: cannot be read: No such file. {path.name} holds weights alone; expected beside it"
@@ -103,20 +103,20 @@ def _read(path: Path, as_trained: bool) -> Theirs:
     names = (VOCABULARY,) if settings.shared else (VOCABULARY, TARGET_VOCABULARY)
     pieces = folder / SOURCE_PIECES, folder / TARGET_PIECES
     tables = tuple(Vocabulary(folder / name, read_json(folder / name), pieces[0]) for name in names)
-    return Theirs(settings, tensors, tables, pieces)
+    return ForeignModel(settings, tensors, tables, pieces)
 
 
 # -- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def _read_tokenizers(theirs: Theirs) -> Tokenizers:
-    """The sentencepiece pair, with the numbers of the vocabulary, or of one a side."""
+def _read_tokenizers(theirs: ForeignModel) -> Tokenizers:
+    """The SentencePiece pair, with the numbers of the vocabulary, or of one a side."""
     settings, (first, second) = theirs.settings, theirs.pieces
     source = _table(theirs.vocabularies[0], settings.source_size, settings)
     target = source if settings.shared else _table(theirs.vocabularies[1], settings.target_size, settings)
     cutting = Tokenizer.load(first, source)
-    one = settings.shared and first == second
-    return Tokenizers(cutting, cutting if one else Tokenizer.load(second, target))
+    single = settings.shared and first == second
+    return Tokenizers(cutting, cutting if single else Tokenizer.load(second, target))
 
 
 def _table(vocabulary: Vocabulary, size: int, settings: MarianSettings) -> VocabularyMap:
@@ -154,18 +154,18 @@ def our_weights(
     embeddings = _embeddings(settings, tensors, path)
     names = [
         *layer_names(
-            settings.whole("encoder_layers", 12, 1), settings.whole("decoder_layers", 12, 1), settings.pre_norm
+            settings.integer("encoder_layers", 12, 1), settings.integer("decoder_layers", 12, 1), settings.pre_norm
         ),
         *(Name(name, name, 1) for name in embeddings),
     ]
-    own = {**tensors, **embeddings}
-    _check_names(settings, names, own, path)
-    _check_taken({name.theirs: own[name.theirs] for name in names}, path)
-    _check_shapes(settings, config, {name.ours: own[name.theirs] for name in names}, tensors.get(BIAS), path)
+    every = {**tensors, **embeddings}
+    _check_names(settings, names, every, path)
+    _check_taken({name.theirs: every[name.theirs] for name in names}, path)
+    _check_shapes(settings, config, {name.ours: every[name.theirs] for name in names}, tensors.get(BIAS), path)
     order = take_turns(settings.d_model)
     found = {}
     for name in names:
-        tensor = _read_finite(own[name.theirs], path)
+        tensor = _read_finite(every[name.theirs], path)
         found[name.ours] = reordered({name.ours: tensor}, {name.ours: name.along}, order)[name.ours]
     if not settings.holds("scale_embedding", False):
         _scale(found, settings)
@@ -173,10 +173,10 @@ def our_weights(
     return found
 
 
-def _check_names(settings: MarianSettings, names: list[Name], own: dict[str, ForeignTensor], path: Path) -> None:
-    missing = [name.theirs for name in names if name.theirs not in own]
+def _check_names(settings: MarianSettings, names: list[Name], found: dict[str, ForeignTensor], path: Path) -> None:
+    missing = [name.theirs for name in names if name.theirs not in found]
     unexpected = sorted(
-        own.keys() - {name.theirs for name in names} - {BIAS, SHARED, SOURCE, TARGET, LM_HEAD, *POSITIONS}
+        found.keys() - {name.theirs for name in names} - {BIAS, SHARED, SOURCE, TARGET, LM_HEAD, *POSITIONS}
     )
     if missing or unexpected:
         raise RunError(
@@ -184,14 +184,14 @@ def _check_names(settings: MarianSettings, names: list[Name], own: dict[str, For
             f" ({', '.join(missing[:3])}), {len(unexpected)} unexpected ({_few(unexpected)})"
         )
     wrong = [
-        n.theirs for n in names if n.along is not None and own[n.theirs].shape[n.along :][:1] != (settings.d_model,)
+        n.theirs for n in names if n.along is not None and found[n.theirs].shape[n.along :][:1] != (settings.d_model,)
     ]
     if wrong:
-        raise RunError(f"{path}: {wrong[0]} is {list(own[wrong[0]].shape)}, and d_model is {settings.d_model}")
+        raise RunError(f"{path}: {wrong[0]} is {list(found[wrong[0]].shape)}, and d_model is {settings.d_model}")
 
 
 def _check_taken(tensors: dict[str, ForeignTensor], path: Path) -> None:
-    """A small file may tell of large tensors, all of whose values are one, or whose values are one another's."""
+    """Raise RunError for a small file of large tensors that share their values."""
     needed, size = sum(tensor.taken for tensor in tensors.values()), path.stat().st_size
     if needed > size:
         raise RunError(
@@ -228,7 +228,7 @@ def _few(names: list[str]) -> str:
 
 
 def _embeddings(settings: MarianSettings, tensors: dict[str, ForeignTensor], path: Path) -> dict[str, ForeignTensor]:
-    """Our embeddings; those that are tied stand in the file under any of their names."""
+    """Our embeddings; tied ones are stored under any of their names."""
     every: dict[Tying, dict[str, tuple[str, ...]]] = {
         "all": {"source_embedding": (SHARED, SOURCE, TARGET, LM_HEAD)},
         "target": {"source_embedding": (SOURCE,), "target_embedding": (TARGET, LM_HEAD)},
@@ -248,19 +248,19 @@ def _embeddings(settings: MarianSettings, tensors: dict[str, ForeignTensor], pat
 
 
 def _check_sizes(settings: MarianSettings, tensors: dict[str, ForeignTensor], path: Path) -> None:
-    """Nothing is made as large as config.json says before the weights are known to be so large."""
-    layers = sum(settings.whole(f"{side}_layers", 12, 1) for side in ("encoder", "decoder"))
+    """Check the sizes in config.json against the weights, before anything so large is built."""
+    layers = sum(settings.integer(f"{side}_layers", 12, 1) for side in ("encoder", "decoder"))
     rows = {tensor.shape[0] for tensor in _embeddings(settings, tensors, path).values() if len(tensor.shape) == 2}
     sizes = {settings.source_size, settings.target_size}
     if layers > len(tensors) or not sizes <= rows:
         raise RunError(
-            f"{path}: config.json tells of {layers:,} layers and {max(sizes):,} pieces; the file has {len(tensors):,}"
+            f"{path}: config.json describes {layers:,} layers and {max(sizes):,} pieces; the file has {len(tensors):,}"
             f" tensors and embeddings of {max(rows, default=0):,}. Copy the model again"
         )
 
 
 def _scale(weights: dict[str, Tensor], settings: MarianSettings) -> None:
-    """Embeddings that are read as they are: ours are multiplied by sqrt(d_model), so we keep them so much smaller.
+    """Scale down embeddings that are read unscaled: ours are multiplied by sqrt(d_model).
 
     Where they are the output matrix too, the decoder's last norm makes up for it.
     """
@@ -269,7 +269,7 @@ def _scale(weights: dict[str, Tensor], settings: MarianSettings) -> None:
         if name in weights:
             weights[name] /= factor
     if settings.tie != "none":
-        last = f"decoder.layers.{settings.whole('decoder_layers', 12, 1) - 1}.around_feed_forward.norm"
+        last = f"decoder.layers.{settings.integer('decoder_layers', 12, 1) - 1}.around_feed_forward.norm"
         weights[f"{last}.weight"] *= factor
         weights[f"{last}.bias"] *= factor
 

@@ -1,18 +1,18 @@
-"""Marian's own models: arrays under Hugging Face's names and shapes, settings as those of config.json.
+r"""Read Marian's own models: arrays under Hugging Face's names and shapes, settings as those of config.json.
 
-    model.npz or a .bin file (marian_binary.py), and the files beside it (marian_files.py)
+    model.npz or a .bin file, and the files beside it (marian_files.py)
 
 The model's settings lie among the arrays, as YAML in bytes. Matrices are (in, out) there and (out, in) here; Marian has
 no padding, and starts from a zero vector: a row of zeros is added, which starts and is never written.
 
-The arrays of an .npz archive: headers first, by a parser that knows no Python, and values when they are asked for.
+The arrays of an .npz archive: headers first, by a parser that knows no Python, and values on demand.
 
     zip archive of NAME.npy: b"\x93NUMPY", version, length of the header, {'descr', 'fortran_order', 'shape'}, values
 
-numpy's own reader gives a header to Python's parser, which ends in errors of many kinds, and makes room for whatever
-shape is told. Here a header is matched by one expression, and its shape must fit the bytes that follow it.
+numpy's own reader gives a header to Python's parser, which ends in errors of many kinds, and allocates whatever the
+shape says. Here a header is matched by one expression, and its shape must fit the bytes that follow it.
 
-Marian's binary model files (.bin), with float or int8 weights: the same arrays as in a model.npz.
+Marian's binary model files (.bin), with float or int8 weights: the arrays of a model.npz.
 
     version (1), number of items, {name length, type, shape length, data length} of each, names, shapes, padding, data
 
@@ -44,7 +44,7 @@ from torch import Tensor
 from transduce.core.errors import RunError
 from transduce.exchange.foreign import ForeignTensor, read_settings, shown
 from transduce.exchange.marian_config import BIAS, FINAL, SHARED, SOURCE, TARGET, MarianSettings
-from transduce.exchange.marian_files import Vocabulary, decoder_settings, real, vocabularies, whole
+from transduce.exchange.marian_files import Vocabulary, decoder_settings, integer, real, vocabularies
 
 _MOST_PACKED = 2  # times its size that an archive may have unpacked: weights hardly shrink
 _LONGEST_HEADER = 10_000
@@ -57,7 +57,7 @@ _UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: what its header says, the bytes that it takes there, and a way to its values."""
+    """An array in a file: type and shape of its header, its size in bytes there, and a reader of its values."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class _Header:
 
 
 def read_archive(path: Path) -> dict[str, StoredArray]:
-    """The arrays of an .npz file by name; of each only the header was read."""
+    """The arrays of an .npz file by name; of each only the header is read."""
     with _refusing(path):
         packed = zipfile.ZipFile(path)
         entries = packed.infolist()
@@ -134,7 +134,7 @@ def _values(path: Path, packed: zipfile.ZipFile, entry: zipfile.ZipInfo, header:
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Whatever a stranger's archive does to its readers ends in one message."""
+    """Turn every error of reading a foreign archive into one RunError."""
     try:
         yield
     except _UNREADABLE as error:
@@ -154,7 +154,7 @@ _AGAIN = "copy the model again"
 
 @dataclass(frozen=True)
 class Item:
-    """What the headers say of one tensor; `begin` is where its data starts."""
+    """The header of one tensor; `begin` is where its data starts."""
 
     name: str
     kind: int
@@ -177,7 +177,7 @@ def is_binary(path: Path) -> bool:
 
 
 def read_binary(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a .bin file; int8 matrices come back as floats, each within half a step of what was rounded."""
+    """Read the arrays of a .bin file; int8 matrices are returned as floats, within half a quantisation step."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -189,11 +189,11 @@ def read_binary(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _items(data: bytes, path: Path) -> Iterator[Item]:
-    """All tensors, with their lengths checked against the file before anything is made of them."""
+    """Yield all tensors, with their lengths checked against the file before anything is made of them."""
     (count,) = struct.unpack_from("<Q", data, len(VERSION))
     position = len(VERSION) + 8
     if count > (len(data) - position) // _ITEM_HEADER.size:
-        raise RunError(f"{path}: tells of {count:,} tensors, more than fit into {len(data):,} bytes; {_AGAIN}")
+        raise RunError(f"{path}: announces {count:,} tensors, more than fit into {len(data):,} bytes; {_AGAIN}")
     headers = [_ITEM_HEADER.unpack_from(data, position + _ITEM_HEADER.size * number) for number in range(count)]
     position += _ITEM_HEADER.size * count
     names = []
@@ -246,7 +246,7 @@ def _array(data: bytes, item: Item, path: Path) -> NDArray[Any]:
 SETTINGS, LOGITS_BIAS = "special:model.yml", "decoder_ff_logit_out_b"
 PADDING = "<pad>"
 LARGEST_SETTINGS = 1 << 20  # bytes of YAML
-# With any other value it is another model; YAML's words are words here.
+# With any other value it is another model; YAML's values are strings here.
 _USUAL: dict[str, Any] = {
     "type": "transformer",
     "transformer-postprocess-emb": "d",
@@ -274,7 +274,7 @@ LONGEST = 1024  # tokens of a translation, however long its source: Marian has n
 
 @dataclass(frozen=True)
 class Archive:
-    """What was found: settings as in config.json, tensors by Hugging Face's names, one vocabulary or one a side."""
+    """A model as found: settings as in config.json, tensors by Hugging Face's names, one vocabulary or one a side."""
 
     settings: MarianSettings
     tensors: dict[str, ForeignTensor]
@@ -287,7 +287,7 @@ def is_marian(path: Path) -> bool:
 
 
 def read_marian(path: Path, as_trained: bool = False) -> Archive:
-    """The model in an .npz or .bin file, and in the files beside it."""
+    """Read the model in an .npz or .bin file, and in the files beside it."""
     arrays = read_archive(path) if path.suffix == ".npz" else _in_memory(read_binary(path))
     facts = _facts(path, arrays)
     pre_norm = _check_wiring(path, facts)
@@ -297,10 +297,11 @@ def read_marian(path: Path, as_trained: bool = False) -> Archive:
     found = vocabularies(path, decoder, searching.get("vocabs"), shared)
     size = tensors[SHARED if shared else SOURCE].shape[0]
     end, unknown = (found[0].numbers.get(piece) for piece in ("</s>", "<unk>"))
-    for one in found:
-        if end is None or one.numbers.get("</s>") != end:
-            raise RunError(f"{one.path}: has no piece '</s>', or another number for it than the other side's")
-        one.numbers[next(name for name in _padding_names() if name not in one.numbers)] = size - 1
+    for vocabulary in found:
+        if end is None or vocabulary.numbers.get("</s>") != end:
+            raise RunError(f"{vocabulary.path}: has no piece '</s>', or another number for it than the other side's")
+        name = next(name for name in _padding_names() if name not in vocabulary.numbers)
+        vocabulary.numbers[name] = size - 1
     values = {
         **_architecture(path, facts, size, shared),
         **_search(decoder, searching, unknown),
@@ -312,7 +313,7 @@ def read_marian(path: Path, as_trained: bool = False) -> Archive:
 
 
 def _in_memory(arrays: dict[str, NDArray[Any]]) -> dict[str, StoredArray]:
-    """Arrays that were read already; int8 takes a byte for each value, and nothing takes less."""
+    """Wrap arrays that were read already; int8 takes a byte for each value, and nothing takes less."""
     return {
         name: StoredArray(array.dtype, array.shape, array.size, partial(_itself, array))
         for name, array in arrays.items()
@@ -324,7 +325,7 @@ def _itself(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _facts(path: Path, arrays: dict[str, StoredArray]) -> dict[str, Any]:
-    """The settings among the arrays, which are taken out."""
+    """Remove the settings from the arrays, and parse them."""
     if SETTINGS not in arrays:
         raise RunError(f"{path}: has no '{SETTINGS}', which is in every model that Marian saved; found {_few(arrays)}")
     packed = arrays.pop(SETTINGS)
@@ -341,7 +342,7 @@ def _facts(path: Path, arrays: dict[str, StoredArray]) -> dict[str, Any]:
 
 
 def _check_wiring(path: Path, facts: dict[str, Any]) -> bool:
-    """Whether it is a pre-norm model; refused is what is no Transformer that we know."""
+    """Whether it is a pre-norm model; raise RunError for an unknown kind of Transformer."""
     if facts.get("transformer-decoder-autoreg") == "rnn":
         cell = shown(facts.get("dec-cell", ""))
         raise RunError(
@@ -356,24 +357,24 @@ def _check_wiring(path: Path, facts: dict[str, Any]) -> bool:
     ]
     wiring = tuple(facts.get(name, usual) for name, usual in zip(_WIRING, _POST_NORM, strict=True))
     if wiring not in (_POST_NORM, _PRE_NORM):
-        told = ", ".join(f"{name} {shown(value)}" for name, value in zip(_WIRING, wiring, strict=True))
-        reasons.append(f"{told}; expected '', 'dan', '' (post-norm) or 'n', 'da', 'n' (pre-norm)")
+        found = ", ".join(f"{name} {shown(value)}" for name, value in zip(_WIRING, wiring, strict=True))
+        reasons.append(f"{found}; expected '', 'dan', '' (post-norm) or 'n', 'da', 'n' (pre-norm)")
     if reasons:
         raise RunError(f"{path}: this is no Marian model that we know: {'; '.join(reasons)}")
     return wiring == _PRE_NORM
 
 
 def _architecture(path: Path, facts: dict[str, Any], size: int, shared: bool) -> dict[str, Any]:
-    """What Hugging Face's config.json says of such a model, and the base of its positions, which it does not say."""
-    d_model, inner = whole(path, facts, "dim-emb"), whole(path, facts, "transformer-dim-ffn")
+    """The settings of Hugging Face's config.json for such a model, and the base of its positions besides."""
+    d_model, inner = integer(path, facts, "dim-emb"), integer(path, facts, "transformer-dim-ffn")
     waves = d_model // 2
     return {
         "d_model": d_model,
-        "encoder_layers": whole(path, facts, "enc-depth"),
-        "decoder_layers": whole(path, facts, "dec-depth"),
-        **{f"{side}_attention_heads": whole(path, facts, "transformer-heads") for side in ("encoder", "decoder")},
+        "encoder_layers": integer(path, facts, "enc-depth"),
+        "decoder_layers": integer(path, facts, "dec-depth"),
+        **{f"{side}_attention_heads": integer(path, facts, "transformer-heads") for side in ("encoder", "decoder")},
         "encoder_ffn_dim": inner,
-        "decoder_ffn_dim": whole(path, facts, "transformer-decoder-dim-ffn", 0) or inner,
+        "decoder_ffn_dim": integer(path, facts, "transformer-decoder-dim-ffn", 0) or inner,
         "activation_function": str(facts.get("transformer-ffn-activation", "swish")),
         "vocab_size": size,
         "decoder_vocab_size": size,
@@ -383,13 +384,13 @@ def _architecture(path: Path, facts: dict[str, Any], size: int, shared: bool) ->
         "decoder_start_token_id": size - 1,
         "max_position_embeddings": LONGEST,
         # Of n waves the slowest has 10000 times the fastest one's length there, and 10000^((n - 1) / n) times in the
-        # paper: the same as the paper's formula with this base.
+        # paper: equal to the paper's formula with this base.
         "position_base": 10000.0 ** (waves / (waves - 1)) if waves > 1 else 10000.0,
     }
 
 
 def _search(decoder: Path, searching: dict[str, Any], unknown: int | None) -> dict[str, Any]:
-    """The search that Marian's decoder makes by default, as generation_config.json would tell of it."""
+    """The default search of Marian's decoder, as in generation_config.json."""
     if real(decoder, searching, "word-penalty", 0):
         raise RunError(
             f"{decoder}: word-penalty is {shown(searching['word-penalty'])}, and there is no such penalty here; set it"
@@ -397,7 +398,7 @@ def _search(decoder: Path, searching: dict[str, Any], unknown: int | None) -> di
         )
     suppressed = [] if unknown is None or _holds(searching, "allow-unk") else [[unknown]]
     return {
-        "num_beams": whole(decoder, searching, "beam-size", 12),
+        "num_beams": integer(decoder, searching, "beam-size", 12),
         "length_penalty": real(decoder, searching, "normalize", 0),
         "shrinking": True,
         "bad_words_ids": suppressed,
@@ -413,7 +414,7 @@ def _padding_names() -> Iterator[str]:
 
 
 def _tensors(path: Path, arrays: dict[str, StoredArray], shared: bool) -> dict[str, ForeignTensor]:
-    """Under Hugging Face's names; what has none is refused, for the model would say something else without it."""
+    """The tensors under Hugging Face's names; an unknown one is an error, for the model would differ without it."""
     embeddings = {"Wemb": SHARED} if shared else {"encoder_Wemb": SOURCE, "decoder_Wemb": TARGET}
     _check_arrays(path, arrays, embeddings)
     rows = {arrays[name].shape[0] for name in embeddings}
@@ -468,7 +469,7 @@ def _tensor(array: NDArray[Any]) -> Tensor:
 
 
 def _theirs(name: str) -> str:
-    """Hugging Face's name for `encoder_l1_self_Wq` and its like; nothing for what is of no layer."""
+    """Hugging Face's name for `encoder_l1_self_Wq` and its like; "" for what is of no layer."""
     if name in _TOP:
         return _TOP[name]
     side, _, rest = name.partition("_l")
@@ -482,12 +483,12 @@ def _theirs(name: str) -> str:
 
 
 def _parts() -> Iterator[tuple[str, str]]:
-    for own, theirs in (("self", "self_attn"), ("context", "encoder_attn")):
+    for part, theirs in (("self", "self_attn"), ("context", "encoder_attn")):
         for letter, name in zip("qkvo", ("q_proj", "k_proj", "v_proj", "out_proj"), strict=True):
-            yield f"{own}_W{letter}", f"{theirs}.{name}.weight"
-            yield f"{own}_b{letter}", f"{theirs}.{name}.bias"
-        yield f"{own}_Wo_ln_scale", f"{theirs}_layer_norm.weight"
-        yield f"{own}_Wo_ln_bias", f"{theirs}_layer_norm.bias"
+            yield f"{part}_W{letter}", f"{theirs}.{name}.weight"
+            yield f"{part}_b{letter}", f"{theirs}.{name}.bias"
+        yield f"{part}_Wo_ln_scale", f"{theirs}_layer_norm.weight"
+        yield f"{part}_Wo_ln_bias", f"{theirs}_layer_norm.bias"
     for number in "12":
         yield f"ffn_W{number}", f"fc{number}.weight"
         yield f"ffn_b{number}", f"fc{number}.bias"

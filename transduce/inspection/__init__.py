@@ -1,6 +1,7 @@
-"""Looking inside a model: what it read, where each head looked, what it nearly said.
+"""Look inside a model: what it read, where each head looked, what it nearly wrote.
 
 from transduce.inspection import inspect
+
 seen = inspect(transduce.load(), "Cats like to sleep.", to="de")
 """
 

@@ -1,7 +1,7 @@
-"""Other words at one place of a translation, each with what would follow: for whoever clicks on a word.
+"""Alternative words at one position of a translation, each with its continuation: for whoever clicks on a word.
 
-The next tokens after a beginning are those of a beam search that may write one token only, so that any engine can be
-asked; each is then gone on from by the model's own search. Imports no torch.
+The next tokens after a prefix come from a beam search that may write one token only, which any engine can run; each is
+then continued by the model's own search. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from transduce.search.settings import Beam, Limits
 from transduce.translate.translator import Translator
 
 WORST = 12.0  # how much less likely, in nats, than the first of them an alternative may be
-TRIES = 4  # tokens asked for each alternative: some go on with the word before, or lead to the same word
+TRIES = 4  # tokens tried for each alternative: some continue the word before, or lead to one word twice
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """What stands at the place instead, up to the next space; the whole translation; its log-probability."""
+    """A word at the position, up to the next space; the whole translation; its log-probability."""
 
     word: str
     text: str
@@ -30,10 +30,10 @@ class Alternative:
 def alternatives(
     translator: Translator, text: str, before: str, to: str = "", count: int = 5, stop: CancelToken | None = None
 ) -> list[Alternative]:
-    """Translations of a text that begin with `before` and go on in different ways, the likeliest first.
+    """Translations of a text that begin with `before` and continue in different ways, the likeliest first.
 
-    A space at the end of `before` says that a word must begin there. None for models that read files, or write all
-    words at once, and none where another thread asks through `stop` to leave it.
+    A space at the end of `before` says that a word must begin there. Empty for models that read files, for
+    non-autoregressive ones, and where another thread cancels through `stop`.
     """
     reads_files = translator.reading is not None
     if reads_files or not text.strip() or getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
@@ -44,30 +44,30 @@ def alternatives(
     source = (*tag, *translator.tokenizers.source.encode([rest])[0])[: translator.longest - 1]
     begin = tuple(target.encode([before.strip()])[0]) if before.strip() else ()
     one_more = Beam(size=count * TRIES, n_best=count * TRIES, length_penalty=0.0, limits=Limits(longest=1))
-    (found,) = translator.find([source], one_more, [DecodingConstraints(prefix=begin, stop=stop)])
-    nexts = [one.tokens for one in found if len(one.tokens) == len(begin) + 1 and _fits(translator, one.tokens, before)]
-    own = _one_best(translator)
-    whole = translator.find(
-        [source] * len(nexts), own, [DecodingConstraints(prefix=tokens, stop=stop) for tokens in nexts]
-    )
+    (found,) = translator.find([source], one_more, [DecodingConstraints(prefix=begin, cancel_token=stop)])
+    nexts = [
+        best.tokens for best in found if len(best.tokens) == len(begin) + 1 and _fits(translator, best.tokens, before)
+    ]
+    constraints = [DecodingConstraints(prefix=tokens, cancel_token=stop) for tokens in nexts]
+    continued = translator.find([source] * len(nexts), _one_best(translator), constraints)
     if stop is not None and stop.cancelled:
         return []
-    kept: dict[str, Alternative] = {}
-    for hypotheses in whole:
+    by_word: dict[str, Alternative] = {}
+    for hypotheses in continued:
         full = target.decode(hypotheses[0].tokens)
         word = _first(full[len(before.rstrip()) :])
         if word and full.startswith(before.rstrip()):
-            kept.setdefault(word, Alternative(word, full, hypotheses[0].log_prob))
-    least = next((one.log_prob for one in kept.values()), 0.0) - WORST
-    return [one for one in kept.values() if one.log_prob >= least][:count]
+            by_word.setdefault(word, Alternative(word, full, hypotheses[0].log_prob))
+    least = next((first.log_prob for first in by_word.values()), 0.0) - WORST
+    return [found for found in by_word.values() if found.log_prob >= least][:count]
 
 
 def _one_best(translator: Translator) -> Any:
-    """The model's own search for one translation; a beam where that chooses among texts."""
-    own = translator.search
-    if isinstance(own, Beam):
-        return replace(own, n_best=1)
-    return own if not hasattr(own, "choose") else Beam()
+    """The model's own search for one translation; a beam search where that reranks texts."""
+    search = translator.search
+    if isinstance(search, Beam):
+        return replace(search, n_best=1)
+    return search if not hasattr(search, "choose") else Beam()
 
 
 def _fits(translator: Translator, tokens: tuple[int, ...], before: str) -> bool:
@@ -84,5 +84,5 @@ def _first(text: str) -> str:
     if not words:
         return ""
     word = words[0]
-    wide = [place for place, letter in enumerate(word) if letter > "\u2e7f"]
+    wide = [index for index, letter in enumerate(word) if letter > "\u2e7f"]
     return word[: wide[0] + 2] if wide else word

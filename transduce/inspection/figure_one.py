@@ -1,8 +1,8 @@
-"""Figure 1 alive: for each block of the diagram its code in this repository and its tensors for one sentence.
+"""Figure 1 with live values: for each block of the diagram its code in this repository, and its tensors.
 
-A trace names attention weights and the outputs of layers; what lies between (queries, keys, values, the inner layer) is
-caught at the modules that make it, for one pass, and these are let go afterwards.
-Shapes: S source tokens, T places of the decoder, D d_model, V vocabulary.
+A trace of one sentence holds attention weights and the outputs of layers; what lies between (queries, keys, values, the
+inner layer) is captured by forward hooks for one pass.
+Shapes: S source tokens, T positions of the decoder, D d_model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from transduce.model.blocks import FeedForward, PostNormResidual
 from transduce.model.contract import evaluating, teacher_forced_log_probs
 from transduce.model.encoder_decoder import Embedding, EncoderDecoder
 from transduce.model.positions import SinusoidalPositions
-from transduce.model.transformer import DecoderBlock, EncoderBlock
+from transduce.model.transformer import DecoderLayer, EncoderLayer
 from transduce.search.constraints import CancelToken
 from transduce.text.tokenizer import Tokenizer
 from transduce.translate.translator import Translator
@@ -46,7 +46,7 @@ ORDER = ("x", "PE", "Q", "K", "V", "inner", "output", "logits", "p")
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A tensor with names for its rows: statistics of the whole of it, and the columns that a picture shows.
+    """A tensor to display: names of its rows, statistics of the whole tensor, and the columns that a picture shows.
 
     `tokens` names the columns shown where they are entries of a vocabulary.
     """
@@ -63,7 +63,7 @@ class Shown:
         cls, name: str, whole: NDArray[np.float32], rows: tuple[str, ...], columns: NDArray[np.int64],
         tokens: tuple[str, ...] = (),
     ) -> Shown:  # fmt: skip
-        """Of a whole tensor (rows, columns) those columns; the rest may go."""
+        """Take the given columns of a whole tensor (rows, columns), with the statistics of all of it."""
         mean = float(whole.mean(dtype=np.float64))
         squares = sum(float(((row.astype(np.float64) - mean) ** 2).sum()) for row in whole)  # row by row: it is large
         facts = {"least": whole.min(), "most": whole.max(), "mean": mean, "spread": math.sqrt(squares / whole.size)}
@@ -73,7 +73,7 @@ class Shown:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Statistics of the whole tensor; the part shown as bytes, 0 at the least of the whole, 255 at the greatest."""
+        """Statistics of the whole tensor, and the part shown as bytes from 0 at its minimum to 255 at its maximum."""
         least, most = self.facts["least"], self.facts["most"]
         scaled = (self.values - least) / max(most - least, 1e-9)
         return {
@@ -103,24 +103,24 @@ def code_of(thing: Any) -> Code:
 
 
 def codes(model: nn.Module | None = None) -> dict[str, tuple[Code, ...]]:
-    """The code of every block: of the paper's own choices, or of what stands in a model in their place."""
+    """The code of every block: the paper's own choices, or those of a model."""
     position: Any = SinusoidalPositions
     residual: Any = PostNormResidual
-    if model is not None and _blocks(model, EncoderBlock):
+    if model is not None and _blocks(model, EncoderLayer):
         position = type(model.encoder.positions)  # type: ignore[union-attr]
-        residual = type(_blocks(model, EncoderBlock)[0].around_attention)
+        residual = type(_blocks(model, EncoderLayer)[0].around_attention)
     made: dict[str, tuple[Any, ...]] = {
         "input": (Embedding,),
         "input-positions": (position,),
-        "encoder-attention": (equation_1, MultiHeadAttention, EncoderBlock),
+        "encoder-attention": (equation_1, MultiHeadAttention, EncoderLayer),
         "encoder-norm-1": (residual,),
         "encoder-feed-forward": (FeedForward,),
         "encoder-norm-2": (residual,),
         "output": (Embedding,),
         "output-positions": (position,),
-        "decoder-attention": (equation_1, MultiHeadAttention, DecoderBlock),
+        "decoder-attention": (equation_1, MultiHeadAttention, DecoderLayer),
         "decoder-norm-1": (residual,),
-        "decoder-cross": (equation_1, DecoderBlock),
+        "decoder-cross": (equation_1, DecoderLayer),
         "decoder-norm-2": (residual,),
         "decoder-feed-forward": (FeedForward,),
         "decoder-norm-3": (residual,),
@@ -132,14 +132,14 @@ def codes(model: nn.Module | None = None) -> dict[str, tuple[Code, ...]]:
 
 
 def depth(engine: Opened) -> tuple[int, int]:
-    """Blocks of encoder and decoder; 0 where a stack is no Transformer's."""
-    return len(_blocks(engine.model, EncoderBlock)), len(_blocks(engine.model, DecoderBlock))
+    """The number of encoder and decoder layers; 0 where a stack is no Transformer's."""
+    return len(_blocks(engine.model, EncoderLayer)), len(_blocks(engine.model, DecoderLayer))
 
 
 def alive(
     translator: Translator, text: str, to: str = "", layer: int = 0, stop: CancelToken | None = None
 ) -> dict[str, Any]:
-    """Everything the learner's page shows of one sentence, as JSON: what was said, and every block's code and tensors.
+    """Everything the learner's page shows of one sentence, as JSON: translation, and every block's code and tensors.
 
     Without tensors where the engine or the model has none that belong to the diagram.
     """
@@ -148,22 +148,22 @@ def alive(
     found = (
         {} if engine is None or not seen.source_tokens else tensors(engine, seen, translator.tokenizers.target, layer)
     )
-    own = codes(None if engine is None else engine.model)
+    sources = codes(None if engine is None else engine.model)
     layers = max(depth(engine)) if engine is not None and min(depth(engine)) else 0
     blocks = {
         name: {
-            "code": [asdict(code) for code in own[name]],
+            "code": [asdict(code) for code in sources[name]],
             "tensors": [tensor.as_json() for tensor in found.get(name, ())],
         }
         for name in FIGURE_1
     }
-    said = {"text": text, "translation": seen.translation, "notes": seen.notes}
-    return {**said, "layers": layers, "layer": layer, "blocks": blocks}
+    sentence = {"text": text, "translation": seen.translation, "notes": seen.notes}
+    return {**sentence, "layers": layers, "layer": layer, "blocks": blocks}
 
 
 def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> dict[str, tuple[Shown, ...]]:
-    """What each block makes of an inspected sentence, in one layer. Nothing for a model that is no Transformer."""
-    model, encoder, decoder = engine.model, _blocks(engine.model, EncoderBlock), _blocks(engine.model, DecoderBlock)
+    """The tensors of every block for an inspected sentence, in one layer; empty for a model that is no Transformer."""
+    model, encoder, decoder = engine.model, _blocks(engine.model, EncoderLayer), _blocks(engine.model, DecoderLayer)
     if not encoder or not decoder:
         return {}
     if not 0 <= layer < max(len(encoder), len(decoder)):
@@ -194,8 +194,8 @@ def _blocks(model: nn.Module, kind: type[nn.Module]) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, kind)]
 
 
-def _modules(encoder: EncoderBlock, decoder: DecoderBlock) -> dict[str, nn.Module]:
-    """Where to catch what: `block/tensor`."""
+def _modules(encoder: EncoderLayer, decoder: DecoderLayer) -> dict[str, nn.Module]:
+    """The modules to hook, by `block/tensor`."""
     found: dict[str, nn.Module] = {}
     for name, attention in (
         ("encoder-attention", encoder.attention),
@@ -207,22 +207,22 @@ def _modules(encoder: EncoderBlock, decoder: DecoderBlock) -> dict[str, nn.Modul
     for side, block, norms in (("encoder", encoder, 2), ("decoder", decoder, 3)):
         around = [block.around_attention, block.around_feed_forward]
         if norms == 3:
-            around.insert(1, cast("DecoderBlock", block).around_cross)
+            around.insert(1, cast("DecoderLayer", block).around_cross)
         found |= {f"{side}-norm-{number}/output": module for number, module in enumerate(around, start=1)}
-        found[f"{side}-feed-forward/inner"] = block.feed_forward.inner
+        found[f"{side}-feed-forward/inner"] = cast("FeedForward", block.feed_forward).inner
         found[f"{side}-feed-forward/output"] = block.feed_forward
     return found
 
 
 @contextmanager
 def _caught(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """What modules give while this is open, to this thread: a server may translate with the same model in others."""
+    """Capture the modules' outputs inside the block, in this thread: a server may run the model in others too."""
     found: dict[str, Tensor] = {}
-    own = threading.get_ident()
+    this_thread = threading.get_ident()
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, given: Any, output: Tensor) -> None:
-            if threading.get_ident() == own:
+            if threading.get_ident() == this_thread:
                 found[name] = output
 
         return hook
@@ -238,7 +238,7 @@ def _caught(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
 def _arranged(
     found: Mapping[str, Tensor], weights: Mapping[str, Tensor], seen: Inspection, target: Tokenizer
 ) -> dict[str, tuple[Shown, ...]]:
-    """Tensors by the block they belong to, the weights of attention after queries, keys and values."""
+    """Group tensors by block, the attention weights after queries, keys and values."""
     made: dict[str, list[Shown]] = {name: [] for name in FIGURE_1}
     for name in sorted(found, key=lambda name: ORDER.index(name.partition("/")[2])):
         block, _, part = name.partition("/")
@@ -247,9 +247,9 @@ def _arranged(
     for block, heads in weights.items():
         rows = seen.source if block == "encoder-attention" else seen.read
         columns = seen.read if block == "decoder-attention" else seen.source
-        for head, own in enumerate(heads[0].float().cpu().numpy()):
-            places = np.arange(own.shape[1])
-            made[block].insert(3 + head, Shown.of(f"head {head}", own, rows, places, columns))
+        for head, map_of_head in enumerate(heads[0].float().cpu().numpy()):
+            every = np.arange(map_of_head.shape[1])
+            made[block].insert(3 + head, Shown.of(f"head {head}", map_of_head, rows, every, columns))
     return {name: tuple(parts) for name, parts in made.items()}
 
 
@@ -258,10 +258,10 @@ def _from_source(block: str, part: str) -> bool:
 
 
 def _shown(name: str, tensor: Tensor, rows: tuple[str, ...], target: Tokenizer) -> Shown:
-    """The first columns of a tensor (1, rows, columns); of a vocabulary those that are likely somewhere."""
-    whole = tensor[0].float().cpu().numpy()
+    """The first columns of a tensor (1, rows, columns); of a vocabulary those that are likely in some row."""
+    values = tensor[0].float().cpu().numpy()
     if name in ("logits", "p"):
-        few = math.ceil(WIDEST / 2 / len(whole))
-        best = np.unique([np.argsort(-row)[:few] for row in whole])
-        return Shown.of(name, whole, rows, best, tuple(target.pieces(best.tolist())))
-    return Shown.of(name, whole, rows, np.arange(min(WIDEST, whole.shape[1])))
+        few = math.ceil(WIDEST / 2 / len(values))
+        best = np.unique([np.argsort(-row)[:few] for row in values])
+        return Shown.of(name, values, rows, best, tuple(target.pieces(best.tolist())))
+    return Shown.of(name, values, rows, np.arange(min(WIDEST, values.shape[1])))

@@ -1,8 +1,8 @@
-"""`inspect(translator, text)`: one sentence through one model, with all that can be seen of it.
+"""Inspect one sentence in one model, with all that can be seen of it: `inspect(translator, text)`.
 
 With the torch engine everything is seen, and so it is of a converted model where torch is installed; an engine that
 only searches, scores and attends (the native one) shows the mean cross-attention, and of each token the probability and
-what could have stood there. Imports no torch by itself.
+its alternatives. Imports no torch by itself.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from transduce.search.settings import Beam, Greedy, Limits
 from transduce.text.alignment import Alignment, Grouped, Unit, group_text, group_tokens, merge
 from transduce.translate.translator import Translator, draw_key
 
-LEAST = 0.01  # probability of a token worth asking "what if" about
+LEAST = 0.01  # least probability of a token for a what-if continuation
 MOST_LINES = 16_000_000  # weights of all heads that are kept: 6 layers of 8 heads and 330 tokens
 
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """How much to look at: `top` candidates a step; at most `branches` questions "what if" in all; a tree or none."""
+    """How much to inspect: `top` candidates a step, at most `branches` what-if continuations in all, a tree or none."""
 
     top: int = 8
     branches: int = 48
@@ -61,20 +61,20 @@ def inspect(
     model: str = "",
     stop: CancelToken | None = None,
 ) -> Inspection:
-    """Look at one sentence being translated, or at a given `target` being read.
+    """Inspect one sentence being translated, or a given `target` being read.
 
     `to`, `beam` and `search` are those of `Translator.translate`; `prefix` is how the translation must begin, as text
     or as tokens: "what if it had said this instead". `model` is a name to show. A text is read whole: one longer than
     the model reads at once is refused. Of a model that reads recordings or pictures `text` is the path of a file.
-    Another thread may end its searches through `stop`.
+    Another thread may cancel its searches through `stop`.
     """
     case = _Case.of(translator, text, to, prefix, translator.choose_search(beam, 1, search))
     if target is None:
-        hypotheses = translator.find([case.source], case.search, [DecodingConstraints(prefix=case.prefix, stop=stop)])[
-            0
-        ]
+        hypotheses = translator.find(
+            [case.source], case.search, [DecodingConstraints(prefix=case.prefix, cancel_token=stop)]
+        )[0]
         if stop is not None and stop.cancelled:
-            raise RunError("inspect: somebody asked to stop before the translation was found; ask again")
+            raise RunError("inspect: cancelled before the translation was found; try again")
     else:
         hypotheses = [_given(translator, case, target)]
     best = hypotheses[0]
@@ -96,7 +96,7 @@ def inspect(
         source_tokens=case.source_tokens,
         forced=len(case.prefix),
         maps=seen.maps,
-        heads=tuple(head for one in seen.maps for head in heads_of(one)) if seen.inside else (),
+        heads=tuple(head for found in seen.maps for head in heads_of(found)) if seen.inside else (),
         alignment=_alignment(case, best, seen.maps),
         steps=seen.steps,
         branches=_branches(case, best, seen.steps, looking.branches) if case.stepwise else (),
@@ -108,17 +108,17 @@ def inspect(
     )
 
 
-def told_to(translators: Sequence[Translator], to: str) -> list[str]:
-    """The language that each of several models is told: one without a tag for it, beside one that has it, none."""
-    known = [one.reading is None and one.tokenizers.source.has_tag(to) for one in translators]
-    return [to if own or not any(known) else "" for own in known]
+def tags_for(translators: Sequence[Translator], to: str) -> list[str]:
+    """The language tag for each of several models: "" for one that lacks it beside one that has it."""
+    known = [model.reading is None and model.tokenizers.source.has_tag(to) for model in translators]
+    return [to if has_tag or not any(known) else "" for has_tag in known]
 
 
 @dataclass(frozen=True)
 class _Case:
     """A text as a translator reads it, or the frames of a file, and how its translation must begin.
 
-    `pieces` name what the encoder reads, the tag first and the end symbol last; of files where each place is in it.
+    `pieces` name what the encoder reads, the tag first and the end symbol last; of files the position in it.
     """
 
     translator: Translator
@@ -165,21 +165,21 @@ class _Case:
 
     @property
     def source_tokens(self) -> tuple[int, ...]:
-        """With the end symbol; none of a file."""
+        """The source tokens with the end symbol; empty for a file."""
         if self.translator.reading is not None:
             return ()
         return (*self.source, self.translator.tokenizers.source.symbols.eos)
 
     @property
     def sight(self) -> SourcePicture | None:
-        """What a file looks like."""
+        """A picture of a source file; None for text."""
         if self.translator.reading is None:
             return None
         reader, places = self.translator.reading.reader, self.translator.reading.places(len(self.source))
         return SourcePicture(reader.sight(self.source), tuple(reader.box(*place) for place in places))
 
     def grouped(self) -> Grouped:
-        """What the encoder reads of the text itself, in words or pieces; of a file the places of the memory."""
+        """The units that the encoder reads, in words or pieces; of a file the positions of the memory."""
         if self.translator.reading is not None:
             return Grouped((), self.pieces, tuple(range(len(self.pieces))))
         return group_text(self.translator.tokenizers.source, self.text, _unit(self.text))
@@ -193,7 +193,7 @@ class _Case:
 
 
 def _given(translator: Translator, case: _Case, target: str) -> Hypothesis:
-    """A translation that somebody else wrote, as the model scores it."""
+    """Score a given translation, as a hypothesis."""
     (tokens,) = translator.tokenizers.target.encode([target])
     (log_probs,) = translator.engine.score([case.source], [tokens])
     return Hypothesis(tuple(tokens), sum(log_probs), sum(log_probs), True, tuple(log_probs))
@@ -201,7 +201,7 @@ def _given(translator: Translator, case: _Case, target: str) -> Hypothesis:
 
 @dataclass(frozen=True)
 class _Looked:
-    """What was seen of the model at work; `inside` is False where only an engine was asked."""
+    """The observations of the model at work; `inside` is False where only an engine was available."""
 
     maps: tuple[Map, ...]
     steps: tuple[DecodingStep, ...]
@@ -212,7 +212,7 @@ class _Looked:
 
 
 def _look(case: _Case, best: Hypothesis, looking: InspectOptions, grow: bool, stop: CancelToken | None) -> _Looked:
-    """One pass with a trace, and the search again with the model watched if its tree is to grow."""
+    """Run one pass with a trace, and repeat the search with the model watched if its tree is to be shown."""
     engine = opened(case.translator.engine)
     if engine is None:
         return _from_outside(case, best, looking.top, stop)
@@ -220,13 +220,13 @@ def _look(case: _Case, best: Hypothesis, looking: InspectOptions, grow: bool, st
 
     target = case.translator.tokenizers.target
     traced = tracing.trace(engine, case.stepwise, case.source, best.tokens, target, looking.top)
-    if sum(one.weights.size for one in traced.maps) > MOST_LINES:
+    if sum(found.weights.size for found in traced.maps) > MOST_LINES:
         raise DataError(
             f"inspect: {len(case.source)} source and {len(best.tokens)} target tokens make more than {MOST_LINES:,}"
             " attention weights; give it a shorter sentence"
         )
     notes = [*notes_of(case.translator.engine)]
-    if not any(one.part == "cross" for one in traced.maps):
+    if not any(found.part == "cross" for found in traced.maps):
         notes.append("This decoder does not look at the source by attention: no cross-attention, no alignment.")
     if not traced.lens:
         notes.append("No logit lens: an ensemble or a canvas of frames has no layers that write tokens.")
@@ -235,13 +235,13 @@ def _look(case: _Case, best: Hypothesis, looking: InspectOptions, grow: bool, st
         from transduce.inspection.tracing import grow as grow_tree
 
         path = (*best.tokens, target.symbols.eos) if best.finished else best.tokens
-        key, constraints = draw_key(case.source), DecodingConstraints(prefix=case.prefix, stop=stop)
+        key, constraints = draw_key(case.source), DecodingConstraints(prefix=case.prefix, cancel_token=stop)
         tree = grow_tree(engine.model, traced.memory, case.search, constraints, key, target, path)
     return _Looked(traced.maps, traced.steps, traced.lens, tree, tuple(notes))
 
 
 def opened(engine: Any) -> Any:
-    """The engine, or the one behind it, if its model can be looked into."""
+    """The engine, or its fallback, if its model can be looked into; else None."""
     try:
         from transduce.inspection.tracing import Opened
     except ModuleNotFoundError:  # without torch there is none
@@ -255,28 +255,28 @@ def opened(engine: Any) -> Any:
 
 
 def notes_of(engine: Any) -> tuple[str, ...]:
-    """What is to be said of the weights that are looked into, where they are not those that were trained."""
+    """Notes on the weights that are looked into, where they are not those that were trained."""
     return (engine.note,) if isinstance(engine, Fallback) and engine.note else ()
 
 
 def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> _Looked:
-    """What any engine tells: the probability of each token and others, and the mean of all heads' cross-attention."""
+    """What any engine offers: token probabilities with candidates, and mean cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
-    (said,) = case.translator.engine.score([case.source], [best.tokens])
+    (log_probs,) = case.translator.engine.score([case.source], [best.tokens])
     read = target.pieces([bos, *best.tokens])
     tokens = (*best.tokens, eos)
     others = _candidates(case, best, top, stop)
     ranks = [
-        sum(other.log_prob > log_prob for other in own if other.token != token)
-        for token, log_prob, own in zip(tokens, said, others, strict=True)
+        sum(other.log_prob > log_prob for other in candidates if other.token != token)
+        for token, log_prob, candidates in zip(tokens, log_probs, others, strict=True)
     ]
     unknown = [math.nan] * len(tokens)
-    rows = zip(read, tokens, target.pieces(tokens), said, ranks, unknown, others, strict=True)
+    rows = zip(read, tokens, target.pieces(tokens), log_probs, ranks, unknown, others, strict=True)
     (weights,) = case.translator.engine.attend([case.source], [best.tokens], None)
-    whole = np.zeros((1, len(tokens), len(case.pieces)), dtype=np.float32)
-    whole[0, : weights.shape[0], : weights.shape[1]] = weights  # the end symbols look and are looked at unseen
-    mean = Map("decoder.mean.cross", "cross", 0, whole)
+    padded = np.zeros((1, len(tokens), len(case.pieces)), dtype=np.float32)
+    padded[0, : weights.shape[0], : weights.shape[1]] = weights  # the weights of end symbols are unknown
+    mean = Map("decoder.mean.cross", "cross", 0, padded)
     note = (
         "Seen from outside: the native engine tells the mean cross-attention only. Install torch (transduce[train]), or"
         " give the run folder, to see all."
@@ -285,16 +285,17 @@ def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | N
 
 
 def _candidates(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> list[tuple[Candidate, ...]]:
-    """The likeliest tokens of each step, which any engine finds: a beam that may write one token only."""
+    """The likeliest tokens of each step, by a beam search that may write one token only, which any engine can run."""
     eos = case.translator.tokenizers.target.symbols.eos
     if not case.stepwise:
         return [()] * (len(best.tokens) + 1)
     one_more = Beam(size=top, n_best=top, length_penalty=0.0, limits=Limits(longest=1))
-    beginnings = [best.tokens[:place] for place in range(len(best.tokens) + 1)]
-    constraints = [DecodingConstraints(prefix=tokens, stop=stop) for tokens in beginnings]
+    beginnings = [best.tokens[:position] for position in range(len(best.tokens) + 1)]
+    constraints = [DecodingConstraints(prefix=tokens, cancel_token=stop) for tokens in beginnings]
     made = []
-    for place, hypotheses in enumerate(case.translator.find([case.source] * len(constraints), one_more, constraints)):
-        found = {(*one.tokens, eos)[place]: one.token_log_probs[place] for one in hypotheses}
+    continued = case.translator.find([case.source] * len(constraints), one_more, constraints)
+    for position, hypotheses in enumerate(continued):
+        found = {(*path.tokens, eos)[position]: path.token_log_probs[position] for path in hypotheses}
         ordered = sorted(found, key=lambda token: -found[token])
         pieces = case.translator.tokenizers.target.pieces(ordered)
         rows = zip(ordered, pieces, (found[token] for token in ordered), strict=True)
@@ -306,34 +307,35 @@ def _branches(case: _Case, best: Hypothesis, steps: Sequence[DecodingStep], most
     """For the likeliest tokens that were not written: the translation that would have followed, by greedy search."""
     target = case.translator.tokenizers.target
     never = {*target.symbols.never}
-    asked = [
-        (other.log_prob, place, other)
-        for place, step in enumerate(steps)
+    tried = [
+        (other.log_prob, position, other)
+        for position, step in enumerate(steps)
         for other in step.candidates
         if other.token != step.token and other.token not in never and other.log_prob >= np.log(LEAST)
     ]
-    asked = sorted(sorted(asked, key=lambda one: -one[0])[:most], key=lambda one: (one[1], -one[0]))
-    going = [(place, other) for _, place, other in asked if other.token != target.symbols.eos]
-    constraints = [DecodingConstraints(prefix=(*best.tokens[:place], other.token)) for place, other in going]
+    tried = sorted(sorted(tried, key=lambda row: -row[0])[:most], key=lambda row: (row[1], -row[0]))
+    open_ended = [(position, other) for _, position, other in tried if other.token != target.symbols.eos]
+    constraints = [DecodingConstraints(prefix=(*best.tokens[:at], other.token)) for at, other in open_ended]
     search = Greedy(getattr(case.search, "limits", Limits()))
-    found = dict(zip(going, case.translator.find([case.source] * len(going), search, constraints), strict=True))
+    continued = case.translator.find([case.source] * len(open_ended), search, constraints)
+    found = dict(zip(open_ended, continued, strict=True))
     made = []
-    for _, place, other in asked:
-        before = sum(step.log_prob for step in steps[:place])
-        tokens, total = best.tokens[:place], before + other.log_prob  # of an end symbol, that is all
-        if (place, other) in found:
-            (first, *_) = found[place, other]
+    for _, position, other in tried:
+        before = sum(step.log_prob for step in steps[:position])
+        tokens, total = best.tokens[:position], before + other.log_prob  # of an end symbol, that is all
+        if (position, other) in found:
+            (first, *_) = found[position, other]
             tokens, total = first.tokens, first.log_prob
-        made.append(Branch(place, other.token, other.piece, other.log_prob, case.text_of(tokens), total))
+        made.append(Branch(position, other.token, other.piece, other.log_prob, case.text_of(tokens), total))
     return tuple(made)
 
 
 def _alignment(case: _Case, best: Hypothesis, maps: Sequence[Map]) -> Alignment | None:
-    """Words of the source and of the translation, linked by the mean of all cross-attention.
+    """Align words of the source and of the translation by the mean of all cross-attention.
 
     A side that is one word between spaces (a German number, any Chinese sentence) is taken in pieces.
     """
-    crossing = [one.weights.mean(0) for one in maps if one.part == "cross"]  # (T, S)
+    crossing = [found.weights.mean(0) for found in maps if found.part == "cross"]  # (T, S)
     if not crossing:
         return None
     tokenizers = case.translator.tokenizers

@@ -1,8 +1,8 @@
-"""Inspections as one HTML file that needs nothing else: no server, no network, no build.
+"""Write inspections as one self-contained HTML file: no server, no network, no build.
 
 The explorer's modules lie in explorer/ as a browser reads them from a server. Here they become one script: each after
-those that it imports, without the words `import` and `export`. The page's own policy allows this script and this style,
-by their digests, and no request.
+those that it imports, without the words `import` and `export`. The page's content security policy allows this script
+and this style, by their digests, and no request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def page(inspections: Sequence[Inspection]) -> str:
     """The page for one inspection or several, which can be shown side by side."""
     script, style = bundle(FIRST), "".join(read(name) for name in STYLES)
     policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:"
-    data = json.dumps([one.as_json() for one in inspections], ensure_ascii=False, separators=(",", ":"))
+    data = json.dumps([inspection.as_json() for inspection in inspections], ensure_ascii=False, separators=(",", ":"))
     data = data.replace("<", "\\u003c")  # nothing in it may end the element it stands in
     title = html.escape(f"{inspections[0].text} → {inspections[0].translation}")
     return f"""<!doctype html>
@@ -50,12 +50,12 @@ def page(inspections: Sequence[Inspection]) -> str:
 
 
 def read(name: str) -> str:
-    """A file of the explorer."""
+    """Read a file of the explorer."""
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def bundle(first: str) -> str:
-    """A module and all that it imports, as one."""
+    """Bundle a module and all that it imports."""
     done: list[str] = []
     _visit(first, done)
     return "".join(re.sub(r"^export ", "", _IMPORT.sub("", read(name)), flags=re.MULTILINE) for name in done)

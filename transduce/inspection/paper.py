@@ -1,7 +1,4 @@
-"""Figure 1 of "Attention Is All You Need" in words and formulas: what each block of the diagram is.
-
-Formulas are MathML, which browsers draw by themselves. Titles and explanations are in English and Chinese.
-"""
+"""Figure 1 of "Attention Is All You Need" in words and formulas: what each block of the diagram is."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Idea:
-    """A kind of block: its name and what it does, by language; the formula; where the paper speaks of it."""
+    """A kind of block: its name and what it does, by language; the formula; the paper's section."""
 
     title: dict[str, str]
     about: dict[str, str]
@@ -31,7 +28,7 @@ def _row(*parts: str) -> str:
 
 
 def _in(*parts: str) -> str:
-    """In brackets, tall ones around what is tall."""
+    """Wrap in brackets, tall ones around fractions."""
     tall = "" if any("<mfrac" in part for part in parts) else ' stretchy="false"'
     return _row(f"<mo{tall}>(</mo>", *parts, f"<mo{tall}>)</mo>")
 

@@ -1,7 +1,7 @@
-"""Attention as a picture: PNG or SVG, by matplotlib (`transduce[plot]`), through its `Figure` class alone.
+"""Attention as a picture, PNG or SVG, by matplotlib (`transduce[plot]`), through its `Figure` class alone.
 
-One head, or the mean that was asked for, is a matrix with its tokens; without a layer all heads of a part are drawn
-beside it, a row a layer.
+One head, or the requested mean, is a matrix with its tokens; without a layer all heads of a part are drawn beside it,
+a row a layer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def save(seen: Sequence[Inspection], view: View, output: Path) -> None:
 
 
 def draw(seen: Sequence[Inspection], view: View) -> Figure:
-    """The figure, a column an inspection."""
+    """Draw the figure, a column an inspection."""
     try:
         from matplotlib import font_manager, rc_context
         from matplotlib.figure import Figure
@@ -43,39 +43,39 @@ def draw(seen: Sequence[Inspection], view: View) -> Figure:
         raise UserError("drawing attention needs matplotlib: pip install 'transduce[plot]'") from None
     known = {font.name for font in font_manager.fontManager.ttflist}
     with rc_context({"font.family": [name for name in FONTS if name in known] or ["sans-serif"]}):
-        sizes = [_size(one, view) for one in seen]
+        sizes = [_size(inspection, view) for inspection in seen]
         tall = max(height for _, height in sizes)
         figure = Figure((sum(width for width, _ in sizes), tall), dpi=120, layout="constrained")
         shares = [width for width, _ in sizes]
         parts = figure.subfigures(1, len(seen), width_ratios=shares, squeeze=False)
-        for part, one in zip(parts[0], seen, strict=True):
-            part.suptitle(f"{one.text}\n{one.translation}", fontsize=11)
-            if (sight := _sight(one, view)) is not None:
-                _over_sight(part, view.of(one), sight)
-            elif any(_grid(one, view)):
-                left, right = part.subfigures(1, 2, width_ratios=_halves(one, view))
-                _matrix(left.add_subplot(), one, view)
-                _overview(right, one, view)
+        for part, inspection in zip(parts[0], seen, strict=True):
+            part.suptitle(f"{inspection.text}\n{inspection.translation}", fontsize=11)
+            if (sight := _sight(inspection, view)) is not None:
+                _over_sight(part, view.of(inspection), sight)
+            elif any(_grid(inspection, view)):
+                left, right = part.subfigures(1, 2, width_ratios=_halves(inspection, view))
+                _matrix(left.add_subplot(), inspection, view)
+                _overview(right, inspection, view)
             else:
-                _matrix(part.add_subplot(), one, view)
+                _matrix(part.add_subplot(), inspection, view)
     return figure
 
 
 def _grid(seen: Inspection, view: View) -> tuple[int, int]:
-    """Layers and heads of the part that are drawn small beside the mean: none where a layer was asked for."""
-    maps = [one for one in seen.maps if one.part == view.part]
-    heads = max((len(one.weights) for one in maps), default=0)
+    """Layers and heads that are drawn small beside the mean; (0, 0) where a layer was requested."""
+    maps = [layer for layer in seen.maps if layer.part == view.part]
+    heads = max((len(layer.weights) for layer in maps), default=0)
     return (len(maps), heads) if heads > 1 and view.layer is None else (0, 0)
 
 
 def _halves(seen: Inspection, view: View) -> tuple[float, float]:
-    """Inches for the matrix, and for all heads beside it."""
+    """Width in inches of the matrix, and of all heads beside it."""
     heads = _grid(seen, view)[1]
     return min(14.0, 2.2 + CELL * len(view.of(seen).columns)), max(2.0, 0.9 * heads) if heads else 0.0
 
 
 def _size(seen: Inspection, view: View) -> tuple[float, float]:
-    """Inches, width and height; long sentences get smaller cells instead of larger pictures."""
+    """Width and height in inches; long sentences get smaller cells instead of larger pictures."""
     if (sight := _sight(seen, view)) is not None:
         return 7.0, 1.2 + 1.1 * -(-len(view.of(seen).rows) // _abreast(sight))
     height = max(1.2 + 0.9 * _grid(seen, view)[0], 2.2 + CELL * len(view.of(seen).rows))
@@ -83,7 +83,7 @@ def _size(seen: Inspection, view: View) -> tuple[float, float]:
 
 
 def _abreast(sight: SourcePicture) -> int:
-    """Panels side by side: one spectrogram, or several small pictures."""
+    """The number of panels side by side: one spectrogram, or several small pictures."""
     height, width = sight.values.shape
     return 1 if width > 2 * height else 4
 
@@ -95,7 +95,7 @@ def _sight(seen: Inspection, view: View) -> SourcePicture | None:
 
 
 def _over_sight(figure: Any, chosen: Drawn, sight: SourcePicture) -> None:
-    """The recording or picture once for each word written, red where it looks."""
+    """Draw the recording or picture once for each written word, red where it looks."""
     columns = _abreast(sight)
     panels = figure.subplots(-(-len(chosen.rows) // columns), columns, squeeze=False).ravel()
     for axes in panels:
@@ -127,14 +127,14 @@ def _matrix(axes: Axes, seen: Inspection, view: View) -> None:
 
 
 def _overview(figure: object, seen: Inspection, view: View) -> None:
-    """Every head small, a row a layer."""
+    """Draw every head small, a row a layer."""
     layers, heads = _grid(seen, view)
     every = figure.subplots(layers, heads, squeeze=False)  # type: ignore[attr-defined]
-    maps = [one for one in seen.maps if one.part == view.part]
-    for one, line in zip(maps, every, strict=True):
+    maps = [layer_map for layer_map in seen.maps if layer_map.part == view.part]
+    for layer_map, line in zip(maps, every, strict=True):
         for number, axes in enumerate(line):
             axes.set_xticks([])
             axes.set_yticks([])
-            if number < len(one.weights):
-                axes.imshow(one.weights[number], cmap="Blues", vmin=0, vmax=1, aspect="auto")
-                axes.set_title(f"{one.layer}.{number}", fontsize=7, pad=2)
+            if number < len(layer_map.weights):
+                axes.imshow(layer_map.weights[number], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+                axes.set_title(f"{layer_map.layer}.{number}", fontsize=7, pad=2)

@@ -1,6 +1,6 @@
-"""What an inspection finds, as plain frozen dataclasses, each with a JSON form. Imports no torch.
+"""The results of an inspection as plain frozen dataclasses, each with a JSON form. Imports no torch.
 
-Shapes: H heads, T places of the decoder, S source tokens; a map's weights are (H, rows, columns). In JSON they are
+Shapes: H heads, T positions of the decoder, S source tokens; a map's weights are (H, rows, columns). In JSON they are
 bytes in base64, of the square root, so that small weights keep their order: round(255 sqrt(w)). A sentence of 100
 tokens in 6 layers of 8 heads has 1.4 million of them.
 """
@@ -25,7 +25,7 @@ PARTS: tuple[Part, ...] = ("encoder", "decoder", "cross")
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Where the heads of one attention layer look: weights (H, rows, columns), each row a distribution.
+    """The attention weights of one layer (H, rows, columns), each row a distribution.
 
     `part` is the encoder's or decoder's attention to itself, or "cross": the decoder's to the source. `member` numbers
     the models of an ensemble. `name` is that of the trace: `decoder.3.cross`.
@@ -53,13 +53,13 @@ class Map:
 
 
 def packed(values: NDArray[np.float32]) -> str:
-    """Numbers from 0 to 1 as bytes, 255 for 1, in base64."""
+    """Encode numbers from 0 to 1 as bytes, 255 for 1, in base64."""
     return base64.b64encode(np.round(np.clip(values, 0, 1) * 255).astype(np.uint8).tobytes()).decode()
 
 
 @dataclass(frozen=True)
 class Head:
-    """What one head does, in means over the rows of its map (heads.py says how each is counted)."""
+    """Statistics of one head, means over the rows of its map (heads.py defines them)."""
 
     part: Part
     layer: int
@@ -86,10 +86,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class DecodingStep:
-    """One place of the decoder: what it read last, what was written, and what it thought of.
+    """One position of the decoder: the token it read last, the token written, and the candidates.
 
-    `candidates` are the most probable tokens, best first; none where nothing tells them. `rank` is the place of the
-    written token among all, from 0; `entropy` that of the distribution, in bits. Of an engine that tells no more than
+    `candidates` are the most probable tokens, best first; empty where they are unknown. `rank` is the rank of the
+    written token among all, from 0; `entropy` that of the distribution, in bits. Of an engine that offers no more than
     candidates the entropy is NaN, and a token that is not among them ranks right after them.
     """
 
@@ -104,7 +104,7 @@ class DecodingStep:
 
 @dataclass(frozen=True)
 class Branch:
-    """What if it had said this instead: another token at a step, and the translation that follows from there."""
+    """A what-if continuation: another token at a step, and the translation that follows from there."""
 
     step: int
     token: int
@@ -118,8 +118,8 @@ class Branch:
 class Node:
     """A token that a search considered after the path to its parent, number -1 for the beginning.
 
-    `log_prob` is the token's own, `total` that of the path. Its fate: "kept" and gone on from; "finished", an end
-    symbol that counted, with its `score`; "pruned"; or "open", on a path that lived when the search was decided.
+    `log_prob` is the token's own, `total` that of the path. Its fate: "kept" and continued; "finished", an end symbol
+    that counted, with its `score`; "pruned"; or "open", on a path that was live when the search ended.
     """
 
     parent: int
@@ -134,7 +134,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree:
-    """All that a search looked at: nodes, parents before children, and the numbers of those on the path it chose."""
+    """The tree of a search: nodes, parents before children, and the numbers of those on the chosen path."""
 
     nodes: tuple[Node, ...]
     best: tuple[int, ...]
@@ -142,7 +142,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Glimpse:
-    """What one decoder layer would say if it were the last, at every place: best candidates, and `written`'s rank."""
+    """The logit lens of one decoder layer at every position: best candidates, and the rank of the written token."""
 
     layer: int
     places: tuple[tuple[Candidate, ...], ...]
@@ -153,7 +153,7 @@ class Glimpse:
 class SourcePicture:
     """A recording or picture as people look at it: values (height, width) from 0 to 1.
 
-    `boxes` say where in it each place of the memory is: left, top, width, height, in columns and rows of the values.
+    `boxes` say where in it each position of the memory is: left, top, width, height, in columns and rows of the values.
     """
 
     values: NDArray[np.float32]
@@ -167,13 +167,13 @@ class SourcePicture:
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """One sentence through one model.
+    """The inspection of one sentence in one model.
 
-    `source` are the pieces read, with tag and end symbol; `read` what the decoder reads at each place, the start symbol
-    first, and `written` what it writes there, the end symbol last; `source_tokens` and `tokens` are
-    the numbers of what is read and written. Rows of cross-attention stand for `written`, rows
-    and columns of the decoder's own attention for `read`. `notes` say what could not be seen, and why. Of a recording
-    or picture `source` names the places of the memory, and `sight` is what it looks like.
+    `source` are the pieces read, with tag and end symbol; `read` what the decoder reads at each position, the start
+    symbol first, and `written` what it writes there, the end symbol last; `source_tokens` and `tokens` are the numbers
+    of what is read and written. Rows of cross-attention stand for `written`, rows and columns of the decoder's own
+    attention for `read`. `notes` say what could not be seen, and why. Of a recording or picture `source` names the
+    positions of the memory, and `sight` is what it looks like.
     """
 
     model: str
@@ -210,11 +210,11 @@ class Inspection:
         apart = ("maps", "sight")
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
         sight = {} if self.sight is None else {"sight": self.sight.as_json()}
-        return {**_plain(plain), "maps": [one.as_json() for one in self.maps], **sight}
+        return {**_plain(plain), "maps": [found.as_json() for found in self.maps], **sight}
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses and tuples as dicts and lists; log-probabilities of nothing (-inf) are null, for JSON has no such."""
+    """Convert dataclasses and tuples to dicts and lists, and infinite log-probabilities to null, which JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""An inspection drawn in the terminal: where each word looks, what was nearly said, what the search kept.
+"""Draw an inspection in the terminal: attention, the candidates of each step, the search tree, the heads.
 
-Which attention to show: a part, a layer and a head, or the mean of heads and layers.
+`View` says which attention to show: a part, a layer and a head, or the mean of heads and layers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = {"encoder": "The encoder's attention", "decoder": "The decoder's own att
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What to draw: weights (rows, columns), None where the model has none; what rows and columns stand for."""
+    """A matrix to draw: weights (rows, columns), None where the model has none; names of rows and columns."""
 
     title: str
     weights: NDArray[np.float32] | None
@@ -36,7 +36,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class View:
-    """`layer` and `head` count from 0; None is the mean of all. The mean of cross-attention is shown for words."""
+    """The attention to show: `layer` and `head` count from 0; None is the mean of all (cross-attention: of words)."""
 
     part: Part = "cross"
     layer: int | None = None
@@ -46,27 +46,27 @@ class View:
         if self.part not in PARTS:
             raise ConfigError(f"part: expected encoder, decoder or cross, got {self.part!r}")
         if self.head is not None and self.layer is None:
-            raise ConfigError(f"head: {self.head} was asked for without a layer; heads differ from layer to layer")
+            raise ConfigError(f"head: {self.head} was requested without a layer; heads differ from layer to layer")
 
     @property
     def words(self) -> bool:
-        """Whether this is what the word alignment shows."""
+        """Whether this view is the word alignment."""
         return self.part == "cross" and self.layer is None
 
     def of(self, seen: Inspection) -> Drawn:
-        """What an inspection has of it."""
+        """The part of an inspection that this view shows."""
         if self.words and seen.alignment is not None:
             weights = np.array(seen.alignment.weights, dtype=np.float32)
             return Drawn(
                 "Where each word looks, mean of all heads", weights, seen.alignment.target, seen.alignment.source
             )
-        maps = [one for one in seen.maps if one.part == self.part]
+        maps = [found for found in seen.maps if found.part == self.part]
         rows = {"encoder": seen.source, "decoder": seen.read, "cross": seen.written}[self.part]
         columns = seen.read if self.part == "decoder" else seen.source
         if not maps:
             return Drawn(f"{NAMES[self.part]}: none in this model", None, rows, columns)
         if self.layer is None:
-            found: NDArray[np.float32] = np.mean([one.weights.mean(0) for one in maps], axis=0)
+            found: NDArray[np.float32] = np.mean([layer.weights.mean(0) for layer in maps], axis=0)
             return Drawn(f"{NAMES[self.part]}, mean of all heads", found, rows, columns)
         check("layer", self.layer, len(maps))
         weights = maps[self.layer].weights
@@ -77,20 +77,20 @@ class View:
 
 
 def check(name: str, number: int, count: int) -> None:
-    """Refuse a layer or a head that is not there."""
+    """Raise ConfigError for a layer or a head that does not exist."""
     if not -count <= number < count:
         raise ConfigError(f"{name}: expected one of the {count} that this model has, 0 to {count - 1}, got {number}")
 
 
 SHADES = " ░▒▓█"
-WIDEST = 40  # columns of a matrix; more are told as a list
+WIDEST = 40  # columns of a matrix; more become a list
 CANDIDATES = 4
 MOST_STEPS = 60
 MOST_ENDS = 12
 
 
 def show(console: Console, seen: Inspection, view: View) -> None:
-    """All of it, one part below the other."""
+    """Print all of it, one part below the other."""
     console.print(_summary(seen))
     chosen = view.of(seen)
     console.print(f"\n[bold]{chosen.title}[/]")
@@ -110,7 +110,7 @@ def show(console: Console, seen: Inspection, view: View) -> None:
 
 
 def draw(console: Console, weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Where each row looks (T, S): as a picture where it fits, else in words."""
+    """Print where each row looks (T, S): as a matrix where it fits, else as a list."""
     wide = max(map(cell_len, rows)) + 4 * len(columns) > console.width or len(columns) > WIDEST
     console.print(_list(weights, rows, columns) if wide else matrix(weights, rows, columns))
 
@@ -125,7 +125,7 @@ def _summary(seen: Inspection) -> RenderableType:
 
 
 def matrix(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> RenderableType:
-    """Rows look at columns (T, S), at least one each; names of columns stand above, a line a letter if long."""
+    """A matrix of rows that look at columns (T, S), at least one each; column names above, a line a letter if long."""
     left = max(map(cell_len, rows))
     names = [plain(name) for name in columns]
     lines = Text()
@@ -143,7 +143,7 @@ def matrix(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[
 
 
 def _list(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> RenderableType:
-    """The same for long sentences: each row with what it looks at most."""
+    """A list for long sentences: each row with what it looks at most."""
     table = Table("", "looks at", box=None, padding=(0, 2))
     for name, row in zip(rows, weights, strict=True):
         best = np.argsort(-row)[:CANDIDATES]
@@ -154,20 +154,22 @@ def _list(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[s
 def _steps(seen: Inspection) -> RenderableType:
     table = Table("", "read", "wrote", "", "it could have said", box=None, padding=(0, 1))
     for number, step in enumerate(seen.steps[:MOST_STEPS], start=1):
-        others = [one for one in step.candidates if one.token != step.token][:CANDIDATES]
-        said = "  ".join(f"{plain(one.piece)} {math.exp(one.log_prob):.1%}" for one in others)
+        others = [other for other in step.candidates if other.token != step.token][:CANDIDATES]
+        alternatives = "  ".join(f"{plain(other.piece)} {math.exp(other.log_prob):.1%}" for other in others)
         written = Text(plain(step.written), style="bold" if step.rank == 0 else "bold yellow")
-        table.add_row(str(number), plain(step.read), written, f"{math.exp(step.log_prob):.0%}", Text(said, style="dim"))
+        table.add_row(
+            str(number), plain(step.read), written, f"{math.exp(step.log_prob):.0%}", Text(alternatives, style="dim")
+        )
     if len(seen.steps) > MOST_STEPS:
         table.add_row("…", "", f"{len(seen.steps) - MOST_STEPS} more", "", "")
     return table
 
 
 def _tree(seen: Inspection) -> RenderableType:
-    """Paths that ended, and those they share a beginning with."""
+    """Paths that ended, and those they share a prefix with."""
     assert seen.tree is not None
     nodes, best = seen.tree.nodes, set(seen.tree.best)
-    ends = sorted((n for n, one in enumerate(nodes) if one.fate == "finished"), key=lambda n: -(nodes[n].score or 0))
+    ends = sorted((n for n, node in enumerate(nodes) if node.fate == "finished"), key=lambda n: -(nodes[n].score or 0))
     wanted: set[int] = set(best)
     for end in ends[:MOST_ENDS]:
         while end >= 0:
@@ -202,9 +204,9 @@ def _node(node: Node, best: bool) -> Text:
 
 def _heads(seen: Inspection) -> RenderableType:
     table = Table("part", "layer", "head", "entropy", "confidence", "distance", "looks at", box=None, padding=(0, 2))
-    for one in sorted(seen.heads, key=lambda head: head.entropy)[:MOST_ENDS]:
-        figures = (f"{one.entropy:.2f}", f"{one.confidence:.0%}", f"{one.distance:.1f}")
-        table.add_row(one.part, str(one.layer), str(one.head), *figures, one.role)
+    for head in sorted(seen.heads, key=lambda head: head.entropy)[:MOST_ENDS]:
+        figures = (f"{head.entropy:.2f}", f"{head.confidence:.0%}", f"{head.distance:.1f}")
+        table.add_row(head.part, str(head.layer), str(head.head), *figures, head.role)
     if len(seen.heads) > MOST_ENDS:
         table.add_row("…", "", "", "", "", "", f"{len(seen.heads) - MOST_ENDS} more in the page (--output page.html)")
     return table

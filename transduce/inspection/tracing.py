@@ -1,14 +1,14 @@
-"""One sentence and its translation read by a model of ours with a trace: attention of every head, every step, the lens.
+"""Trace one sentence and its translation through a model: attention of every head, every step, the lens, the tree.
 
-Everything comes from the model contract and the names of the trace (docs/architecture.md), so that any family is seen:
-what a model does not trace is not there. Shapes: T places of the decoder, S source tokens, V vocabulary.
+Everything comes from the model contract and the names of the trace (docs/architecture.md), so that any family works:
+what a model does not trace is left out.
 
-The tree that a search walked, with what it left behind.
+The search tree includes what the search dropped. The search runs unchanged. What is watched is the model: its state
+carries the tokens of every path, so that whatever the search reorders and drops is seen at the next step. Exact for
+greedy search, sampling and beams; where words must be included or a beam is divided into groups, ends that are shown as
+finished may have been dropped.
 
-The search runs as it is. What is watched is the model: its state carries the tokens of every path, so that whatever the
-search reorders and drops is seen at the next step. Exact for greedy search, sampling and beams; where words must be
-included or a beam falls into groups, ends that are shown as finished may have been dropped.
-Shapes: N paths, t tokens so far, V vocabulary.
+Shapes: T positions of the decoder, S source tokens, N paths, t tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from transduce.text.vocabulary import Symbols
 
 _ATTENTION = re.compile(r"(?:member\.(\d+)\.)?(encoder|decoder)\.(\d+)\.(self|cross)")
 LENS_CANDIDATES = 3
-ROWS = 16  # places of the decoder whose distributions over the vocabulary are looked at together
+ROWS = 16  # positions of the decoder whose distributions are computed together
 
 
 @runtime_checkable
@@ -50,7 +50,7 @@ class Opened(Protocol):
 
 @dataclass(frozen=True)
 class Traced:
-    """What one pass left: maps in order, steps, what each layer would say, and the memory of the source."""
+    """The results of one pass: maps in order, steps, the logit lens, and the memory of the source."""
 
     maps: tuple[Map, ...]
     steps: tuple[DecodingStep, ...]
@@ -61,7 +61,7 @@ class Traced:
 def trace(
     engine: Opened, stepwise: bool, source: Source, written: Sequence[int], tokenizer: Tokenizer, top: int
 ) -> Traced:
-    """Read a source (tokens, or frames) and the tokens written for it, without end symbols; `top` candidates a step."""
+    """Read a source (tokens, or frames) and its translation, without end symbols; `top` candidates a step."""
     batch = collate([source], [written], engine.source, engine.target).to(engine.device)
     found: dict[str, Tensor] = {}
     with evaluating(engine.model), torch.inference_mode():
@@ -69,49 +69,49 @@ def trace(
         gold = batch.target[0, 1:].cpu()
         if stepwise:
             logits, _ = engine.model.advance(batch.target[:, :-1], engine.model.start(memory), found, batch.target_mask)
-            own = _tops(lambda rows: logits[0, rows], gold, tokenizer, top)
+            tops = _tops(lambda rows: logits[0, rows], gold, tokenizer, top)
             del logits
-            said = own.log_probs
+            log_probs = tops.log_probs
         else:
-            said = engine.model.token_log_probs(memory, batch.target, batch.target_mask, found)[0].tolist()
-            own = None
-        maps = maps_of(found, int(memory.mask.sum()), len(said))
-        layers = _layer_logits(engine.model, found, len(said))
-        if own is None and layers:  # all places undecided: what the last layer says is what the model says
-            own = _tops(layers[max(layers)], gold, tokenizer, top)
-        lens = tuple(
-            Glimpse(layer, tuple(tops.candidates), tuple(tops.ranks))
+            log_probs = engine.model.token_log_probs(memory, batch.target, batch.target_mask, found)[0].tolist()
+            tops = None
+        maps = maps_of(found, int(memory.mask.sum()), len(log_probs))
+        layers = _layer_logits(engine.model, found, len(log_probs))
+        if tops is None and layers:  # all positions undecided: the last layer's logits are the model's
+            tops = _tops(layers[max(layers)], gold, tokenizer, top)
+        glimpses = tuple(
+            Glimpse(layer, tuple(lens.candidates), tuple(lens.ranks))
             for layer, logits_of in sorted(layers.items())
-            for tops in [_tops(logits_of, gold, tokenizer, LENS_CANDIDATES)]
+            for lens in [_tops(logits_of, gold, tokenizer, LENS_CANDIDATES)]
         )
     read = [engine.target.bos, *written] if stepwise else gold.tolist()
-    return Traced(maps, steps_of(own, gold, said, read, tokenizer), lens, memory)
+    return Traced(maps, steps_of(tops, gold, log_probs, read, tokenizer), glimpses, memory)
 
 
 def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ...]:
-    """Attention in a trace of one sentence, ordered by part, member and layer.
+    """The attention maps in a trace of one sentence, ordered by part, member and layer.
 
     A canvas with more frames than the translation has tokens attends between frames, which have no names: left out.
     """
-    made = [_map_of(match, weights, places) for name, weights in found.items() if (match := _ATTENTION.fullmatch(name))]
-    named = [one for one in made if one.weights.shape[1] == (source if one.part == "encoder" else places)]
-    return tuple(sorted(named, key=lambda one: (PARTS.index(one.part), one.member, one.layer)))
+    maps = [_map_of(match, weights, places) for name, weights in found.items() if (match := _ATTENTION.fullmatch(name))]
+    named = [layer for layer in maps if layer.weights.shape[1] == (source if layer.part == "encoder" else places)]
+    return tuple(sorted(named, key=lambda layer: (PARTS.index(layer.part), layer.member, layer.layer)))
 
 
 def _map_of(match: re.Match[str], weights: Tensor, places: int) -> Map:
-    """One attention of a trace, cut to the tokens of the translation."""
+    """Build one attention map of a trace, cut to the tokens of the translation."""
     part: Part = "cross" if match[4] == "cross" else "encoder" if match[2] == "encoder" else "decoder"
-    own = weights[0].float().cpu()
+    heads = weights[0].float().cpu()
     if part == "cross":
-        own = own[:, :places]
-    elif part == "decoder" and own.shape[2] > places:
-        own = own[:, :places, :places] if own.shape[2] < 2 * places else own[:, :0]
-    return Map(match[0], part, int(match[3]), own.numpy().copy(), int(match[1] or 0))
+        heads = heads[:, :places]
+    elif part == "decoder" and heads.shape[2] > places:
+        heads = heads[:, :places, :places] if heads.shape[2] < 2 * places else heads[:, :0]
+    return Map(match[0], part, int(match[3]), heads.numpy().copy(), int(match[1] or 0))
 
 
 @dataclass
 class Tops:
-    """Of each place the log-probability of the token that stands there, its rank, the entropy in bits, and the best."""
+    """Of each position the written token's log-probability and rank, the entropy in bits, and the best candidates."""
 
     log_probs: list[float]
     ranks: list[int]
@@ -119,18 +119,18 @@ class Tops:
     candidates: list[tuple[Candidate, ...]]
 
 
-Logits = Callable[[slice], Tensor]  # of some places (rows, V)
+Logits = Callable[[slice], Tensor]  # of some positions (rows, V)
 
 
 def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> Tops:
-    """Some places at a time: all of them at once take hundreds of megabytes for a long sentence."""
+    """Compute `Tops` a few positions at a time: all at once take hundreds of megabytes for a long sentence."""
     found = Tops([], [], [], [])
     for begin in range(0, len(gold), ROWS):
         rows = slice(begin, min(begin + ROWS, len(gold)))
         log_probs = logits_of(rows).float().log_softmax(-1).cpu()
-        own = log_probs.gather(1, gold[rows, None])
-        found.log_probs += own[:, 0].tolist()
-        found.ranks += (log_probs > own).sum(1).tolist()
+        written = log_probs.gather(1, gold[rows, None])
+        found.log_probs += written[:, 0].tolist()
+        found.ranks += (log_probs > written).sum(1).tolist()
         bits = (-(log_probs.exp() * log_probs).nan_to_num()).sum(1) / torch.log(torch.tensor(2.0))
         found.entropies += bits.tolist()
         found.candidates += candidates(log_probs, tokenizer, top)
@@ -138,14 +138,14 @@ def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> To
 
 
 def steps_of(
-    tops: Tops | None, gold: Tensor, said: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
+    tops: Tops | None, gold: Tensor, log_probs: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
 ) -> tuple[DecodingStep, ...]:
-    """A step for each token of gold (T,); `tops` is None where the model does not tell its distributions."""
+    """A step for each token of gold (T,); `tops` is None where the model has no distributions."""
     pieces, before = tokenizer.pieces(gold.tolist()), tokenizer.pieces(read)
     if tops is None:
-        given = zip(before, gold.tolist(), pieces, said, strict=True)
-        return tuple(DecodingStep(one, token, piece, log_prob) for one, token, piece, log_prob in given)
-    columns = (before, gold.tolist(), pieces, said, tops.ranks, tops.entropies, tops.candidates)
+        given = zip(before, gold.tolist(), pieces, log_probs, strict=True)
+        return tuple(DecodingStep(last, token, piece, log_prob) for last, token, piece, log_prob in given)
+    columns = (before, gold.tolist(), pieces, log_probs, tops.ranks, tops.entropies, tops.candidates)
     return tuple(DecodingStep(*row) for row in zip(*columns, strict=True))
 
 
@@ -154,13 +154,13 @@ def candidates(log_probs: Tensor, tokenizer: Tokenizer, top: int) -> list[tuple[
     best = log_probs.topk(min(top, log_probs.shape[1]))
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [
-        tuple(Candidate(*one) for one in zip(tokens, tokenizer.pieces(tokens), values, strict=True))
+        tuple(Candidate(*row) for row in zip(tokens, tokenizer.pieces(tokens), values, strict=True))
         for tokens, values in rows
     ]
 
 
 def _layer_logits(model: Any, found: dict[str, Tensor], places: int) -> dict[int, Logits]:
-    """What each decoder layer would say: "logit lens" (nostalgebraist 2020). None for ensembles."""
+    """The logits of each decoder layer: "logit lens" (nostalgebraist 2020). Empty for ensembles."""
     layers: dict[int, Logits] = {}
     for name, states in found.items():
         match = re.fullmatch(r"decoder\.(\d+)\.out", name)
@@ -175,7 +175,7 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Seen:
-    """One step: the tokens of each path without the start symbol, and log-probabilities (N, V) of what may follow."""
+    """One step: the tokens of each path without the start symbol, and next-token log-probabilities (N, V)."""
 
     paths: list[Path]
     log_probs: Tensor
@@ -183,14 +183,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Followed:
-    """What grows in a watched state: what grows in the model's own, and the tokens (N, t) read so far."""
+    """The cache of a watched state: the model's own cache, and the tokens (N, t) read so far."""
 
-    own: Any
+    cache: Any
     tokens: Tensor
 
 
 class Watched:
-    """A stepwise model that tells `heard` all it is asked, step by step."""
+    """A stepwise model that reports every step to `heard`."""
 
     def __init__(self, model: Autoregressive, rules: Sequence[Rule], eos: int, heard: Callable[[Seen], None]) -> None:
         self.model, self.rules, self.eos, self.heard = model, rules, eos, heard
@@ -207,7 +207,7 @@ class Watched:
         self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
         followed: Followed = state.cache
-        logits, after = self.model.advance(tokens, dataclasses.replace(state, cache=followed.own), trace, mask)
+        logits, after = self.model.advance(tokens, dataclasses.replace(state, cache=followed.cache), trace, mask)
         every = torch.cat((followed.tokens, tokens), dim=1)
         written, sentence = every[:, 1:], every.new_zeros(len(every))
         allowed = next_log_probs(logits[:, -1], written, sentence, self.rules, self.eos)
@@ -224,7 +224,7 @@ def grow(
     tokenizer: Tokenizer,
     chosen: Path,
 ) -> Tree:
-    """The tree of one sentence's search (a search config); `chosen` is the path that was taken, with its end symbol.
+    """Build the tree of one sentence's search (a search config); `chosen` is the path taken, with its end symbol.
 
     Of a joint search it is the tree of its beam, which may lack what the CTC head found.
     """
@@ -240,9 +240,9 @@ def grow(
 
 
 class _Growing:
-    """Nodes while they are made: `number` of each path, `total` of each path, `lost` places of a shrinking beam.
+    """A tree under construction: `number` and `total` of each path, `lost` positions of a shrinking beam.
 
-    Which paths of a step were kept is known at the next; only the last step's distributions are held.
+    Which paths of a step were kept is known at the next; only the last step's distributions are stored.
     """
 
     def __init__(self, tokenizer: Tokenizer, symbols: Symbols, penalty: LengthPenalty, shrinking: bool) -> None:
@@ -255,12 +255,12 @@ class _Growing:
         self.last: Seen | None = None
 
     def hear(self, seen: Seen) -> None:
-        """One step more."""
+        """Add one step."""
         self._grow(set(seen.paths))
         self.last = seen
 
     def tree(self, chosen: Path) -> Tree:
-        """All that was heard."""
+        """The tree of all steps."""
         self._grow(None)
         best = [self.number[chosen[:end]] for end in range(1, len(chosen) + 1) if chosen[:end] in self.number]
         return Tree(tuple(self.nodes), tuple(best))
@@ -271,34 +271,34 @@ class _Growing:
             self.steps += 1
 
     def _step(self, step: int, here: Seen, following: set[Path] | None) -> None:
-        """All that was considered at one step; `following` are the paths gone on with, None at the last."""
+        """Add all tokens considered at one step; `following` are the continued paths, None at the last step."""
         live = {path: row for row, path in enumerate(here.paths) if path in self.total}  # equal rows count once
         width = len(here.paths) - self.lost
         ranked = self._ranked(live, here.log_probs, max(2 * len(here.paths), FEWEST))
-        if self.shrinking:  # paths that have lost their places are still read, but nothing comes of them
+        if self.shrinking:  # paths that have lost their positions are still read, but never continued
             self.lost += sum(path[-1] == self.eos for path, log_prob in ranked[:width] if log_prob > -torch.inf)
         left = len(here.paths) - self.lost
         known = {path for path, _ in ranked}
-        kept = {path for path in following or () if path[:-1] in live and path not in known}  # a draw may be far down
-        ranked += [(path, float(here.log_probs[live[path[:-1]], path[-1]])) for path in sorted(kept)]
+        drawn = {path for path in following or () if path[:-1] in live and path not in known}  # a draw may be far down
+        ranked += [(path, float(here.log_probs[live[path[:-1]], path[-1]])) for path in sorted(drawn)]
         going = 0
-        for place, (path, log_prob) in enumerate(ranked):
+        for rank, (path, log_prob) in enumerate(ranked):
             total = self.total[path[:-1]] + log_prob
             if total == -torch.inf:
                 continue
             ended = path[-1] == self.eos
-            fate = self._fate_of_end(place, width) if ended else self._fate(path, following, going < left)
+            fate = self._fate_of_end(rank, width) if ended else self._fate(path, following, going < left)
             going += not ended
             self._add(path, step, log_prob, total, fate)
 
-    def _fate_of_end(self, place: int, width: int) -> Fate:
-        return "finished" if place < width else "pruned"
+    def _fate_of_end(self, rank: int, width: int) -> Fate:
+        return "finished" if rank < width else "pruned"
 
-    def _fate(self, path: Path, following: set[Path] | None, has_place: bool) -> Fate:
-        """What becomes of a path that goes on: `has_place` says whether the beam has one left for it."""
+    def _fate(self, path: Path, following: set[Path] | None, has_slot: bool) -> Fate:
+        """The fate of an unfinished path; `has_slot` says whether the beam has a slot left for it."""
         if following is None:
-            return "open" if has_place else "pruned"
-        return "kept" if path in following and (has_place or not self.shrinking) else "pruned"
+            return "open" if has_slot else "pruned"
+        return "kept" if path in following and (has_slot or not self.shrinking) else "pruned"
 
     def _ranked(self, live: dict[Path, int], log_probs: Tensor, count: int) -> list[tuple[Path, float]]:
         """The best continuations of all live paths, by their totals."""
@@ -307,7 +307,7 @@ class _Growing:
             best = log_probs[row].topk(min(count, log_probs.shape[1]))
             for log_prob, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                 found.append((self.total[path] + log_prob, (*path, token), log_prob))
-        found.sort(key=lambda one: -one[0])
+        found.sort(key=lambda row: -row[0])
         return [(path, log_prob) for _, path, log_prob in found[:count]]
 
     def _add(self, path: Path, step: int, log_prob: float, total: float, fate: Fate) -> None:

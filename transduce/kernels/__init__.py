@@ -1,3 +1,3 @@
-"""What makes the mathematics of model/, search/ and objectives/ fast on the device at hand. Enter by dispatch.py."""
+"""Kernels that make model/, search/ and objectives/ fast on the device at hand; dispatch.py is their only entry."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Equation 1 with its gradient, as a CPU learns it fastest.
+"""Equation 1 with its own gradient, fast on CPUs.
 
-The fused kernel's backward pass was measured at a quarter of a training step, and torch's own chain of steps copies
-keys in a slow order and goes over the scores eight times. Here keys stay as they are, scale and mask come in with the
-product, and the gradient passes over the mask, where weights are 0 anyway.
-Shapes: B batch, H heads, T queries, S keys, K numbers of a key, W of a value.
+The fused kernel's backward pass took a quarter of a training step, and torch's own chain of operations copies keys in a
+slow order and goes over the scores eight times. Here keys are not copied, scale and mask are fused into the product,
+and the gradient ignores the mask, where weights are 0 anyway. Shapes: B batch, H heads, T queries, S keys, K width of a
+key, W of a value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale Q K^T) V where mask, broadcastable to (B, H, T, S), is True."""
+    """Attention softmax(scale Q K^T) V where mask, broadcastable to (B, H, T, S), is True."""
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (heads.to(torch.get_autocast_dtype("cpu")) for heads in (query, key, value))
     heads: Tensor = _Attend.apply(query, key, value, mask, scale)  # type: ignore[no-untyped-call]
@@ -27,8 +27,8 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         batch, heads, queries, _ = query.shape
         query, key, value = (part.reshape(batch * heads, *part.shape[2:]) for part in (query, key, value))
-        hidden = _hidden(query, batch, heads, mask)  # (B * H or 1, T or 1, S)
-        scores = torch.baddbmm(hidden, query, key.transpose(1, 2), alpha=scale)  # (B * H, T, S)
+        additive = _additive(query, batch, heads, mask)  # (B * H or 1, T or 1, S)
+        scores = torch.baddbmm(additive, query, key.transpose(1, 2), alpha=scale)  # (B * H, T, S)
         weights = scores.softmax(-1)
         ctx.save_for_backward(query, key, value, weights)
         ctx.scale = scale
@@ -43,14 +43,14 @@ class _Attend(torch.autograd.Function):
         to_value = weights.transpose(1, 2) @ gradient
         to_weights = gradient @ value.transpose(1, 2)
         to_scores = torch.ops.aten._softmax_backward_data(to_weights, weights, -1, weights.dtype).mul_(ctx.scale)
-        found = to_scores @ key, to_scores.transpose(1, 2) @ query, to_value
-        return *(part.view(*shape, *part.shape[1:]) for part in found), None, None
+        to_inputs = to_scores @ key, to_scores.transpose(1, 2) @ query, to_value
+        return *(part.view(*shape, *part.shape[1:]) for part in to_inputs), None, None
 
 
-def _hidden(query: Tensor, batch: int, heads: int, mask: Tensor | None) -> Tensor:
-    """What is added to scores: 0 where one may look, else a number so low that it leaves nothing of them.
+def _additive(query: Tensor, batch: int, heads: int, mask: Tensor | None) -> Tensor:
+    """Additive mask of the scores: 0 where attention is allowed, else a number low enough to cancel them.
 
-    Half of the lowest: a score added to the lowest might make it infinite, and a row of those has no softmax.
+    Half of the lowest number: adding a score to the lowest might give -inf, and a row of those has no softmax.
     """
     if mask is None:
         return query.new_zeros(1, 1, 1)

@@ -1,7 +1,7 @@
-"""Which kernel does a piece of work: the only place that asks for device, type, shape, gradients or a compiler.
+"""Kernel selection: the only place that asks for device, dtype, shape, gradients or a compiler.
 
-Each function gives a way that is faster here, or None: then the caller does what its formula says. Kernels of ours are
-written in Triton, which torch for CPUs comes without; every one is held against torch's own by a test.
+Each function returns a faster kernel for this device, or None: then the caller computes its formula in plain torch. Our
+own kernels are in Triton, which torch for CPUs lacks; tests compare every one with torch.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ try:
 except ImportError:  # torch for CPUs comes without triton
     decoding = training = varlen_attention = None  # type: ignore[assignment]
 
-Kernels = ModuleType | None  # a module of kernels that do a piece of work; None: do it as the formula says
-# Keys up to which compiled training multiplies and sums attention plainly, which the compiler fuses: kernels made for
+Kernels = ModuleType | None  # a module of kernels; None: plain torch
+# Keys up to which compiled training computes attention with plain products, which the compiler fuses: kernels made for
 # long texts waste most of their tiles on sentences (measured: a quarter slower at 24 keys).
 FEW_KEYS = 256
-TILE_WIDTHS = {16, 32, 64, 128}  # widths of a head that varlen_attention.py and decoding.py can hold
-LONGEST_ROW = 128  # tokens of a row that varlen_attention.py can look at where it lies
+TILE_WIDTHS = {16, 32, 64, 128}  # head widths that varlen_attention.py and decoding.py support
+LONGEST_ROW = 128  # longest row, in tokens, that varlen_attention.py supports
 
 
 @dataclass(frozen=True)
 class KernelSupport:
-    """What kernels must know of an attention, or of all attentions of a stack.
+    """Properties of an attention, or of all attentions of a stack, that kernels depend on.
 
-    `dot_product`: its scores are products of prepared queries and keys, its weights a softmax. `tiles`: heads have a
-    width that our kernels hold. `whole_rows`: it sees all of a row, by scores alone and without dropout, so that a
-    kernel can look at packed rows where they lie. `unchanged`: queries, keys and values are of one width and stay as
-    they are projected, so that they may stay side by side.
+    `dot_product`: scores are products of prepared queries and keys, weights a softmax. `tiles`: head widths fit our
+    kernels. `whole_rows`: a query attends to its whole row, with no bias or dropout, so that a kernel can work on
+    packed rows in place. `unchanged`: queries, keys and values have one width and stay as projected, so they may stay
+    packed in one tensor.
     """
 
     dot_product: bool
@@ -44,7 +44,7 @@ class KernelSupport:
     unchanged: bool
 
     def __and__(self, other: KernelSupport) -> KernelSupport:
-        """Of both."""
+        """Combine the support of two attentions: what both support."""
         return KernelSupport(
             self.dot_product and other.dot_product,
             self.tiles and other.tiles,
@@ -63,18 +63,18 @@ def fused_attention(
     dropout: float,
     scale: float | None,
 ) -> Tensor | None:
-    """Equation 1 of prepared queries and keys without storing its weights: arguments as in `model.attention.attend`.
+    """Equation 1 of prepared queries and keys without storing its weights; arguments as in `model.attention.attend`.
 
-    torch's fused kernel, save where gradients are wanted: on a CPU its backward pass is slow (cpu_attention.py), and in
-    compiled training on sentences the compiler's own chain of steps is faster.
+    Uses torch's fused kernel except where gradients are wanted: on a CPU its backward pass is slow (cpu_attention.py),
+    and in compiled training on sentences the compiler's own fusion is faster.
     """
     queries, keys = query.size(2), key.size(2)
-    compiling, learning = torch.compiler.is_compiling(), query.requires_grad
-    if learning and compiling and keys <= FEW_KEYS:
+    compiling, needs_grad = torch.compiler.is_compiling(), query.requires_grad
+    if needs_grad and compiling and keys <= FEW_KEYS:
         return None
-    if causal and (queries != keys or bias is not None or (learning and query.device.type == "cpu")):
+    if causal and (queries != keys or bias is not None or (needs_grad and query.device.type == "cpu")):
         mask, causal = causal_mask(queries, keys, query.device), False
-    if learning and query.device.type == "cpu":
+    if needs_grad and query.device.type == "cpu":
         if bias is not None or dropout or compiling:
             return None
         return attend_on_cpu(query, key, value, mask, query.size(-1) ** -0.5 if scale is None else scale)
@@ -85,29 +85,29 @@ def fused_attention(
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(T, S), True where a query may look; the queries are the last T of the S places, and none looks ahead."""
+    """Causal mask (T, S), True where a query may attend; the queries are the last T of the S positions."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 def varlen_kernels(x: Tensor, longest: int) -> Kernels:
-    """Attention among packed rows of up to `longest` tokens."""
+    """Kernels for attention within packed rows of up to `longest` tokens."""
     return varlen_attention if x.is_cuda and longest <= LONGEST_ROW else None
 
 
 def residual_kernels(x: Tensor) -> Kernels:
-    """Sum, dropout and norm after a sublayer, with gradients; its sums are of single precision."""
+    """Kernels for residual, dropout and norm after a sublayer, with gradients; they sum in single precision."""
     if training is None or not x.is_cuda or x.dtype == torch.float64 or x.size(-1) > training.WIDEST:
         return None
     return training
 
 
 def loss_kernels(logits: Tensor) -> Kernels:
-    """Losses and slopes of logits."""
+    """Kernels for losses and the gradients of logits."""
     return training if logits.is_cuda and logits.dtype != torch.float64 else None
 
 
 def search_kernels(logits: Tensor, paths: int, vocabulary: int) -> Kernels:
-    """The choice of one token a path, on the GPU in use; torch, where it compiles a step, makes its own."""
+    """Kernels for greedy and beam steps on the current GPU; None under torch.compile, which generates its own."""
     if decoding is None or not logits.is_cuda or torch.compiler.is_compiling():
         return None
     if logits.get_device() != torch.cuda.current_device():
@@ -116,9 +116,9 @@ def search_kernels(logits: Tensor, paths: int, vocabulary: int) -> Kernels:
 
 
 def decoding_kernels(x: Tensor) -> Kernels:
-    """A step of decoding in a static cache, if nobody wants a gradient and torch does not compile, which has its own.
+    """Kernels for a decoding step in a static cache; None with gradients, autocast or torch.compile.
 
-    x must be on the GPU in use: triton asks no tensor where it is.
+    x must be on the current GPU: triton does not check where tensors are.
     """
     plain = torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling()
     return decoding if x.is_cuda and not plain and x.get_device() == torch.cuda.current_device() else None

@@ -1,8 +1,8 @@
-"""The real tokens of a padded batch end to end: all that looks at one token alone then does no work on padding.
+"""Packing: the real tokens of a padded batch end to end, so that token-wise layers do no work on padding.
 
-Only attention sees rows and places; before it tokens are spread over them, after it collected again, or it is a kernel
-that looks at them where they lie. Numbers are those of the padded batch.
-Shapes: B rows, T places each, N packed places, `*` what a token has (D, H and K, nothing).
+Only attention needs rows and positions: tokens are padded before it and packed again after it, or a varlen kernel works
+on packed rows directly. Results equal those of the padded batch.
+Shapes: B rows, T positions each, N packed positions, `*` trailing dimensions (D, H and K, or none).
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from torch import Tensor
 
 
 def key_mask(mask: Tensor) -> Tensor:
-    """(B, S) as (B, 1, 1, S), for every head and query: look at real tokens only.
+    """Key mask (B, S) -> (B, 1, 1, S), for every head and query: attend to real tokens only.
 
-    A row of padding alone looks at all of it, for kernels differ in what they make of nothing to look at.
+    A row of padding alone attends to all of it, because attention kernels disagree on fully masked rows.
     """
     return (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
 
 
 class Attending(Protocol):
-    """What a layout knows of a `MultiHeadAttention`; kernels are asked only where its score is a `DotScore`."""
+    """The parts of a `MultiHeadAttention` that layouts need; kernels are used only where its score is a `DotScore`."""
 
     score: Any
 
-    def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
-        """What the heads find before they are joined, (B, H, T, K)."""
+    def heads(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any) -> Tensor:
+        """Attention output of each head before they are joined: (B, H, T, K)."""
         ...
 
 
 class PaddedLayout:
-    """Tokens stay where they are, (B, T, *)."""
+    """The padded layout: tokens stay (B, T, *)."""
 
-    beside: bool = False  # whether it takes queries, keys and values as one product leaves them
-    sees_ancestors: ClassVar[bool] = False  # whether it keeps paths apart by itself, without a mask
+    packed_qkv: bool = False  # whether queries, keys and values stay packed in the tensor of one product
+    sees_ancestors: ClassVar[bool] = False  # whether its kernels follow ancestors, without a mask
 
     def __init__(self, kernels: ModuleType | None = None) -> None:
-        """`kernels` do what looks at one token alone, in steps of decoding."""
+        """Create a layout; `kernels` compute token-wise layers in decoding steps."""
         self.kernels = kernels
 
-    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
-        """What the heads of an attention find, side by side: (B, T, H * K).
+    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any) -> Tensor:
+        """Compute the heads of an attention, concatenated: (B, T, H * K).
 
-        query (B, H, T, K), key and value (B, G, S, K), `sight` as an attention takes it.
+        query (B, H, T, K), key and value (B, G, S, K), `attention_mask` as an attention takes it.
         """
-        heads = attention.heads(query, key, value, sight)
-        return self.collect(heads.transpose(1, 2).flatten(2))
+        heads = attention.heads(query, key, value, attention_mask)
+        return self.pack(heads.transpose(1, 2).flatten(2))
 
     def attend_past(
-        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, past: Any, sight: Any
+        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, past: Any, attention_mask: Any
     ) -> tuple[Tensor, Any]:
-        """The same to all that is remembered, the newest key and value included; and what is remembered now."""
-        known = past.append(key, value)
-        return self.attend(attention, query, known.key, known.value, sight), known
+        """Append the newest key and value to a cache, and attend to all of it; returns heads and the new cache."""
+        cache = past.append(key, value)
+        return self.attend(attention, query, cache.key, cache.value, attention_mask), cache
 
-    def spread(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor) -> Tensor:
         return x
 
-    def collect(self, x: Tensor) -> Tensor:
+    def pack(self, x: Tensor) -> Tensor:
         return x
 
     def real(self, mask: Tensor | None) -> Tensor | None:
-        """Where tokens are, in the layout that `collect` gives."""
+        """The mask of real tokens, in the layout of `pack`."""
         return mask
 
-    def sight(self, mask: Tensor) -> Tensor:
-        """What attention to these tokens is told of them."""
+    def attention_mask(self, mask: Tensor) -> Tensor:
+        """The mask for attention to these tokens."""
         return key_mask(mask)
 
-    def within(self, start: int | Tensor) -> int | Tensor:
-        """The place of each token in its row, as positions take it, for rows that begin at `start`."""
+    def positions(self, start: int | Tensor) -> int | Tensor:
+        """The position of each token in its row, as position schemes take it, for rows that begin at `start`."""
         return start
 
 
@@ -80,30 +80,31 @@ PADDED = PaddedLayout()
 
 
 class PackedLayout(PaddedLayout):
-    """(B, T, *) <-> (1, N, *) for the tokens at which mask (B, T) is True; there must not be more than `room` = N.
+    """Packed layout: (B, T, *) <-> (1, N, *) of the tokens where mask (B, T) is True; at most `capacity` = N of them.
 
-    Nothing waits for the device. Places of padding, and packed ones beyond the last token, hold the first token's
-    numbers; nothing real looks at them, and no gradient comes from them.
+    Nothing waits for the device. Padded positions, and packed ones beyond the last token, hold the first token's
+    values; nothing real attends to them, and they pass no gradient.
     """
 
-    def __init__(self, mask: Tensor, room: int) -> None:
+    def __init__(self, mask: Tensor, capacity: int) -> None:
         super().__init__()
         flat = mask.flatten()
         self.rows = tuple(mask.shape)
-        places = torch.arange(flat.size(0), device=mask.device)
+        indices = torch.arange(flat.size(0), device=mask.device)
         slots = flat.cumsum(0) - 1
-        self.kept = flat
-        self.slots = slots.clamp(0, room - 1)  # (B * T,): the packed place of each token
-        found = places.new_zeros(room + 1).scatter_(0, slots.where(flat, room), places)  # the last is for padding
-        self.places = found[:room]  # (N,): where each packed token comes from
-        self.used = torch.arange(room, device=mask.device) <= slots[-1]
+        self.is_real = flat
+        self.slots = slots.clamp(0, capacity - 1)  # (B * T,): the packed index of each token
+        # The last one is for padding.
+        sources = indices.new_zeros(capacity + 1).scatter_(0, slots.where(flat, capacity), indices)
+        self.sources = sources[:capacity]  # (N,): the padded index of each packed token
+        self.used = torch.arange(capacity, device=mask.device) <= slots[-1]
 
-    def spread(self, x: Tensor) -> Tensor:
-        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.slots, self.places, self.used)  # type: ignore[no-untyped-call]
+    def pad(self, x: Tensor) -> Tensor:
+        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.slots, self.sources, self.used)  # type: ignore[no-untyped-call]
         return moved.view(*self.rows, *moved.shape[1:])
 
-    def collect(self, x: Tensor) -> Tensor:
-        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.places, self.slots, self.kept)  # type: ignore[no-untyped-call]
+    def pack(self, x: Tensor) -> Tensor:
+        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.sources, self.slots, self.is_real)  # type: ignore[no-untyped-call]
         return moved.unsqueeze(0)
 
     def real(self, mask: Tensor | None) -> Tensor:
@@ -111,33 +112,35 @@ class PackedLayout(PaddedLayout):
 
 
 class VarlenLayout(PackedLayout):
-    """Packed, and looked at where they lie: heads are (1, H, N, K), and `sight` is where each row starts.
+    """Packed layout for varlen kernels: heads are (1, H, N, K), and the attention mask is where each row starts.
 
-    `beside`: what one product makes stays side by side, so that its gradient need not be put together: queries, keys
-    and values of the same tokens are then one (1, N, 3, H, K), and keys and values alone (1, M, 2, H, K).
+    `packed_qkv`: the result of one product stays one tensor, so that its gradient need not be concatenated: queries,
+    keys and values of the same tokens are then (1, N, 3, H, K), and keys and values alone (1, M, 2, H, K).
     """
 
-    def __init__(self, mask: Tensor, room: int, longest: int, kernels: ModuleType, beside: bool = False) -> None:
-        super().__init__(mask, room)
-        self.longest = longest  # of a row, here and where it looks
+    def __init__(
+        self, mask: Tensor, capacity: int, longest: int, kernels: ModuleType, packed_qkv: bool = False
+    ) -> None:
+        super().__init__(mask, capacity)
+        self.longest = longest  # longest row of queries or keys
         self.varlen = kernels
-        self.beside = beside
+        self.packed_qkv = packed_qkv
         ends = mask.sum(1, dtype=torch.int32).cumsum(0, dtype=torch.int32)
         self.starts = torch.cat((ends.new_zeros(1), ends))  # (B + 1,)
 
-    def spread(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor) -> Tensor:
         return x
 
-    def sight(self, mask: Tensor) -> Tensor:
+    def attention_mask(self, mask: Tensor) -> Tensor:
         return self.starts
 
-    def within(self, start: int | Tensor) -> Tensor:
-        return (self.places % self.rows[1] + start).unsqueeze(0)  # (1, N)
+    def positions(self, start: int | Tensor) -> Tensor:
+        return (self.sources % self.rows[1] + start).unsqueeze(0)  # (1, N)
 
-    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
-        """For query (1, H, N, K), key and value (1, G, M, K) whose rows begin at the sight's mask.
+    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any) -> Tensor:
+        """Attend with query (1, H, N, K), key and value (1, G, M, K), whose rows begin at the starts in the mask.
 
-        What lies side by side is given once for each that is in it.
+        Tensors that hold several of them are passed once per use.
         """
         query, key = attention.score.prepare(query, key)
         scale = _scale(query, attention.score.scale)
@@ -150,72 +153,74 @@ class VarlenLayout(PackedLayout):
             if repeats > 1:
                 key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
             parts = [_by_token(heads) for heads in (query, key, value)]
-        both = self.starts, self.starts if sight.mask is None else sight.mask
-        found: Tensor = self.varlen.attend_rows(parts, both, scale, sight.causal, self.longest)
-        return found.flatten(1).unsqueeze(0)
+        both = self.starts, self.starts if attention_mask.mask is None else attention_mask.mask
+        heads: Tensor = self.varlen.attend_rows(parts, both, scale, attention_mask.causal, self.longest)
+        return heads.flatten(1).unsqueeze(0)
 
 
 def _by_token(heads: Tensor) -> Tensor:
-    """(1, H, N, K) to (N, H, K)."""
+    """(1, H, N, K) -> (N, H, K)."""
     return heads.squeeze(0).transpose(0, 1)
 
 
 class _Moved(torch.autograd.Function):
-    """x[there]; the gradient of x comes back by x's own list of where each went, which needs no adding up.
+    """x[there], with a backward pass that gathers by the inverse index instead of scattering with sums.
 
-    `kept` are the places of x that went anywhere for real; the others get none.
+    `used` are the rows of x that were really moved; the others get no gradient.
     """
 
     @staticmethod
-    def forward(x: Tensor, there: Tensor, back: Tensor, kept: Tensor) -> Tensor:
-        return x.index_select(0, there)  # on a CPU many times faster than x[there]
+    def forward(x: Tensor, index: Tensor, inverse: Tensor, used: Tensor) -> Tensor:
+        return x.index_select(0, index)  # on a CPU many times faster than x[index]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, _, back, kept = inputs
-        ctx.save_for_backward(back, kept)
+        _, _, inverse, used = inputs
+        ctx.save_for_backward(inverse, used)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back, kept = ctx.saved_tensors
+        inverse, used = ctx.saved_tensors
         (gradient,) = gradients
-        found = gradient.index_select(0, back)
-        shape = (-1,) + (1,) * (found.dim() - 1)
-        return found * kept.view(shape), None, None, None
+        moved = gradient.index_select(0, inverse)
+        shape = (-1,) + (1,) * (moved.dim() - 1)
+        return moved * used.view(shape), None, None, None
 
 
 class StaticCacheLayout(PaddedLayout):
-    """The newest token of each of K paths, (B, K, *), all of them at their sentence's position (B,)."""
+    """The newest token of each of K paths, (B, K, *), all at their sentence's position (B,)."""
 
     def __init__(self, position: Tensor, ancestors: Tensor, kernels: ModuleType | None) -> None:
         super().__init__(kernels)
         self.position, self.ancestors = position, ancestors
 
-    def within(self, start: int | Tensor) -> Tensor:
+    def positions(self, start: int | Tensor) -> Tensor:
         return self.position.unsqueeze(1)  # (B, 1)
 
 
 class StaticKernelLayout(StaticCacheLayout):
-    """The same, and kernels look at the cache where it lies, each path at its own ancestors."""
+    """Static-cache layout whose kernels read the cache in place, each path at its own ancestors."""
 
     kernels: ModuleType
     sees_ancestors = True
 
-    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, sight: Any) -> Tensor:
-        """To the source: query (B, H, K, W), the sight's mask as `additive_mask` makes it."""
+    def attend(self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any) -> Tensor:
+        """Attend to the source: query (B, H, K, W), with an additive mask."""
         query, key = attention.score.prepare(query, key)
-        found: Tensor = self.kernels.attend_source(query, key, value, sight.mask, _scale(query, attention.score.scale))
-        return found
+        heads: Tensor = self.kernels.attend_source(
+            query, key, value, attention_mask.mask, _scale(query, attention.score.scale)
+        )
+        return heads
 
     def attend_past(
-        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, past: Any, sight: Any
+        self, attention: Attending, query: Tensor, key: Tensor, value: Tensor, past: Any, attention_mask: Any
     ) -> tuple[Tensor, Any]:
-        """To what each path has written; the newest key and value are put into the cache."""
-        query, key = attention.score.prepare(query, key)  # once for each key: prepared again, it stays as it is
+        """Attend to each path's own past; the newest key and value are written to the cache."""
+        query, key = attention.score.prepare(query, key)  # once per key; `prepare` is idempotent
         newest, scale = (key, value), _scale(query, attention.score.scale)
         cache = past.key, past.value
-        found: Tensor = self.kernels.attend_held(query, newest, cache, self.position, self.ancestors, scale)
-        return found, past
+        heads: Tensor = self.kernels.attend_cache(query, newest, cache, self.position, self.ancestors, scale)
+        return heads, past
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

@@ -1,6 +1,7 @@
-"""The laboratory: the paper's arguments as measurements. Each function takes its settings and gives a frozen result.
+"""The laboratory: the paper's arguments as measurements; each function takes its settings and returns a frozen result.
 
 import transduce
+
 result = transduce.lab.complexity(transduce.lab.Complexity(window=8))
 result.report().findings
 """

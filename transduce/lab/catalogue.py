@@ -1,11 +1,8 @@
-"""Every experiment by name: what it is told, what it does, and one line of what it shows.
+"""All experiments by name, the times they took, and the index page of their reports.
 
-How long each experiment took, kept in `times.csv` beside its page: one line an experiment, that of its last run.
-
-`seconds` are those on the clock from start to written page; on a busy machine they are more.
-`worked` are those that cores worked for it, its processes among them: what it would take on one core of its own.
-
-The page that leads to all pages of the laboratory that lie in a folder, made from those pages.
+Times are stored in `times.csv` beside the pages: one line an experiment, that of its last run. `seconds` are those on
+the clock from start to written page; on a busy machine they are more. `worked` is CPU time, that of child processes
+included: what it would take on one core of its own. The index page is made from the pages in its folder.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from transduce.lab.teacher_forcing import TeacherForcing, teacher_forcing
 
 @dataclass(frozen=True)
 class Experiment:
-    """`settings` is its config, `run` what makes a result of one."""
+    """An experiment: `settings` is its config, `run` maps a config to a result."""
 
     name: str
     shows: str
@@ -51,21 +48,21 @@ EXPERIMENTS = (
     Experiment(
         "scaling-factor", "softmax and its gradient with and without 1/sqrt(d_k)", ScalingFactor, scaling_factor
     ),
-    Experiment("norms", "BatchNorm against LayerNorm, in changing company", Norms, norms),
+    Experiment("norms", "BatchNorm against LayerNorm, in different batches", Norms, norms),
     Experiment("positions", "the sinusoids, and every scheme beyond the trained length", Positions, positions),
     Experiment("length", "quality by sentence length: one vector, attention, Transformer", Length, length),
     Experiment("exposure", "what reading its own or wrong words does to a decoder", Exposure, exposure),
     Experiment(
         "teacher-forcing", "what reading right answers wins, in time and learning", TeacherForcing, teacher_forcing
     ),
-    Experiment("decoding", "one word after another against all at once", Decoding, decoding),
+    Experiment("decoding", "autoregressive against non-autoregressive decoding", Decoding, decoding),
     Experiment("table3", "the paper's ablations on any corpus", Table3, table3),
 )
 NAMES = [experiment.name for experiment in EXPERIMENTS]
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name; a name there is none of is refused."""
+    """The experiment of a name; raise ConfigError for an unknown one."""
     for experiment in EXPERIMENTS:
         if experiment.name == name.replace("_", "-"):
             return experiment
@@ -73,7 +70,7 @@ def find(name: str) -> Experiment:
 
 
 def perform(name: str, overrides: Sequence[str] = ()) -> LabReport:
-    """One experiment with its settings changed by `key=value` words; gives its report."""
+    """Run an experiment with settings changed by `key=value` words; return its report."""
     experiment = find(name)
     return experiment.run(configs.load(experiment.settings, None, overrides)).report()
 
@@ -84,7 +81,7 @@ HEADINGS = ("experiment", "seconds", "worked", "cores", "settings")
 
 @dataclass(frozen=True)
 class Took:
-    """`cores` are those the process may use; `settings` are the words it was given, none for its defaults."""
+    """The time an experiment took; `cores` are those the process may use, `settings` the words it was given."""
 
     experiment: str
     seconds: float
@@ -97,34 +94,34 @@ class Took:
 
 
 class Clock:
-    """Runs from when it is made."""
+    """A clock that starts when it is made."""
 
     def __init__(self) -> None:
         self.started, self.worked = time.perf_counter(), _worked()
 
     def took(self, experiment: str, words: Sequence[str] = ()) -> Took:
-        """What an experiment that ends now is written down as."""
+        """The time record of an experiment that ends now."""
         cores = usable_cores()
         seconds, worked = time.perf_counter() - self.started, _worked() - self.worked
         return Took(experiment, round(seconds, 1), round(worked, 1), cores, " ".join(words))
 
 
 def _worked() -> float:
-    """Seconds of this process and of those that it started and that have ended."""
+    """CPU seconds of this process and of its ended children."""
     return sum(os.times()[:4])
 
 
-def record(folder: Path, one: Took) -> Path:
-    """Write it into the folder's file, in place of an earlier run of the same experiment."""
-    kept = {**read_times(folder), one.experiment: one}
-    table = LabTable("times", "", HEADINGS, tuple(astuple(kept[name]) for name in sorted(kept)))
+def record(folder: Path, took: Took) -> Path:
+    """Write a time into the folder's file, replacing that of an earlier run of the experiment."""
+    times = {**read_times(folder), took.experiment: took}
+    table = LabTable("times", "", HEADINGS, tuple(astuple(times[name]) for name in sorted(times)))
     path = folder / FILE
     write_text(path, as_csv(table))
     return path
 
 
 def read_times(folder: Path) -> dict[str, Took]:
-    """By experiment; none where the file is not there."""
+    """The times by experiment; {} without a file."""
     path = folder / FILE
     if not path.exists():
         return {}
@@ -135,16 +132,16 @@ def read_times(folder: Path) -> dict[str, Took]:
 
 OPENING = """# The laboratory
 
-The arguments of "Attention Is All You Need" as measurements: each page is one experiment, its picture, its tables, what
-they show (computed from the numbers, and said where it was not as expected) and how to read it beside the paper. One
-command makes one page,
+Experiments on the arguments of "Attention Is All You Need". Each page has one experiment: a picture, tables, findings
+computed from the numbers (with a mark if they were not as expected), and how to read them beside the paper. One
+command makes one page:
 
     transduce lab complexity --output runs/lab
 
-and `transduce lab all --output docs/lab` (or `make lab`) makes all of them again. Models are small and data is
-generated, so that each takes a minute or two on a CPU; figures of time differ from machine to machine, powers, paths
-and qualities should not. `transduce lab` lists the experiments, `transduce lab --help` says how to give them a corpus
-of your own or a GPU. From Python:
+`transduce lab all --output docs/lab` (or `make lab`) makes all of them. Models are small and data is generated, so that
+each takes a minute or two on a CPU. Times differ between machines; exponents, paths and qualities should not.
+`transduce lab` lists the experiments; `transduce lab --help` says how to use a corpus of your own or a GPU. From
+Python:
 
     import transduce
     result = transduce.lab.scaling_factor(transduce.lab.ScalingFactor(keys=64))
@@ -162,16 +159,14 @@ def index(folder: Path, names: Sequence[str]) -> Path:
         if not page.exists():
             continue
         lines = page.read_text(encoding="utf-8").split("\n")
-        held, failed = _told(lines, held=True), _told(lines, held=False)
+        as_expected, failed = _told(lines, as_expected=True), _told(lines, as_expected=False)
         title, seconds = lines[0].removeprefix("# "), shown(times[name].seconds) if name in times else ""
-        expected = f"{len(held)} of {len(held) + len(failed)}"
+        expected = f"{len(as_expected)} of {len(as_expected) + len(failed)}"
         rows.append(f"| [{title}]({page.name}) | {lines[2]} | {expected} | {seconds} |")
         missed += [f"- {name}: {text}" for text in failed]
     parts = [OPENING, "\n".join(rows)]
     if times:
-        parts.append(
-            f"\nSeconds are those on the clock; `{FILE}` also has those that cores worked, and the settings of the run."
-        )
+        parts.append(f"\nSeconds are wall time; `{FILE}` also has processor time and the settings of the run.")
     if missed:
         parts += ["\n## Not as expected\n", "\n".join(missed)]
     path = folder / "README.md"
@@ -179,7 +174,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
     return path
 
 
-def _told(lines: Sequence[str], held: bool) -> list[str]:
+def _told(lines: Sequence[str], as_expected: bool) -> list[str]:
     """The findings of a page that held, or did not."""
-    mark = f"- **{Claim('', held).mark}**: "
+    mark = f"- **{Claim('', as_expected).mark}**: "
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

@@ -30,16 +30,18 @@ _COUNTED = (64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Complexity:
-    """What is measured. Times and memory are those of a training pass, forward and back, of one sequence over `lengths`
-    at width `width`, and of `batch` sequences of `length` over `widths`; () is what suits the device.
+    """Settings of the complexity measurements.
+
+    Times and memory are those of a training pass, forward and back, of one sequence over `lengths` at width `width`,
+    and of `batch` sequences of `length` over `widths`; () is what suits the device.
     """
 
     lengths: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
     width: int = 64
     length: int = 64
-    batch: int = 16  # with few, narrow layers spend their time on starting
-    window: int = 16  # places seen on either side in restricted self-attention
+    batch: int = 16  # with few, narrow layers spend their time on overhead
+    window: int = 16  # positions seen on either side in restricted self-attention
     kernel: int = 3
     repeats: int = 5
     device: str = "auto"
@@ -61,7 +63,7 @@ class Complexity:
 
 @dataclass(frozen=True)
 class Layer:
-    """All that was found of one kind of layer; each value belongs to a length or a width of the settings."""
+    """The measurements of one kind of layer; each value belongs to a length or a width of the settings."""
 
     kind: Kind
     operations_over_length: tuple[int, ...]
@@ -85,7 +87,7 @@ class ComplexityResult:
     layers: tuple[Layer, ...]
 
     def power(self, layer: Layer, what: str) -> Exponent:
-        """How `what` (a field of Layer) grows."""
+        """The fitted power with which `what` (a field of Layer) grows."""
         sizes = {
             "operations_over_length": _COUNTED,
             "operations_over_width": _COUNTED,
@@ -127,12 +129,12 @@ class ComplexityResult:
         def row(layer: Layer) -> tuple[object, ...]:
             counted = (self.power(layer, f"operations_over_{side}") for side in ("length", "width"))
             took = (self.power(layer, f"seconds_over_{side}") for side in ("length", "width"))
-            kept = (self.power(layer, f"kept_over_{side}") for side in ("length", "width"))
+            stored = (self.power(layer, f"kept_over_{side}") for side in ("length", "width"))
             return (
                 layer.kind.name,
                 layer.kind.cost,
-                *(f"{one.value:.2f}" for one in counted),
-                *map(str, (*took, *kept)),
+                *(f"{power.value:.2f}" for power in counted),
+                *map(str, (*took, *stored)),
             )
 
         headings = "layer", "the paper", "operations: n^", "d^", "time: n^", "d^", "memory: n^", "d^"
@@ -155,12 +157,12 @@ class ComplexityResult:
         rows: list[tuple[object, ...]] = []
         for layer in self.layers:
             over_length = zip(self.lengths, layer.seconds_over_length, layer.kept_over_length, strict=True)
-            for n, seconds, kept in over_length:
-                rows.append((layer.kind.name, n, self.settings.width, 1, 1000 * seconds, kept / 2**20))
+            for n, seconds, stored in over_length:
+                rows.append((layer.kind.name, n, self.settings.width, 1, 1000 * seconds, stored / 2**20))
             over_width = zip(self.widths, layer.seconds_over_width, layer.kept_over_width, strict=True)
-            for d, seconds, kept in over_width:
+            for d, seconds, stored in over_width:
                 size = self.settings.length, d, self.settings.batch
-                rows.append((layer.kind.name, *size, 1000 * seconds, kept / 2**20))
+                rows.append((layer.kind.name, *size, 1000 * seconds, stored / 2**20))
         headings = "layer", "n", "d", "sequences", "ms", "kept for the backward pass, MiB"
         return LabTable("times", "Every measurement", headings, tuple(rows))
 
@@ -185,7 +187,7 @@ class ComplexityResult:
 
 
 def complexity(settings: Complexity | None = None) -> ComplexityResult:
-    """Count, search and time every kind of layer."""
+    """Count operations, search paths and time every kind of layer."""
     settings = settings or Complexity()
     device = pick_device(settings.device)
     gpu = device.type == "cuda"
@@ -221,7 +223,7 @@ def _kept(kind: Kind, length: int, width: int, batch: int, device: torch.device)
 def _timed(
     rows: tuple[Kind, ...], sizes: list[tuple[int, int, int]], repeats: int, device: torch.device
 ) -> list[tuple[float, ...]]:
-    """For each kind the time at each size (n, d, B), all of them in turns."""
+    """The time of each kind at each size (n, d, B), measured in turns."""
 
     def task(kind: Kind, size: tuple[int, int, int]) -> Callable[[], None]:
         length, width, batch = size
@@ -240,19 +242,19 @@ def _timed(
 
 
 def findings(result: ComplexityResult) -> list[Claim]:
-    """What the numbers say, beside what Table 1 says."""
+    """Compare the measurements with Table 1."""
     found = []
     for what, letter, field in (("over n", "n", "over_length"), ("over d", "d", "over_width")):
-        off, told = [], []
+        off, powers = [], []
         for layer in result.layers:
             expected = getattr(layer.kind, field)
             if expected is None:
                 continue
             power = result.power(layer, f"seconds_{field}")
-            told.append(f"{layer.kind.name} {power} (table: {expected})")
+            powers.append(f"{layer.kind.name} {power} (table: {expected})")
             if abs(power.value - expected) > NEAR:
                 off.append(layer.kind.name)
-        text = f"Time {what} grows with these powers of {letter}: {'; '.join(told)}."
+        text = f"Time {what} grows with these powers of {letter}: {'; '.join(powers)}."
         found.append(Claim(text + (f" Off by more than {NEAR}: {listed(off)}." if off else ""), held=not off))
     wrong = [
         f"{layer.kind.name} at n = {n}: {path}, not {layer.kind.path(n)}"
@@ -271,8 +273,8 @@ def findings(result: ComplexityResult) -> list[Claim]:
 
 def _crossings(result: ComplexityResult) -> list[Claim]:
     attention, recurrent = result.layers[:2]
-    place = _COUNTED.index(HEAD)
-    same = attention.operations_over_length[place], recurrent.operations_over_length[place]
+    at_head_width = _COUNTED.index(HEAD)
+    same = attention.operations_over_length[at_head_width], recurrent.operations_over_length[at_head_width]
     counted = Claim(
         f"At n = d = {HEAD} self-attention takes {same[0]:,} operations and recurrence {same[1]:,}: by counting they"
         f" cross {'exactly at n = d' if same[0] == same[1] else 'elsewhere'}.",

@@ -1,7 +1,6 @@
-"""All words at once against one after another: quality, and honest speed, one sentence at a time and 32.
+"""Non-autoregressive against autoregressive decoding: quality, and honest speed, at batch sizes 1 and 32.
 
-The autoregressive decoder remembers keys and values, as it does when it is used; a slow baseline would flatter the
-rest.
+The autoregressive decoder uses a KV cache, as in production; a slow baseline would flatter the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +35,10 @@ FIRST = "autoregressive, greedy"
 
 @dataclass(frozen=True)
 class Decoding(TrainingExperiment):
-    """Parallel decoders are trained `patience` times as many steps: they learn more slowly."""
+    """Settings of the decoding experiment; parallel decoders are trained `patience` times as many steps.
+
+    They learn more slowly.
+    """
 
     steps: int = 250
     patience: float = 1.5
@@ -53,7 +55,7 @@ class Decoding(TrainingExperiment):
             raise ConfigError(f"patience: expected 1 or more, got {self.patience}")
 
     def searches(self) -> dict[str, dict[str, Any]]:
-        """The ways to translate with each model."""
+        """The searches to translate with, by model."""
         rounds = {f"{n} pass{'es' if n > 1 else ''}": MaskPredict(n, length_candidates=3) for n in self.iterations}
         return {
             "autoregressive": {"greedy": Greedy(), "beam 4": Beam(size=4)},
@@ -64,7 +66,7 @@ class Decoding(TrainingExperiment):
 
 @dataclass(frozen=True)
 class DecodingWay:
-    """One model with one search."""
+    """The measurements of one model with one search."""
 
     name: str
     parallel: bool
@@ -76,14 +78,14 @@ class DecodingWay:
 
 @dataclass(frozen=True)
 class DecodingResult:
-    """Every way; the first is autoregressive and greedy."""
+    """All measurements; the first is autoregressive and greedy."""
 
     settings: Decoding
     place: str
     ways: tuple[DecodingWay, ...]
 
     def faster(self, way: DecodingWay, batch: int) -> float:
-        """How many times as fast as the first."""
+        """The speed of a way relative to the first."""
         number = BATCHES.index(batch)
         return self.ways[0].speeds[number].seconds_a_sentence / way.speeds[number].seconds_a_sentence
 
@@ -109,8 +111,8 @@ class DecodingResult:
         )
         return LabReport(
             name="decoding",
-            title="Decoding: one word after another, or all at once",
-            question="How much faster is a decoder that writes all words at once, and what does it cost in quality?",
+            title="Decoding: autoregressive or non-autoregressive",
+            question="How much faster is non-autoregressive decoding, and what does it cost in quality?",
             setup=(
                 f"{self.place} (parallel ones {self.settings.patience:g} times as many). Speed is"
                 " that of the search, all ways in turns, the least of some tries."
@@ -140,8 +142,8 @@ class DecodingResult:
             ),
         ]
         if len(passes) > 1:
-            told = ", ".join(f"{way.name} {way.chrf:.1f}" for way in passes)
-            found.append(Claim(f"More passes, better text: chrF {told}.", held=passes[-1].chrf > passes[0].chrf))
+            listed = ", ".join(f"{way.name} {way.chrf:.1f}" for way in passes)
+            found.append(Claim(f"More passes, better text: chrF {listed}.", held=passes[-1].chrf > passes[0].chrf))
         return found
 
     def _draw(self, figure: Figure) -> None:
@@ -157,7 +159,7 @@ class DecodingResult:
 
 
 def decoding(settings: Decoding | None = None) -> DecodingResult:
-    """Train the three models and translate in every way."""
+    """Train the three models and translate with every search."""
     settings = settings or Decoding()
     with settings.bench(number_words(6000, 200, settings.seed)) as bench:
         longer = round(settings.steps * settings.patience)
@@ -180,9 +182,9 @@ def _way(
     name: str, translator: Translator, search: SearchConfig, bench: Bench, speeds: tuple[DecodingPace, ...]
 ) -> DecodingWay:
     sources, references = bench.held_out()
-    own = Translator(translator.engine, translator.tokenizers, search)
-    texts = own(sources)
+    with_search = Translator(translator.engine, translator.tokenizers, search)
+    texts = with_search(sources)
     quality = chrf(texts, references).value
     return DecodingWay(
-        name, not name.startswith("autoregressive"), parameters(own), quality, exact(texts, references), speeds
+        name, not name.startswith("autoregressive"), parameters(with_search), quality, exact(texts, references), speeds
     )

@@ -1,4 +1,4 @@
-"""Exposure bias: a model that only ever read right answers must read its own when it translates.
+"""Exposure bias: a model that was only trained on references must read its own output when it translates.
 
 Measured on trained models: accuracy after right inputs, after its own, and after inputs of which a share is wrong; with
 plain teacher forcing, with scheduled sampling (Bengio et al. 2015) and with noise on the inputs.
@@ -35,8 +35,11 @@ PARTS = 4  # of a sentence: its first quarter to its last
 
 @dataclass(frozen=True)
 class Exposure(TrainingExperiment):
-    """`wrong` are the shares of inputs replaced by random tokens; `sampled` of them are the model's own in training by
-    scheduled sampling, `noise` are random in training by noise."""
+    """Settings of the exposure experiment: shares of inputs that are `wrong`, `sampled` or `noise`.
+
+    `wrong` are the shares of inputs replaced by random tokens; `sampled` of them are the model's own in training by
+    scheduled sampling, `noise` are random in training by noise.
+    """
 
     steps: int = 250
     wrong: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -51,7 +54,7 @@ class Exposure(TrainingExperiment):
                 raise ConfigError(f"{name}: expected shares from 0 to 1, got {list(shares)}")
 
     def ways(self) -> dict[str, list[str]]:
-        """What the decoder reads in training."""
+        """Config words for what the decoder reads in training."""
         sampled = f"{{kind='scheduled_sampling',schedule={{kind='linear',end={self.sampled},steps={self.steps}}}}}"
         return {
             "teacher forcing": [],
@@ -62,8 +65,7 @@ class Exposure(TrainingExperiment):
 
 @dataclass(frozen=True)
 class Exposed:
-    """Shares of tokens right: with right inputs and with its own, by part of the sentence; and for each share of wrong
-    inputs."""
+    """Accuracies of one model: `forced` and `free` by part of the sentence, `after_wrong` by share of wrong inputs."""
 
     way: str
     forced: tuple[float, ...]
@@ -72,13 +74,13 @@ class Exposed:
 
     @property
     def gap(self) -> float:
-        """How much is lost, over the whole sentence, by reading its own words."""
+        """The accuracy lost, over the whole sentence, by reading its own words."""
         return (sum(self.forced) - sum(self.free)) / len(self.forced)
 
 
 @dataclass(frozen=True)
 class ExposureResult:
-    """Every way to train."""
+    """The results of every way to train."""
 
     settings: Exposure
     place: str
@@ -112,12 +114,12 @@ class ExposureResult:
         plain, *others = self.rows
         share = self.settings.wrong[-1]
         last = {row.way: row.after_wrong[0] - row.after_wrong[-1] for row in self.rows}
-        told = ", ".join(f"{way} {100 * lost:.1f}" for way, lost in last.items())
+        listed = ", ".join(f"{way} {100 * lost:.1f}" for way, lost in last.items())
         gaps = ", ".join(f"{row.way} {100 * row.gap:.1f}" for row in self.rows)
         late, early = plain.forced[-1] - plain.free[-1], plain.forced[0] - plain.free[0]
         return [
             Claim(
-                f"With {share:.0%} of the inputs wrong these points of accuracy are lost: {told}.",
+                f"With {share:.0%} of the inputs wrong these points of accuracy are lost: {listed}.",
                 held=all(last[row.way] < last[plain.way] for row in others),
             ),
             Claim(f"Reading its own words instead of right ones costs these points: {gaps}.", held=plain.gap > 0),
@@ -149,7 +151,7 @@ class ExposureResult:
 
 
 def exposure(settings: Exposure | None = None) -> ExposureResult:
-    """Train with each kind of inputs, then feed right, own and wrong ones."""
+    """Train with each kind of inputs, then measure with right, own and wrong ones."""
     settings = settings or Exposure()
     with settings.bench(copying(6000, range(4, 13), 200, settings.seed)) as bench:
         rows = []
@@ -164,20 +166,20 @@ def _exposed(way: str, settings: Exposure, bench: Bench, translator: Translator)
     corpus = Corpus.open(bench.corpus)
     split, target = corpus.split("valid"), corpus.tokenizers.target
     pairs = [split.pair(number) for number in range(min(200, len(split)))]
-    sources, targets = [source.tolist() for source, _ in pairs], [own.tolist() for _, own in pairs]
+    sources, targets = [source.tolist() for source, _ in pairs], [target.tolist() for _, target in pairs]
     batch = collate(sources, targets, corpus.tokenizers.source.symbols, target.symbols).to(bench.device)
     model = network(translator)
     tools = ObjectiveContext(target.symbols, vocabulary=target.size)
     after_wrong = [_accuracy(model, batch, share, tools) for share in settings.wrong]
     right = _right(model, batch, batch.inputs)
-    forced = by_part([row[: len(own)] for row, own in zip(right.tolist(), targets, strict=True)])
+    forced = by_part([row[: len(answer)] for row, answer in zip(right.tolist(), targets, strict=True)])
     found = translator.engine.search(sources, Greedy(), [UNCONSTRAINED] * len(sources), range(len(sources)))
-    free = by_part([hits(list(one[0].tokens), own) for one, own in zip(found, targets, strict=True)])
+    free = by_part([hits(list(best[0].tokens), answer) for best, answer in zip(found, targets, strict=True)])
     return Exposed(way, forced, free, tuple(after_wrong))
 
 
 def _accuracy(model: Any, batch: Batch, share: float, tools: ObjectiveContext) -> float:
-    """With so many of the inputs replaced by random tokens."""
+    """The accuracy with a share of the inputs replaced by random tokens."""
     torch.manual_seed(1)
     memory = model.encode(batch.source, batch.source_mask)
     inputs = InputNoise(replace=share).build(tools)(model, batch, memory, 0)
@@ -186,7 +188,7 @@ def _accuracy(model: Any, batch: Batch, share: float, tools: ObjectiveContext) -
 
 
 def _right(model: Any, batch: Batch, inputs: Tensor) -> Tensor:
-    """(B, T): where the most probable token is the right one."""
+    """Where the most probable token is the right one (B, T)."""
     with evaluating(model):
         logits, _ = model.advance(
             inputs, model.start(model.encode(batch.source, batch.source_mask)), mask=batch.target_mask
@@ -195,16 +197,16 @@ def _right(model: Any, batch: Batch, inputs: Tensor) -> Tensor:
 
 
 def hits(written: Sequence[int], right: Sequence[int]) -> list[bool]:
-    """For each token of the answer whether it was written at its place."""
-    return [place < len(written) and written[place] == token for place, token in enumerate(right)]
+    """For each token of the answer whether it was written at its position."""
+    return [index < len(written) and written[index] == token for index, token in enumerate(right)]
 
 
 def by_part(rows: Sequence[Sequence[bool]]) -> tuple[float, ...]:
     """The mean in each quarter of the sentences."""
     sums, counts = [0.0] * PARTS, [0] * PARTS
     for row in rows:
-        for place, hit in enumerate(row):
-            part = place * PARTS // len(row)
+        for position, hit in enumerate(row):
+            part = position * PARTS // len(row)
             sums[part] += hit
             counts[part] += 1
     return tuple(total / max(1, count) for total, count in zip(sums, counts, strict=True))

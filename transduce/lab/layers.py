@@ -1,14 +1,14 @@
-"""The layers of the paper's Table 1, the real ones of transduce/model, each as a function from (B, n, d) to (B, n, d).
+"""The layers of the paper's Table 1, the real ones of transduce/model, and the measures taken from them.
 
-What is counted and timed is a layer's own work, as in Table 1: for attention equation 1 without the projections around
-it, which are O(n d^2) for every kind of layer and have a row of their own.
+Each layer is a function from (B, n, d) to (B, n, d). What is counted and timed is a layer's own work, as in Table 1:
+for attention equation 1 without the projections around it, which are O(n d^2) for every kind of layer and have a row of
+their own.
+
+The measures know no formula: operations are counted as torch does them, memory is what the backward pass stores,
+sequential steps are the longest chain in the autograd graph, and a path exists where a gradient is not 0. All on a CPU,
+where the graph of a recurrence shows every step (on a GPU it is one kernel).
+
 Shapes: B batch, n length, d width, H heads of 64.
-
-What a layer keeps, counts, waits for and connects, read off the real layer: nothing here knows a formula.
-
-Operations are counted as torch does them, what is kept is what the backward pass asks for, waiting is the longest chain
-in the graph that gradients go back along, and a path is there where a gradient is not 0. All on a CPU, where the graph
-of a recurrence shows every step (on a GPU it is one kernel). Shapes: B batch, n length, d width.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ HEAD = 64  # the width of a head in the paper's models; the number of heads grow
 
 @dataclass(frozen=True)
 class Kind:
-    """A row of Table 1: what the paper says of it, and how to make the real layer for a width.
+    """A row of Table 1: the paper's formulas, and a builder of the real layer for a width.
 
     `over_length` and `over_width` are the powers of n and d in its cost, None where the paper gives no single one.
-    `path` is how many layers, or steps of a recurrence, lie between the first and the last of n places.
+    `path` is how many layers, or steps of a recurrence, lie between the first and the last of n positions.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Kind:
     over_width: int | None
     path: Callable[[int], int]
     build: Callable[[int], nn.Module]
-    stepwise: bool = False  # goes from place to place inside one layer
+    stepwise: bool = False  # goes from position to position inside one layer
 
 
 class EquationOne(nn.Module):
-    """Attention between the places of x, its own queries, keys and values, in heads."""
+    """Attention over x, its own queries, keys and values, in heads, without projections."""
 
     def __init__(self, d_model: int, window: int = 0) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class EquationOne(nn.Module):
 
 
 class Projected(nn.Module):
-    """The whole layer: queries, keys, values and output are linear maps."""
+    """The whole attention layer: queries, keys, values and output are linear maps."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Projected(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """h_t = tanh(U x_t + W h_{t-1})."""
+    """The recurrence h_t = tanh(U x_t + W h_{t-1})."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -84,12 +84,12 @@ class Recurrent(nn.Module):
         return states  # type: ignore[no-any-return]
 
     def step(self, x: Tensor, carried: Carried | None) -> tuple[Tensor, Carried]:
-        """One place (B, 1, d) further."""
+        """Advance by one position (B, 1, d)."""
         return self.cells(x, carried)  # type: ignore[no-any-return]
 
 
 class Convolutional(nn.Module):
-    """k neighbours, as many on the left as on the right."""
+    """A convolution over k neighbours, as many on the left as on the right."""
 
     def __init__(self, d_model: int, kernel: int, separable: bool) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def kinds(window: int, kernel: int) -> tuple[Kind, ...]:
     """The rows of Table 1 in its order, then separable convolution, and attention with its projections."""
 
     def hops(reach: int) -> Callable[[int], int]:
-        return lambda n: -(-(n - 1) // reach)  # layers until the first place knows of the last, rounded up
+        return lambda n: -(-(n - 1) // reach)  # layers until the first position sees the last, rounded up
 
     def convolution(name: str, cost: str, separable: bool) -> Kind:
         return Kind(
@@ -123,7 +123,7 @@ def kinds(window: int, kernel: int) -> tuple[Kind, ...]:
 
 
 def input_of(length: int, width: int, batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Random vectors (B, n, d) that gradients are wanted of."""
+    """Random vectors (B, n, d) that require gradients."""
     return torch.randn(batch, length, width, device=device, dtype=dtype).requires_grad_()
 
 
@@ -143,44 +143,44 @@ def operations(layer: nn.Module, length: int, width: int) -> int:
 
 
 def kept_bytes(layer: nn.Module, x: Tensor) -> int:
-    """What a forward pass leaves for the backward pass, weights and its own input not counted."""
+    """Bytes that a forward pass stores for the backward pass, without weights and its own input."""
     known = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
-    kept: dict[int, int] = {}
+    stored: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = storage.nbytes()
+            stored[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = layer(x)  # held until the sum is taken: what is freed might be counted twice
-        total = sum(kept.values())
+        out = layer(x)  # alive until the sum is taken: what is freed might be counted twice
+        total = sum(stored.values())
     del out
     return total
 
 
 def waiting_steps(layer: nn.Module, length: int, width: int) -> int:
-    """Operations on the longest chain in which each waits for the one before."""
+    """The number of operations on the longest chain in which each waits for the one before."""
     out: Tensor = layer(input_of(length, width, 1, CPU))
     assert out.grad_fn is not None
     depth: dict[Any, int] = {}
     waiting: list[Any] = [out.grad_fn]
     while waiting:
         node = waiting[-1]
-        before = [one for one, _ in node.next_functions if one is not None]
-        left = [one for one in before if one not in depth]
+        before = [parent for parent, _ in node.next_functions if parent is not None]
+        left = [parent for parent in before if parent not in depth]
         if left:
             waiting += left
         else:
-            depth[waiting.pop()] = 1 + max((depth[one] for one in before), default=0)
+            depth[waiting.pop()] = 1 + max((depth[parent] for parent in before), default=0)
     return depth[out.grad_fn]
 
 
 def path_length(kind: Kind, length: int) -> int:
-    """Layers, or steps of a recurrence, on the way from the first place to the last.
+    """Layers, or steps of a recurrence, on the path from the first position to the last.
 
-    Layers are stacked until the last place's output has a gradient by the first place's input. In a recurrence, which
+    Layers are stacked until the last position's output has a gradient by the first one's input. In a recurrence, which
     needs one layer, those hand-overs are counted without any one of which that gradient is 0.
     """
     torch.manual_seed(1)
@@ -198,11 +198,11 @@ def path_length(kind: Kind, length: int) -> int:
 
 
 def _reached(layer: Recurrent, length: int, cut: int) -> bool:
-    """Whether the last state knows of the first input if what is handed to place `cut` has no gradient."""
+    """Whether the last state depends on the first input if what is handed to position `cut` has no gradient."""
     words = [input_of(1, _PATH_WIDTH, 1, CPU, torch.float64) for _ in range(length)]
     carried = None
-    for place, word in enumerate(words):
-        if place == cut and carried is not None:
+    for position, word in enumerate(words):
+        if position == cut and carried is not None:
             carried = tuple(tensor.detach() for tensor in carried)
         out, carried = layer.step(word, carried)
     return bool(_gradient(out, words[0]).any())

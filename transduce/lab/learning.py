@@ -1,6 +1,6 @@
 """Experiments that train: small models through the real loop, on a generated task or any prepared corpus.
 
-All runs of an experiment have the same data, steps and seed; what differs is said in a few `key=value` words. The
+All runs of an experiment have the same data, steps and seed; what differs is set by a few `key=value` words. The
 budget is steps, not seconds, so that a busy machine gives the same models as an idle one.
 """
 
@@ -39,7 +39,7 @@ BASE = (
 
 
 def stack(side: str, layers: int = 2) -> list[str]:
-    """The words for one side of a small Transformer."""
+    """Config words for one side of a small Transformer."""
     where = f"model.{side}"
     return [f"{where}.layers={layers}", f"{where}.attention.heads=4", f"{where}.d_ff=256", f"{where}.residual=pre_norm"]
 
@@ -58,10 +58,10 @@ CONVOLUTIONAL = (
 
 @dataclass(frozen=True)
 class TrainingExperiment:
-    """What all experiments that train can be told.
+    """Settings of all experiments that train.
 
-    `corpus` is a prepared corpus to use instead of the generated task, `overrides` are settings for every run besides,
-    as `key=value`; with a `work` folder runs are kept, and a second call goes on with them.
+    `corpus` is a prepared corpus to use instead of the generated task, `overrides` are further settings for every run,
+    as `key=value`; with a `work` folder runs are stored, and a second call resumes them.
     """
 
     steps: int = 400
@@ -77,7 +77,7 @@ class TrainingExperiment:
 
     @contextlib.contextmanager
     def bench(self, task: LabTask) -> Iterator[Bench]:
-        """Everything made ready for training."""
+        """Prepare the corpus and the folders for training."""
         with contextlib.ExitStack() as stack:
             folder = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory(prefix="transduce-lab-")))
             corpus = Path(self.corpus) if self.corpus else task.prepare(folder)
@@ -86,7 +86,7 @@ class TrainingExperiment:
 
 @dataclass(frozen=True)
 class Bench:
-    """A corpus, a folder for runs, and what they have in common."""
+    """A corpus, a folder for runs, and their common settings."""
 
     settings: TrainingExperiment
     task: LabTask
@@ -96,7 +96,7 @@ class Bench:
 
     @property
     def place(self) -> str:
-        """Where it runs and on what, in words."""
+        """The corpus, the budget and the device, in words."""
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "one CPU core"
         data = f"Corpus {self.corpus.name}" if self.settings.corpus else f"{self.task.name}, generated"
         return f"{data}, {self.settings.steps:,} steps a model, on {device}"
@@ -106,9 +106,9 @@ class Bench:
         return Corpus.open(self.corpus).split("valid").texts()
 
     def train(self, name: str, *words: str, steps: int = 0, validations: int = 1) -> LabRun:
-        """One run, validated so many times on the way; found again where it was done before."""
+        """Train one run, with so many validations on the way; found again where it was done before."""
         steps = steps or self.settings.steps
-        own = [
+        layer = [
             *words,
             f"seed={self.settings.seed}",
             f"data.folder={self.corpus}",
@@ -116,7 +116,7 @@ class Bench:
             f"training.device={self.device}",
             f"validation.every={max(1, steps // validations)}",
         ]
-        config = configs.load(Config, "tiny", self.settings.overrides, defaults=[BASE, own])
+        config = configs.load(Config, "tiny", self.settings.overrides, defaults=[BASE, layer])
         folder = self.folder / "runs" / name.replace(" ", "-").replace("/", "-")
         say(f"training: {name}, {config.training.steps:,} steps")
         with quiet(folder.parent / f"{folder.name}.log"):
@@ -124,7 +124,7 @@ class Bench:
         if outcome.reason in signal.Signals.__members__:
             raise RunError(
                 f"lab: {outcome.reason} while training {name}; with work=FOLDER what is trained is kept, and the same"
-                " command goes on"
+                " command resumes"
             )
         return LabRun(name, folder, config, read_history(folder / METRICS_FILE), self.device)
 
@@ -140,7 +140,7 @@ class LabRun:
     device: torch.device
 
     def open(self) -> Translator:
-        """The model, ready to translate."""
+        """Load the model to translate."""
         return load(self.folder, str(self.device), engine="torch")
 
     def curve(self, measure: str) -> list[tuple[int, float, float]]:
@@ -158,29 +158,30 @@ class LabRun:
         return [report.values for report in read_reports(self.folder / METRICS_FILE)]
 
     def reports(self) -> list[dict[str, Any]]:
-        """What the loop said of its speed; `stretch` is the seconds between one report and the one before."""
+        """The loop's training reports; `stretch` is the seconds between one report and the one before."""
         lines = [line for line in self._lines() if line["kind"] == "train"]
         before = [0.0, *(line["seconds"] for line in lines)]
         return [{**line, "stretch": line["seconds"] - start} for line, start in zip(lines, before, strict=False)]
 
 
 def network(translator: Translator) -> Any:
-    """The torch model inside."""
+    """The torch model of a translator."""
     return translator.engine.model  # type: ignore[attr-defined]
 
 
 def parameters(translator: Translator) -> int:
+    """The number of parameters of a translator's model."""
     return sum(parameter.numel() for parameter in network(translator).parameters())
 
 
 def translate_whole(translator: Translator, texts: Sequence[str]) -> list[str]:
-    """Each text in one piece, however long: a translator would cut one that is longer than any it was trained on."""
+    """Translate each text in one piece, however long: a translator would cut one longer than any in training."""
     sources = translator.tokenizers.source.encode(list(texts))
     found = translator.engine.search(sources, translator.search, [UNCONSTRAINED] * len(sources), range(len(sources)))
     return [translator.tokenizers.target.decode(list(hypotheses[0].tokens)) for hypotheses in found]
 
 
 def exact(translations: list[str], references: list[str]) -> float:
-    """The share of texts that are right to the letter."""
+    """The share of texts that match exactly."""
     pairs = zip(translations, references, strict=True)
     return sum(text == reference for text, reference in pairs) / max(1, len(references))

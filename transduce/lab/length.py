@@ -1,4 +1,4 @@
-"""Quality by length of sentence: a recurrent network with one vector for all of it, with attention, and a Transformer.
+"""Quality by sentence length: a recurrent network with one fixed vector, with attention, and a Transformer.
 
 What Bahdanau et al. (2015) showed in their figure 2, and why the paper's subject is attention at all.
 """
@@ -29,7 +29,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Length(TrainingExperiment):
-    """Strings of 1 to `longest` letters are turned round; held-out ones fall into `ranges` of length, as many each."""
+    """Settings: strings of 1 to `longest` letters are reversed; held-out ones fall into `ranges` of equal size."""
 
     steps: int = 450
     longest: int = 12
@@ -45,7 +45,7 @@ class Length(TrainingExperiment):
 
 @dataclass(frozen=True)
 class Range:
-    """How well sentences of `shortest` to `longest` characters were translated."""
+    """The quality on sentences of `shortest` to `longest` characters."""
 
     model: str
     shortest: int
@@ -90,11 +90,11 @@ class LengthResult:
 
     def _findings(self) -> list[Claim]:
         losses = {name: self.of(name)[0].chrf - self.of(name)[-1].chrf for name in FAMILIES}
-        told = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
+        listed = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
         fixed, attending, transformer = (self.of(name)[-1].chrf for name in FAMILIES)
         return [
             Claim(
-                f"chrF lost from the shortest sentences to the longest: {told}.",
+                f"chrF lost from the shortest sentences to the longest: {listed}.",
                 held=losses["RNN, one vector"] == max(losses.values()),
             ),
             Claim(
@@ -117,7 +117,7 @@ class LengthResult:
 
 
 def length(settings: Length | None = None) -> LengthResult:
-    """Train the three and look where they fail."""
+    """Train the three models and measure them by length."""
     settings = settings or Length()
     with settings.bench(copying(6000, range(1, settings.longest + 1), 240, settings.seed, turned=True)) as bench:
         sources, references = bench.held_out()

@@ -1,8 +1,8 @@
-"""BatchNorm against LayerNorm: whose numbers a word's vector depends on, in training and when it is used.
+"""BatchNorm against LayerNorm: which numbers a word's vector depends on, in training and in use.
 
 LayerNorm (the paper) norms each token over its own width. BatchNorm norms each number over all tokens of a batch, so
-that in training a sentence's vectors depend on its company, and afterwards on running statistics instead. Shapes: B
-batch, S source length, D d_model.
+that in training a sentence's vectors depend on the rest of the batch, and afterwards on running statistics instead.
+Shapes: B batch, S source length, D d_model.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ _D, _WORDS, _DRAWS = 32, 50, 8
 
 @dataclass(frozen=True)
 class Norms(TrainingExperiment):
-    """`companies` are the sizes of batches in which one sentence is looked at; `tokens` those that models are trained
-    with.
-    """
+    """Settings: `companies` are the batch sizes in which one sentence is measured; `tokens` those of trained models."""
 
     steps: int = 200
     companies: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
@@ -58,7 +56,7 @@ class Norms(TrainingExperiment):
 
 @dataclass(frozen=True)
 class Company:
-    """How much one sentence's vectors move with the others of its batch: deviation over their size."""
+    """How much one sentence's vectors vary with the other sentences of its batch: deviation over their size."""
 
     norm: str
     sentences: int
@@ -67,8 +65,9 @@ class Company:
 
 @dataclass(frozen=True)
 class NormRun:
-    """A model trained with batches of so many tokens: held-out loss by the batch's own statistics and by those it is
-    used with, and the share of held-out strings that are exact.
+    """A model trained with batches of so many tokens: its losses, and its share of exact strings.
+
+    The held-out loss is measured by the batch's own statistics and by those the model is used with.
     """
 
     norm: str
@@ -80,8 +79,9 @@ class NormRun:
 
 @dataclass(frozen=True)
 class NormsResult:
-    """`worked` is the example of three tokens, normed; `drift` how far batches of short and of long sentences are from
-    the running statistics, in running deviations.
+    """The results; `worked` is the example of three tokens, normed.
+
+    `drift` is how far batches of short and of long sentences are from the running statistics, in running deviations.
     """
 
     settings: Norms
@@ -132,14 +132,15 @@ class NormsResult:
         power = fitted(self.settings.companies, batch) if len(batch) > 1 else None
         gaps = {(row.norm, row.tokens): row.using_loss - row.training_loss for row in self.trained}
         small = min(self.settings.tokens)
-        told = "; ".join(
+        listed = "; ".join(
             f"{row.norm}, {row.tokens} tokens: {row.training_loss:.3f} as trained, {row.using_loss:.3f} as used,"
             f" {row.exact:.0%} exact"
             for row in self.trained
         )
         return [
             Claim(
-                f"With LayerNorm a sentence's company changes its vectors by {max(layer):.1e}.", held=max(layer) < 1e-5
+                f"With LayerNorm the rest of the batch changes a sentence's vectors by {max(layer):.1e}.",
+                held=max(layer) < 1e-5,
             ),
             Claim(
                 f"With BatchNorm by {batch[0]:.2f} of their size among {self.settings.companies[0]} and {batch[-1]:.2f}"
@@ -148,7 +149,7 @@ class NormsResult:
                 held=batch[-1] < batch[0] and min(batch) > 1e-3,
             ),
             Claim(
-                f"Held-out loss: {told}.",
+                f"Held-out loss: {listed}.",
                 held=abs(gaps["LayerNorm", small]) < 1e-4 < abs(gaps["BatchNorm", small]),
             ),
             Claim(
@@ -182,7 +183,7 @@ def _told(numbers: Sequence[float]) -> str:
 
 
 def norms(settings: Norms | None = None) -> NormsResult:
-    """The worked example, a sentence in changing company, and models trained with both."""
+    """Run the worked example, one sentence in varying batches, and train models with both norms."""
     settings = settings or Norms()
     torch.manual_seed(settings.seed)
     worked = {name: worked_example(norm) for name, norm in NORMS.items()}
@@ -214,7 +215,10 @@ def worked_example(norm: Norm) -> tuple[tuple[float, ...], ...]:
 
 @torch.no_grad()
 def company(norm: Norm, sentences: int) -> float:
-    """One sentence among others, drawn anew each time, through an encoder as in training (without dropout)."""
+    """The variation of one sentence's encoder states over random batches of `sentences`, as in training.
+
+    There is no dropout.
+    """
     generator = torch.Generator().manual_seed(1)
 
     def sentence(length: int) -> list[int]:
@@ -222,12 +226,12 @@ def company(norm: Norm, sentences: int) -> float:
 
     torch.manual_seed(1)
     encoder = TransformerEncoder(2, Attention(4), 2 * _D, norm=norm).build(_D, 0.0).train()
-    embedding, own = torch.randn(_WORDS, _D), sentence(10)
+    embedding, watched = torch.randn(_WORDS, _D), sentence(10)
     found = []
     for _ in range(_DRAWS):
         others = [sentence(int(n)) for n in torch.randint(2, 30, (sentences - 1,), generator=generator)]
-        tokens, mask = pad_sources([own, *others], SYMBOLS)
-        found.append(encoder(embedding[tokens], mask).layers[-1][0, : len(own)])
+        tokens, mask = pad_sources([watched, *others], SYMBOLS)
+        found.append(encoder(embedding[tokens], mask).layers[-1][0, : len(watched)])
     states = torch.stack(found)  # (draws, S, D)
     return float((states - states.mean(0)).norm(dim=-1).mean() / states.norm(dim=-1).mean())
 
@@ -245,7 +249,7 @@ def _held_out_batches(bench: Bench, tokens: int) -> list[Batch]:
 @torch.no_grad()
 def _loss(model: Any, bench: Bench, tokens: int, training: bool) -> float:
     """Held-out loss a token in batches as in training, by their own statistics or by those the model is used with."""
-    kept = {name: tensor.clone() for name, tensor in model.weights().items()}
+    saved = {name: tensor.clone() for name, tensor in model.weights().items()}
     model.train(training)
     total, count = 0.0, 0
     for batch in _held_out_batches(bench, tokens):
@@ -253,13 +257,13 @@ def _loss(model: Any, bench: Bench, tokens: int, training: bool) -> float:
         total -= float(log_probs[batch.target_mask].sum())
         count += int(batch.target_mask.sum())
     model.eval()
-    model.load_weights(kept)  # a pass in training moves running statistics
+    model.load_weights(saved)  # a pass in training moves running statistics
     return total / max(1, count)
 
 
 @torch.no_grad()
 def _drift(model: Any, bench: Bench) -> tuple[float, float]:
-    """Of the first norm of the encoder, for batches of the shortest and of the longest sentences."""
+    """The drift at the encoder's first norm, for batches of the shortest and of the longest sentences."""
     norm: nn.Module = next(module for module in model.encoder.modules() if hasattr(module, "running_mean"))
     found: list[float] = []
 

@@ -1,13 +1,9 @@
-"""How fast models train and translate, all of them in turns on the same data.
+"""Timing of training and translating, all models in turns on the same data, and the power of n that times grow with.
 
 Training is a pass forward and back on a batch as the loop makes it (on a GPU in bf16, replayed); translating is the
-search alone, without tokenizing. The least of several tries counts (timing.py).
-
-Time on a machine that does other things too, and the power of n that it grows with.
-
-On a CPU the seconds are those that one core worked for us, not those that we waited for it; on a GPU they are the
-clock's. Other work only ever makes something slower, so the least of several tries is nearest to the truth; the tries
-of all that is compared take turns, so that a busy minute hits all of them alike.
+search alone, without tokenizing. On a CPU the seconds are CPU time of one core, not wall-clock time; on a GPU they are
+wall-clock time. Other work only ever makes something slower, so the minimum of several tries is nearest to the truth;
+the tries of all that is compared take turns, so that a busy minute affects all of them alike.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ import torch
 from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Corpus
 from transduce.lab.learning import LabRun
-from transduce.objectives.base import ObjectiveStep
+from transduce.objectives.base import NO_CONTEXT, ObjectiveStep
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.hypothesis import SearchConfig
 from transduce.text.vocabulary import Symbols
@@ -36,7 +32,7 @@ Key = TypeVar("Key")
 
 
 def least_seconds(tasks: Mapping[Key, Callable[[], object]], repeats: int, device: torch.device) -> dict[Key, float]:
-    """For each task its shortest time in `repeats` rounds, after one to warm up; by one thread."""
+    """The shortest time of each task in `repeats` rounds, after one to warm up; by one thread."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     if device.type == "cpu":
         keep_freed_memory()  # as training does: else large sizes pay for fresh memory each time, and small ones do not
@@ -59,14 +55,14 @@ def least_seconds(tasks: Mapping[Key, Callable[[], object]], repeats: int, devic
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all that it was asked to."""
+    """Synchronize with the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)
 class Exponent:
-    """y grows as x^value; `error` is the standard error of the straight line through the logarithms."""
+    """A fitted power law, y = factor x^value; `error` is the standard error of the line through the logarithms."""
 
     value: float
     error: float
@@ -76,12 +72,12 @@ class Exponent:
         return f"{self.value:.2f} ± {self.error:.2f}"
 
     def at(self, x: float) -> float:
-        """What the line says of x."""
+        """The value of the line at x."""
         return float(self.factor * x**self.value)
 
 
 def fitted(sizes: Sequence[float], values: Sequence[float]) -> Exponent:
-    """Least squares on logarithms; with two points the line goes through both and its error is not known (0)."""
+    """Fit a power law by least squares on logarithms; with two points its error is unknown (0)."""
     x, y = np.log(np.asarray(sizes, float)), np.log(np.asarray(values, float))
     slope, shift = np.polyfit(x, y, 1)
     rest = y - (slope * x + shift)
@@ -95,7 +91,7 @@ SYMBOLS = Symbols(pad=0, bos=1, eos=2, unk=3)
 
 @dataclass(frozen=True)
 class DecodingPace:
-    """Of one search at one size of batch."""
+    """The speed of one search at one batch size."""
 
     seconds_a_sentence: float
     tokens_per_second: float
@@ -104,7 +100,7 @@ class DecodingPace:
 def searching(
     translator: Translator, sources: Sequence[list[int]], batch: int, search: SearchConfig
 ) -> Callable[[], int]:
-    """Translate everything in batches; gives the tokens written."""
+    """A task that translates everything in batches and returns the number of tokens written."""
     groups = [sources[begin : begin + batch] for begin in range(0, len(sources), batch)]
 
     def run() -> int:
@@ -124,7 +120,7 @@ def decoding_speeds(
     repeats: int,
     device: torch.device,
 ) -> dict[tuple[str, int], DecodingPace]:
-    """For each way to translate (a model and a search) and each size of batch."""
+    """The speed of each way to translate (a model and a search) at each batch size."""
     tasks = {
         (name, batch): searching(translator, sources[: max(batch, 8)], batch, search)
         for name, (translator, search) in ways.items()
@@ -137,7 +133,7 @@ def decoding_speeds(
 
 
 def some_sources(corpus: Corpus, count: int) -> list[list[int]]:
-    """Sources of the held-out part, evenly from all of it, the shortest first."""
+    """Sources evenly spread over the held-out part, the shortest first."""
     split = corpus.split("valid")
     taken = min(count, len(split))
     return sorted((split.pair(number * len(split) // taken)[0].tolist() for number in range(taken)), key=len)
@@ -151,12 +147,15 @@ def training_tokens_per_second(
     device: torch.device,
     vocabulary: int = 100,
 ) -> dict[tuple[str, int], float]:
-    """Target tokens a second of fresh models of these runs, on random sentences of each length, `tokens` a batch."""
+    """Target tokens a second of fresh models of these runs, on random sentences of each length.
+
+    A batch has `tokens` tokens.
+    """
 
     def task(run: LabRun, length: int) -> Callable[[], None]:
         torch.manual_seed(1)
         model = run.config.model.build(vocabulary, vocabulary, shared=True).to(device)
-        step = ObjectiveStep(model, run.config.objective.build())
+        step = ObjectiveStep(model, run.config.objective.build(NO_CONTEXT))
         batch = random_batch(length, max(1, tokens // length), vocabulary).to(device)
         passes = make_runner(step, model, run.config, Group(str(device)), print)
 
@@ -172,6 +171,6 @@ def training_tokens_per_second(
 
 
 def random_batch(length: int, rows: int, vocabulary: int) -> Batch:
-    """Sources and targets of `length` tokens, the end symbol among them."""
+    """A batch of random sources and targets of `length` tokens, the end symbol among them."""
     tokens = torch.randint(4, vocabulary, (2, rows, length - 1), generator=torch.Generator().manual_seed(1)).tolist()
     return collate(tokens[0], tokens[1], SYMBOLS, SYMBOLS)

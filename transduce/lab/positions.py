@@ -1,5 +1,4 @@
-"""Where a word stands (section 3.5): the picture of the sinusoids, what distance means in them, and longer sentences
-than seen.
+"""Positions (section 3.5): the picture of the sinusoids, what distance means in them, and unseen lengths.
 
 "We chose the sinusoidal version because it may allow the model to extrapolate to sequence lengths longer than the ones
 encountered during training": tried here for every scheme.
@@ -31,7 +30,7 @@ _PICTURE = 128  # positions and numbers in the picture
 
 @dataclass(frozen=True)
 class Positions(TrainingExperiment):
-    """Strings of 1 to `longest` letters are copied in training, longer ones afterwards."""
+    """Settings: strings of 1 to `longest` letters are copied in training, longer ones afterwards."""
 
     steps: int = 300
     longest: int = 10
@@ -48,7 +47,7 @@ class Positions(TrainingExperiment):
 
 @dataclass(frozen=True)
 class Copied:
-    """Strings of these lengths: letters written at their place, and whole strings."""
+    """The quality on strings of these lengths: letters at their position, and whole strings."""
 
     scheme: str
     shortest: int
@@ -59,8 +58,10 @@ class Copied:
 
 @dataclass(frozen=True)
 class PositionsResult:
-    """`rows`: every scheme in every range of length; `shift_error` is how far PE(pos + k) is from the rotation of
-    PE(pos); `products` are PE(pos) . PE(pos + k) for k = 0, 1, ..., over their value at 0.
+    """The results: `rows` has every scheme in every range of length.
+
+    `shift_error` is how far PE(pos + k) is from the rotation of PE(pos); `products` are PE(pos) . PE(pos + k) for
+    k = 0, 1, ..., over their value at 0.
     """
 
     settings: Positions
@@ -74,8 +75,8 @@ class PositionsResult:
 
     def report(self) -> LabReport:
         ranges = [f"{row.shortest}-{row.longest}" for row in self.of(self.settings.schemes[0])]
-        letters = tuple((one, *(100 * row.letters for row in self.of(one))) for one in self.settings.schemes)
-        whole = tuple((one, *(100 * row.exact for row in self.of(one))) for one in self.settings.schemes)
+        letters = tuple((scheme, *(100 * row.letters for row in self.of(scheme))) for scheme in self.settings.schemes)
+        exact_rows = tuple((scheme, *(100 * row.exact for row in self.of(scheme))) for scheme in self.settings.schemes)
         headings = ("scheme", *(f"{label} letters" for label in ranges))
         distances = tuple((k, product) for k, product in enumerate(self.products))
         return LabReport(
@@ -85,7 +86,7 @@ class PositionsResult:
             setup=f"{self.place}. The first range is what was trained on; greedy search.",
             tables=(
                 LabTable("positions", "Letters at their place, %", headings, letters),
-                LabTable("exact", "Whole strings, %", headings, whole),
+                LabTable("exact", "Whole strings, %", headings, exact_rows),
                 LabTable("distances", "Sinusoids: PE(pos) · PE(pos + k), 1 at k = 0", ("k", "product"), distances[:17]),
             ),
             findings=tuple(self._findings()),
@@ -94,12 +95,14 @@ class PositionsResult:
         )
 
     def _findings(self) -> list[Claim]:
-        seen = {one: self.of(one)[0].letters for one in self.settings.schemes}
-        beyond = {one: self.of(one)[-1].letters for one in self.settings.schemes}
-        order = sorted(beyond, key=lambda one: -beyond[one])
-        told = ", ".join(f"{one} {100 * beyond[one]:.0f} % (seen lengths: {100 * seen[one]:.0f} %)" for one in order)
-        whole = [one for one in order if beyond[one] > 0.9 * seen[one]]
-        text = "none keeps nine tenths of it" if not whole else f"{listed(whole)} keep nine tenths of it"
+        seen = {scheme: self.of(scheme)[0].letters for scheme in self.settings.schemes}
+        beyond = {scheme: self.of(scheme)[-1].letters for scheme in self.settings.schemes}
+        order = sorted(beyond, key=lambda scheme: -beyond[scheme])
+        ranking = ", ".join(
+            f"{scheme} {100 * beyond[scheme]:.0f} % (seen lengths: {100 * seen[scheme]:.0f} %)" for scheme in order
+        )
+        lasting = [scheme for scheme in order if beyond[scheme] > 0.9 * seen[scheme]]
+        text = "none keeps nine tenths of it" if not lasting else f"{listed(lasting)} keep nine tenths of it"
         found = [
             Claim(
                 "PE(pos + k) is PE(pos) turned, the same turn for every pos: the largest difference is"
@@ -107,15 +110,16 @@ class PositionsResult:
                 held=self.shift_error < 1e-5,
             ),
             Claim(
-                f"Letters at their place at about twice the trained length: {told}; {text}.",
+                f"Letters at their place at about twice the trained length: {ranking}; {text}.",
                 held=None,
             ),
         ]
         if "sinusoidal" in beyond:
-            own = beyond["sinusoidal"]
-            text = f"The sinusoids keep {own / max(seen['sinusoidal'], 1e-9):.0%} of their quality at twice the length;"
+            sinusoidal = beyond["sinusoidal"]
+            kept = sinusoidal / max(seen["sinusoidal"], 1e-9)
+            text = f"The sinusoids keep {kept:.0%} of their quality at twice the length;"
             found.append(
-                Claim(f'{text} the paper hoped that they "may allow" it.', held=own > 0.9 * seen["sinusoidal"])
+                Claim(f'{text} the paper hoped that they "may allow" it.', held=sinusoidal > 0.9 * seen["sinusoidal"])
             )
         return found
 
@@ -144,7 +148,9 @@ def positions(settings: Positions | None = None) -> PositionsResult:
     task = copying(6000, range(1 + longest // 3, longest + 1), 200, settings.seed)
     rows: list[Copied] = []
     with settings.bench(task) as bench:
-        tests = {one: strings(100, range(max(3, one[0]), one[1] + 1), settings.seed + 1) for one in ranges}
+        tests = {
+            lengths: strings(100, range(max(3, lengths[0]), lengths[1] + 1), settings.seed + 1) for lengths in ranges
+        }
         for scheme in settings.schemes:
             words = [f"model.{side}.positions={scheme}" for side in ("encoder", "decoder")]
             translator = bench.train(scheme, *TRANSFORMER, *words, "data.tokens=512").open()
@@ -156,17 +162,17 @@ def positions(settings: Positions | None = None) -> PositionsResult:
 
 
 def letters_right(texts: list[str], pairs: tuple[Pair, ...]) -> float:
-    """The share of letters that stand where they should."""
+    """The share of letters at their right position."""
     right = sum(
-        one == other
+        written == expected
         for text, (_, target) in zip(texts, pairs, strict=True)
-        for one, other in zip(text, target, strict=False)
+        for written, expected in zip(text, target, strict=False)
     )
     return right / sum(len(target) for _, target in pairs)
 
 
 def shift_error(shift: int = 17, length: int = 200, d_model: int = 64) -> float:
-    """How far PE(pos + shift) is from PE(pos) with each pair of numbers turned by the same angle at every position."""
+    """How far PE(pos + shift) is from PE(pos) with each pair of numbers rotated by one angle for all positions."""
     table = sinusoids(length + shift, d_model).double()
     pairs = table.view(-1, d_model // 2, 2)  # sin, cos
     turned = torch.stack((_turn(pairs, shift, 0), _turn(pairs, shift, 1)), dim=-1)
@@ -174,7 +180,7 @@ def shift_error(shift: int = 17, length: int = 200, d_model: int = 64) -> float:
 
 
 def _turn(pairs: Tensor, shift: int, which: int) -> Tensor:
-    """sin(a + b) = sin a cos b + cos a sin b, cos(a + b) = cos a cos b - sin a sin b, with b read off the table."""
+    """Rotate pairs: sin(a + b) and cos(a + b) by the addition theorems, with b read off the table."""
     sin, cos = pairs[shift, :, 0], pairs[shift, :, 1]
     if which == 0:
         return pairs[..., 0] * cos + pairs[..., 1] * sin
@@ -182,6 +188,6 @@ def _turn(pairs: Tensor, shift: int, which: int) -> Tensor:
 
 
 def products(length: int = 64, d_model: int = 64) -> tuple[float, ...]:
-    """PE(0) . PE(k) over PE(0) . PE(0); the same from every position on."""
+    """The products PE(0) . PE(k) over PE(0) . PE(0), equal from every position on."""
     table = sinusoids(length, d_model).double()
     return tuple(((table @ table[0]) / (table[0] @ table[0])).tolist())

@@ -1,8 +1,7 @@
-"""What an experiment has to say: tables, a picture, and sentences computed from the numbers, some of which were
-expected.
+"""Reports of experiments: tables, a picture, and findings computed from the numbers, some of which were expected.
 
-A finding that was expected says whether it held. Nothing here decides what is true; it only says it in four forms: on a
-terminal, as Markdown, as CSV, as PNG.
+A finding that was expected says whether it held. Nothing here decides what is true; it only presents it in four forms:
+on a terminal, as Markdown, as CSV, as PNG.
 """
 
 from __future__ import annotations
@@ -54,8 +53,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class LabReport:
-    """`question` is one sentence, `setup` says on what and how it was measured; `draw` fills a figure of `size` inches.
+    """The report of an experiment: a question, a setup, tables, findings, and a picture.
 
+    `question` is one sentence, `setup` says on what and how it was measured; `draw` fills a figure of `size` inches.
     How to read it beside the paper lies in reading/NAME.md.
     """
 
@@ -70,7 +70,7 @@ class LabReport:
 
 
 class Result(Protocol):
-    """What every experiment gives: frozen numbers that can report on themselves."""
+    """The result of an experiment: frozen numbers that can report on themselves."""
 
     def report(self) -> LabReport:
         """Tables, picture and findings."""
@@ -78,7 +78,7 @@ class Result(Protocol):
 
 
 def shown(cell: object) -> str:
-    """Three digits of a number, whole numbers whole."""
+    """Format a cell: three digits of a float, integers in full."""
     if cell is None:
         return ""
     if isinstance(cell, float):
@@ -90,7 +90,7 @@ def shown(cell: object) -> str:
 
 
 def show(report: LabReport, console: Console) -> None:
-    """Ruled tables on a terminal, aligned columns elsewhere, then the findings."""
+    """Print ruled tables on a terminal, aligned columns elsewhere, then the findings."""
     console.print(Text(f"{report.title}: {report.question}", style="bold"), soft_wrap=True)
     for table in report.tables:
         console.print()
@@ -116,7 +116,7 @@ def _rich(table: LabTable, ruled: bool) -> RichTable:
 
 
 def write(report: LabReport, folder: Path) -> list[Path]:
-    """NAME.md, NAME.png and a CSV a table; gives what was written. Without matplotlib there is no picture."""
+    """Write NAME.md, NAME.png and a CSV a table; return their paths. Without matplotlib there is no picture."""
     with disk_errors(folder, "making the folder of the report", needed=4096):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -146,12 +146,12 @@ def _shrink(picture: Path) -> None:
 
 
 def csv_name(report: LabReport, table: LabTable) -> str:
-    """`speed.csv`, or `speed-curves.csv` for a table of another name."""
+    """The CSV's name: `speed.csv`, or `speed-curves.csv` for a table of another name."""
     return f"{report.name}.csv" if table.name == report.name else f"{report.name}-{table.name}.csv"
 
 
 def as_csv(table: LabTable) -> str:
-    """Numbers unrounded."""
+    """The table as CSV, numbers unrounded."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.headings)
@@ -160,7 +160,7 @@ def as_csv(table: LabTable) -> str:
 
 
 def as_markdown(report: LabReport, pictured: bool) -> str:
-    """A page that stands by itself."""
+    """The report as a page of its own."""
     parts = [f"# {report.title}", report.question]
     if pictured:
         parts.append(f"![{report.title}]({report.name}.png)")
@@ -173,6 +173,7 @@ def as_markdown(report: LabReport, pictured: bool) -> str:
 
 
 def markdown_table(table: LabTable) -> str:
+    """The table in Markdown."""
     rows = [[shown(cell).replace("|", "\\|") for cell in row] for row in (table.headings, *table.rows)]
     rule = ["---", *("--:" for _ in rows[0][1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
@@ -182,5 +183,5 @@ def markdown_table(table: LabTable) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """'a, b and c'."""
+    """Join words as 'a, b and c'."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,8 +1,4 @@
-"""Why scores are divided by sqrt(d_k): section 3.2.1 and footnote 4 of the paper, measured on the real scores.
-
-"To illustrate why the dot products get large, assume that the components of q and k are independent random variables
-with mean 0 and variance 1. Then their dot product has mean 0 and variance d_k."
-"""
+"""Why scores are divided by sqrt(d_k): section 3.2.1 and footnote 4 of the paper, measured on the real scores."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ WAYS: dict[str, Score] = {"dot product": Dot(), "scaled by 1/sqrt(d_k)": ScaledD
 
 @dataclass(frozen=True)
 class ScalingFactor:
-    """Random queries and keys of each width; so many keys, so many queries over which means are taken."""
+    """Settings: random queries and keys of each width, and how many of each."""
 
     widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     keys: int = 32
@@ -46,8 +42,10 @@ class ScalingFactor:
 
 @dataclass(frozen=True)
 class Saturation:
-    """Means over queries: variance of the scores, the largest weight, the weights' entropy over its most, and the size
-    of the gradient that the scores get (the root of the sum of squares of the softmax's derivatives).
+    """Means over queries: variance of the scores, largest weight, relative entropy, size of the gradient.
+
+    The entropy of the weights is divided by its maximum; the size of the gradient that the scores get is the root of
+    the sum of squares of the softmax's derivatives.
     """
 
     way: str
@@ -60,7 +58,7 @@ class Saturation:
 
 @dataclass(frozen=True)
 class ScalingFactorResult:
-    """Every way at every width."""
+    """Every score at every width."""
 
     settings: ScalingFactor
     rows: tuple[Saturation, ...]
@@ -90,7 +88,7 @@ class ScalingFactorResult:
         power = fitted(self.settings.widths, [row.variance for row in plain])
         last, first = plain[-1], plain[0]
         spread = [row.variance for row in scaled]
-        lost, kept = scaled[-1].gradient / last.gradient, scaled[-1].gradient / scaled[0].gradient
+        lost, remaining = scaled[-1].gradient / last.gradient, scaled[-1].gradient / scaled[0].gradient
         return [
             Claim(
                 f"The variance of the dot products grows as d_k^({power}); footnote 4 says d_k^1.",
@@ -107,7 +105,7 @@ class ScalingFactorResult:
             ),
             Claim(
                 f"At d_k = {last.width} the gradient through softmax is {lost:.1f} times larger with the factor than"
-                f" without; with it, it is {kept:.2f} of what it was at d_k = {scaled[0].width}.",
+                f" without; with it, it is {remaining:.2f} of what it was at d_k = {scaled[0].width}.",
                 held=lost > 2,
             ),
             Claim(
@@ -138,7 +136,7 @@ class ScalingFactorResult:
 
 
 def scaling_factor(settings: ScalingFactor | None = None) -> ScalingFactorResult:
-    """Scores, weights and gradients of every way at every width."""
+    """Measure scores, weights and gradients of every score at every width."""
     settings = settings or ScalingFactor()
     device = pick_device(settings.device)
     torch.manual_seed(settings.seed)

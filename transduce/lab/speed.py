@@ -38,9 +38,10 @@ TRANSFORMER_NAME = "Transformer"
 
 @dataclass(frozen=True)
 class Speed(TrainingExperiment):
-    """`width` and `tokens` (a batch) 0 are what suits the device: 64 and 1,024 on a CPU, 512 and 16,384 on a GPU.
+    """Settings; `width` and `tokens` (a batch) 0 are what suits the device.
 
-    Layers are as many in all models (2 + 2, or 4 + 4 from a width of 256 on), and one more with convolution.
+    That is 64 and 1,024 on a CPU, 512 and 16,384 on a GPU. Layers are as many in all models (2 + 2, or 4 + 4 from a
+    width of 256 on), and one more with convolution.
     """
 
     steps: int = 300
@@ -64,8 +65,10 @@ class Speed(TrainingExperiment):
 
 @dataclass(frozen=True)
 class Family:
-    """One model, in which words may wait for one another. `reached` is the step at which the quality was first seen, 0
-    if never; `pace` the tokens a second for each length; `curve` holds (step, chrF).
+    """The measurements of one model; `waits`: whether words wait for one another.
+
+    `reached` is the step at which the quality was first seen, 0 if never; `pace` the tokens a second for each length;
+    `curve` holds (step, chrF).
     """
 
     name: str
@@ -81,7 +84,7 @@ class Family:
 
     @property
     def seconds(self) -> float | None:
-        """To the quality."""
+        """Seconds of training to the quality; None if it was never reached."""
         return self.reached * self.step_seconds if self.reached else None
 
 
@@ -112,17 +115,17 @@ class SpeedResult:
 
     def _table(self) -> LabTable:
         rows: list[tuple[object, ...]] = []
-        for one in self.families:
-            speeds = [1000 * decoding.seconds_a_sentence for decoding in one.decoding]
+        for family in self.families:
+            speeds = [1000 * decoding.seconds_a_sentence for decoding in family.decoding]
             rows.append(
                 (
-                    one.name,
-                    one.parameters,
-                    one.tokens_per_second,
-                    1000 * one.step_seconds,
-                    one.reached or "never",
-                    one.seconds,
-                    one.final,
+                    family.name,
+                    family.parameters,
+                    family.tokens_per_second,
+                    1000 * family.step_seconds,
+                    family.reached or "never",
+                    family.seconds,
+                    family.final,
                     *speeds,
                 )
             )
@@ -140,25 +143,25 @@ class SpeedResult:
 
     def _paces(self) -> LabTable:
         headings = ("model", *(f"{length} tokens" for length in self.settings.lengths))
-        rows = tuple((one.name, *one.pace) for one in self.families)
+        rows = tuple((family.name, *family.pace) for family in self.families)
         return LabTable("lengths", "Training tokens/s by length of sentence, as many tokens a batch", headings, rows)
 
     def _findings(self) -> list[Claim]:
         first, *others = self.families
         found = []
         for other in others:
-            ratios = [own / its for own, its in zip(first.pace, other.pace, strict=True)]
-            told = ", ".join(
+            ratios = [ours / theirs for ours, theirs in zip(first.pace, other.pace, strict=True)]
+            listed = ", ".join(
                 f"{ratio:.2f} at {length}" for ratio, length in zip(ratios, self.settings.lengths, strict=True)
             )
-            text = f"Training, {first.name} tokens/s over those of {other.name}, by length of sentence: {told}."
+            text = f"Training, {first.name} tokens/s over those of {other.name}, by length of sentence: {listed}."
             gains = ratios[-1] > ratios[0] if other.waits else None  # "critical at longer sequence lengths"
             found.append(Claim(text, gains))
-        timed = {one.name: one.seconds for one in self.families if one.seconds is not None}
+        timed = {family.name: family.seconds for family in self.families if family.seconds is not None}
         if timed:
             best = min(timed, key=lambda name: timed[name])
             order = ", ".join(f"{name} {timed[name]:.1f} s" for name in sorted(timed, key=lambda name: timed[name]))
-            never = [one.name for one in self.families if one.seconds is None]
+            never = [family.name for family in self.families if family.seconds is None]
             text = f"Soonest at chrF {self.settings.quality:g}: {order}" + (
                 f"; never: {', '.join(never)}" if never else ""
             )
@@ -167,7 +170,7 @@ class SpeedResult:
             found.append(
                 Claim(f"None reached chrF {self.settings.quality:g} in {self.settings.steps} steps.", held=False)
             )
-        alone = {one.name: one.decoding[0].seconds_a_sentence for one in self.families}
+        alone = {family.name: family.decoding[0].seconds_a_sentence for family in self.families}
         fastest = min(alone, key=lambda name: alone[name])
         ratio = alone[first.name] / alone[fastest]
         text = f"One sentence at a time {fastest} decodes fastest; the {first.name} takes {ratio:.2f} times as long."
@@ -176,10 +179,11 @@ class SpeedResult:
 
     def _draw(self, figure: Figure) -> None:
         quality, pace = figure.subplots(1, 2)
-        for one, colour in zip(self.families, colours(len(self.families)), strict=True):
-            seconds = [step * one.step_seconds for step, _ in one.curve]
-            quality.plot(seconds, [value for _, value in one.curve], "o-", color=colour, markersize=4, label=one.name)
-            pace.plot(self.settings.lengths, one.pace, "o-", color=colour, markersize=4, label=one.name)
+        for family, colour in zip(self.families, colours(len(self.families)), strict=True):
+            look = {"color": colour, "markersize": 4, "label": family.name}
+            seconds = [step * family.step_seconds for step, _ in family.curve]
+            quality.plot(seconds, [value for _, value in family.curve], "o-", **look)
+            pace.plot(self.settings.lengths, family.pace, "o-", **look)
         quality.axhline(self.settings.quality, color=INK, linewidth=0.8, linestyle=":")
         dress(quality, "chrF on held-out text")
         quality.set_xlabel("seconds of training", color=INK)
@@ -199,8 +203,8 @@ def speed(settings: Speed | None = None) -> SpeedResult:
         width, tokens = settings.width or (512 if gpu else 64), settings.tokens or (16384 if gpu else 1024)
         runs = [bench.train(name, *words, validations=10) for name, words in _families(width, tokens).items()]
         paces = training_tokens_per_second(runs, settings.lengths, tokens, settings.repeats, bench.device)
-        own = {} if gpu else _own_paces(bench, runs, tokens, settings.repeats)
-        return SpeedResult(settings, bench.place, gpu, tuple(_measured(settings, bench, runs, paces, own)))
+        own_paces = {} if gpu else _own_paces(bench, runs, tokens, settings.repeats)
+        return SpeedResult(settings, bench.place, gpu, tuple(_measured(settings, bench, runs, paces, own_paces)))
 
 
 def _families(width: int, tokens: int) -> dict[str, list[str]]:
@@ -230,7 +234,7 @@ def _own_paces(bench: Bench, runs: list[LabRun], tokens: int, repeats: int) -> d
 
 
 def _measured(
-    settings: Speed, bench: Bench, runs: list[LabRun], paces: dict[tuple[str, int], float], own: dict[str, float]
+    settings: Speed, bench: Bench, runs: list[LabRun], paces: dict[tuple[str, int], float], own_paces: dict[str, float]
 ) -> list[Family]:
     opened = {run.name: run.open() for run in runs}
     sources = some_sources(Corpus.open(bench.corpus), 32)
@@ -240,7 +244,7 @@ def _measured(
     for run in runs:
         curve = [(step, value) for step, _, value in run.curve("chrf")]
         reports = run.reports()
-        rate = own.get(run.name) or max(line["tokens_per_second"] for line in reports)
+        rate = own_paces.get(run.name) or max(line["tokens_per_second"] for line in reports)
         tokens_a_step = sum(line["tokens_per_second"] * line["stretch"] for line in reports) / run.history.steps
         families.append(
             Family(

@@ -1,4 +1,4 @@
-"""Table 3 of the paper, its ablations, on any prepared corpus: through `compare`, so that what is done is found again.
+"""Table 3 of the paper, its ablations, on any prepared corpus, through `compare`: finished runs are found again.
 
 Rows are those of table3.toml, in proportion to any base; the default is a small base and one variant of each letter.
 """
@@ -45,8 +45,9 @@ FEW = (
 
 @dataclass(frozen=True)
 class Table3:
-    """`rows` are names of variants, or "all"; `corpus` a prepared one ("" = number words, generated), for which `small`
-    = false takes `base` as it is. With a `work` folder a comparison that was stopped goes on.
+    """Settings: `rows` are names of variants, or "all"; `corpus` a prepared one ("" = number words, generated).
+
+    For the generated corpus `small` = false takes `base` as it is. With a `work` folder a stopped comparison resumes.
     """
 
     steps: int = 120
@@ -69,20 +70,20 @@ class Table3:
             )
 
     def plan(self, corpus: Path) -> ComparisonPlan:
-        """The runs of all rows, with what they have in common."""
+        """The plan of all rows, with their common settings."""
         common = [
             f"data.folder={corpus}",
             f"training.steps={self.steps}",
             f"training.device={pick_device(self.device)}",
             f"validation.every={max(1, self.steps // 2)}",
         ]
-        own = [f"base={self.base}", f"seeds={list(self.seeds)}"]
-        return read_plan(ROWS, [*own, *self.overrides], defaults=[*([BASE, SMALL] if self.small else []), common])
+        of_plan = [f"base={self.base}", f"seeds={list(self.seeds)}"]
+        return read_plan(ROWS, [*of_plan, *self.overrides], defaults=[*([BASE, SMALL] if self.small else []), common])
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """One row: perplexity of held-out text, its translations' quality, and how large the model is."""
+    """One row: perplexity on held-out text, quality of its translations, and size of the model."""
 
     name: str
     perplexity: float
@@ -119,7 +120,7 @@ class Table3Result:
         )
 
     def _table(self) -> LabTable:
-        """BLEU only where it says something: texts of fewer than four words, as of the generated task, have 0."""
+        """The table, with BLEU only where it is informative: texts of fewer than four words have 0."""
         with_bleu = any(row.bleu for row in self.rows)
         headings = "variant", "perplexity", "over base's", "chrF", *(["BLEU"] if with_bleu else []), "parameters"
         cells: list[tuple[object, ...]] = []
@@ -131,12 +132,12 @@ class Table3Result:
     def _findings(self) -> list[Claim]:
         changes = {row.name: row.perplexity / self.base.perplexity - 1 for row in self.rows if row.name != "base"}
         order = sorted(changes, key=lambda name: changes[name])
-        told = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in order)
-        found = [Claim(f"Perplexity against base, the best first: {told}.")]
+        listed = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in order)
+        found = [Claim(f"Perplexity against base, the best first: {listed}.")]
         smaller = [name for name in ("C-width-half", "C-layers-third", "C-feed-forward-half") if name in changes]
         if smaller:
-            told = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in smaller)
-            text = f'Row (C): "bigger models are better". Here smaller ones have perplexities of {told} against base.'
+            listed = ", ".join(f"{name} {100 * changes[name]:+.0f} %" for name in smaller)
+            text = f'Row (C): "bigger models are better". Here smaller ones have perplexities of {listed} against base.'
             found.append(Claim(text, held=all(changes[name] > 0 for name in smaller)))
         for name, text in CLAIMS.items():
             if name in changes:
@@ -183,7 +184,7 @@ def table3(settings: Table3 | None = None) -> Table3Result:
         compared = run_plan(plan, folder / "runs", settings.jobs)
         if compared.results is None:
             raise RunError(
-                "lab table3: stopped before all rows were trained; with work=FOLDER the same command goes on"
+                "lab table3: stopped before all rows were trained; with work=FOLDER the same command resumes"
             )
         place = f"Corpus {corpus.name}" if settings.corpus else "Number words, English to German, generated"
         return Table3Result(settings, place, tuple(_ablations(compared.results)))

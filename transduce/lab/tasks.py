@@ -1,9 +1,7 @@
-"""Data that a program makes and checks: strings to copy or to turn round, numbers to say in another language.
+"""Generated tasks: strings to copy or to reverse, numbers to say in another language.
 
 Each task is a list of pairs, held-out ones apart, prepared as any corpus is; so the experiments need nothing from
-outside.
-
-Training and preparing speak to the person who watches; in an experiment of ten runs they speak to a file.
+outside. Training and preparing print to the console; in an experiment of ten runs they print to a file.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from transduce.text.train_tokenizer import SentencePiece
 
 @contextlib.contextmanager
 def quiet(file: Path) -> Iterator[None]:
-    """What is said inside goes to the end of a file."""
+    """Redirect output to the end of a file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         yield
@@ -35,7 +33,7 @@ LETTERS = "abcdefghijkl"
 
 @dataclass(frozen=True)
 class LabTask:
-    """What is learned, and what it is tested on; `pieces` 0 makes every character a token."""
+    """A task: pairs to learn, and pairs to test on; `pieces` 0 makes every character a token."""
 
     name: str
     training: tuple[Pair, ...]
@@ -43,7 +41,7 @@ class LabTask:
     pieces: int = 0
 
     def prepare(self, folder: Path) -> Path:
-        """Write and prepare it below a folder, unless that was done; gives the folder of the corpus."""
+        """Write and prepare the corpus below a folder, unless that was done; return its folder."""
         output = folder / "corpus"
         if not (output / "manifest.json").exists():
             texts = [
@@ -70,7 +68,7 @@ def _written(stem: Path, pairs: Sequence[Pair]) -> ParallelText:
 def strings(
     count: int, lengths: Sequence[int], seed: int, answer: Callable[[str], str] = lambda text: text
 ) -> tuple[Pair, ...]:
-    """Distinct random strings of these lengths, drawn anew where one is there already, each with its answer."""
+    """Distinct random strings of these lengths, each with its answer."""
     if count > sum(len(LETTERS) ** length for length in set(lengths)):
         raise ValueError(f"there are not {count} strings of lengths {list(lengths)}")
     chooser = random.Random(seed)
@@ -81,18 +79,20 @@ def strings(
 
 
 def backwards(text: str) -> str:
+    """Reverse a text."""
     return text[::-1]
 
 
 def copying(count: int, lengths: Sequence[int], held_out: int, seed: int, turned: bool = False) -> LabTask:
-    """Strings to write again, or from the end."""
+    """Strings to copy, or to reverse."""
     pairs = strings(count + held_out, lengths, seed, backwards if turned else str)
     return LabTask("Strings to turn round" if turned else "Strings to copy", pairs[held_out:], pairs[:held_out])
 
 
 def number_words(count: int, held_out: int, seed: int) -> LabTask:
-    """Numbers below a million from English to German; 0 to 99 are always to be learned: no rule tells a word never
-    seen.
+    """Numbers below a million from English to German; 0 to 99 are always in training.
+
+    No rule predicts a word that was never seen.
     """
     chooser = random.Random(seed)
     found: dict[int, None] = {}

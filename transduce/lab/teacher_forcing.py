@@ -1,7 +1,7 @@
-"""Teacher forcing: what is won by reading the right answer instead of one's own, in time and in learning.
+"""Teacher forcing: what reading the reference instead of its own output gains, in time and in learning.
 
-All target places can be computed at once, because none waits for what the model would have said; and every place is
-trained on from the first step.
+All target positions can be computed at once, because none waits for what the model would have said; and every position
+is trained on from the first step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SAME = 1e-4  # two sums of the same numbers in another order
 
 @dataclass(frozen=True)
 class TeacherForcing(TrainingExperiment):
-    """`lengths` are those of the targets whose training pass is timed, `rows` sentences at a time."""
+    """Settings; `lengths` are those of the targets whose training pass is timed, `rows` sentences at a time."""
 
     steps: int = 250
     lengths: tuple[int, ...] = (8, 32, 128)
@@ -45,7 +45,7 @@ class TeacherForcing(TrainingExperiment):
             raise ConfigError(f"lengths: expected targets of 2 tokens or more in rows, got {list(self.lengths)}")
 
     def ways(self) -> dict[str, list[str]]:
-        """What the decoder reads while it learns."""
+        """Config words for what the decoder reads in training."""
         ramp = f"{{kind='scheduled_sampling',schedule={{kind='linear',end=0.5,steps={self.steps}}}}}"
         own = "{kind='scheduled_sampling',schedule={kind='constant',probability=1.0}}"
         return {
@@ -57,7 +57,7 @@ class TeacherForcing(TrainingExperiment):
 
 @dataclass(frozen=True)
 class Passes:
-    """A training pass over targets of a length, all places at once and one by one; and how far the losses differ."""
+    """A training pass over targets of a length, all positions at once and one by one; and how far the losses differ."""
 
     length: int
     together: float
@@ -75,7 +75,7 @@ class ChrfCurve:
 
 @dataclass(frozen=True)
 class TeacherForcingResult:
-    """Time and learning."""
+    """Times and learning curves."""
 
     settings: TeacherForcing
     place: str
@@ -84,10 +84,10 @@ class TeacherForcingResult:
 
     def report(self) -> LabReport:
         steps = [step for step, _ in self.learned[0].curve]
-        curves = tuple((one.way, *(value for _, value in one.curve)) for one in self.learned)
+        curves = tuple((row.way, *(value for _, value in row.curve)) for row in self.learned)
         times = tuple(
-            (one.length, 1000 * one.together, 1000 * one.one_by_one, one.one_by_one / one.together, one.difference)
-            for one in self.passes
+            (row.length, 1000 * row.together, 1000 * row.one_by_one, row.one_by_one / row.together, row.difference)
+            for row in self.passes
         )
         headings = "target tokens", "all at once, ms", "one by one, ms", "ratio", "relative difference of the loss"
         return LabReport(
@@ -106,9 +106,9 @@ class TeacherForcingResult:
 
     def _findings(self) -> list[Claim]:
         short, long = self.passes[0], self.passes[-1]
-        worst = max(one.difference for one in self.passes)
-        ends = {one.way: one.curve[-1][1] for one in self.learned}
-        told = ", ".join(f"{way} {value:.1f}" for way, value in ends.items())
+        worst = max(row.difference for row in self.passes)
+        ends = {row.way: row.curve[-1][1] for row in self.learned}
+        listed = ", ".join(f"{way} {value:.1f}" for way, value in ends.items())
         first = self.learned[0].way
         ratios = short.one_by_one / short.together, long.one_by_one / long.together
         return [
@@ -119,22 +119,22 @@ class TeacherForcingResult:
                 held=ratios[1] > ratios[0] > 1,
             ),
             Claim(
-                f"chrF after {self.settings.steps} steps, reading: {told}.",
+                f"chrF after {self.settings.steps} steps, reading: {listed}.",
                 held=ends[first] > ends[self.learned[-1].way],
             ),
         ]
 
     def _draw(self, figure: Figure) -> None:
         learning, time = figure.subplots(1, 2)
-        for one, colour in zip(self.learned, colours(len(self.learned)), strict=True):
-            learning.plot(*zip(*one.curve, strict=True), "o-", color=colour, label=one.way)
+        for row, colour in zip(self.learned, colours(len(self.learned)), strict=True):
+            learning.plot(*zip(*row.curve, strict=True), "o-", color=colour, label=row.way)
         dress(learning, "chrF on held-out text")
         learning.set_xlabel("step", color=INK)
         learning.legend(frameon=False, fontsize=8, labelcolor=INK)
-        lengths = [one.length for one in self.passes]
+        lengths = [row.length for row in self.passes]
         for field, colour in zip(("together", "one_by_one"), colours(2), strict=True):
             label = {"together": "all places at once", "one_by_one": "one by one"}[field]
-            time.plot(lengths, [1000 * getattr(one, field) for one in self.passes], "o-", color=colour, label=label)
+            time.plot(lengths, [1000 * getattr(row, field) for row in self.passes], "o-", color=colour, label=label)
         time.set_xscale("log", base=2)
         time.set_yscale("log")
         dress(time, "ms a training pass")
@@ -144,7 +144,7 @@ class TeacherForcingResult:
 
 
 def teacher_forcing(settings: TeacherForcing | None = None) -> TeacherForcingResult:
-    """Time both ways of the same pass, then train with right and with own inputs."""
+    """Time both kinds of pass, then train with right and with own inputs."""
     settings = settings or TeacherForcing()
     with settings.bench(number_words(6000, 200, settings.seed)) as bench:
         learned = []
@@ -172,21 +172,22 @@ def _passes(settings: TeacherForcing, bench: Bench, model: Any) -> list[Passes]:
     found = []
     for n in settings.lengths:
         with torch.no_grad():
-            whole, pieces = (float(loss(model, batches[n])) for loss in (together, one_by_one))
-        found.append(Passes(n, seconds[n, together], seconds[n, one_by_one], abs(whole - pieces) / abs(whole)))
+            parallel, stepwise = (float(loss(model, batches[n])) for loss in (together, one_by_one))
+        difference = abs(parallel - stepwise) / abs(parallel)
+        found.append(Passes(n, seconds[n, together], seconds[n, one_by_one], difference))
     return found
 
 
 def together(model: Any, batch: Batch) -> Tensor:
-    """The loss as training has it."""
+    """The loss with all positions at once, as in training."""
     return F.cross_entropy(teacher_force(model, batch).flatten(0, 1), batch.gold.flatten(), reduction="sum")
 
 
 def one_by_one(model: Any, batch: Batch) -> Tensor:
-    """The same loss by reading one token after another, as a decoder that must wait for itself would."""
+    """The loss by reading one token after another, as a decoder that must wait for itself would."""
     state = model.start(model.encode(batch.source, batch.source_mask))
     total = torch.zeros((), device=batch.source.device)
-    for place in range(batch.inputs.size(1)):
-        logits, state = model.advance(batch.inputs[:, place : place + 1], state)
-        total = total + F.cross_entropy(logits[:, 0], batch.gold[:, place], reduction="sum")
+    for position in range(batch.inputs.size(1)):
+        logits, state = model.advance(batch.inputs[:, position : position + 1], state)
+        total = total + F.cross_entropy(logits[:, 0], batch.gold[:, position], reduction="sum")
     return total

@@ -1,22 +1,18 @@
-"""BLEU, chrF and TER of whole corpora, computed and signed by sacreBLEU.
+"""Corpus metrics: BLEU, chrF and TER by sacreBLEU, error rates by jiwer, alignment error rate.
 
-Hypotheses are plain, detokenised text; sacreBLEU does its own tokenising, so that numbers compare across papers
-(Post, 2018, "A Call for Clarity in Reporting BLEU Scores"). `published_bleu` is the one exception: older results were
-measured on lower-cased, Moses-tokenised text.
+Hypotheses are plain, detokenised text; sacreBLEU tokenises it itself, so that scores compare across papers (Post, 2018,
+"A Call for Clarity in Reporting BLEU Scores"). `published_bleu` is the one exception: older results were measured on
+lower-cased, Moses-tokenised text.
 
-What validation can be judged by: the name of each measure, and whether lower values are better.
+WER and CER are edits per hundred words or characters of the reference. Nothing is normalised: case and punctuation
+count, words are separated by spaces.
 
-Error rates of transcripts, computed by jiwer: edits for each hundred words or characters of the reference.
+`bleu_by_language` is BLEU of a text in one or several target languages, each with the tokenizer of `evaluate
+--language`. For several languages the score is the mean of their corpus BLEUs, as in the tables of `pipeline`: a single
+BLEU would need one tokenizer for all, and 13a takes a Chinese sentence for one word. `target_languages` makes this
+decision for validation, `evaluate` and `compare`.
 
-Nothing is normalised: case and punctuation count, words are what stands between spaces.
-
-Alignment error rate: how far word links are from links that people drew.
-
-BLEU of a text in one target language or several, each tokenised as `evaluate --language` tokenises it.
-
-Of several languages the figure is the mean of their corpus BLEUs, as in the tables of `pipeline`: one BLEU over all
-would need one tokenizer for all, and 13a takes a Chinese sentence for a single word.
-`target_languages` is the one decision that validation, `evaluate` and `compare` share.
+`MEASURES` lists what validation can select by, and whether lower values are better.
 """
 
 from __future__ import annotations
@@ -33,16 +29,25 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from transduce.core.config import kind_of
 from transduce.core.errors import DataError, UserError
-from transduce.text.languages import check_language, is_language, language_of_tag, name_of
+from transduce.core.plugins import name_of
+from transduce.metrics import MetricConfig
+from transduce.text.languages import check_language, is_language, language_of_tag
+from transduce.text.languages import name_of as language_name
 
 
 @dataclass(frozen=True)
 class Measure:
-    """`label` is for people, `lower` says that lower values are better."""
+    """A validation measure: its display name, and whether lower values are better."""
 
     label: str
     lower: bool = False
+
+    @classmethod
+    def of(cls, metric: str | MetricConfig) -> Measure:
+        """That of a metric's word, or of the user's own."""
+        return MEASURES[metric] if isinstance(metric, str) else cls(kind_of(type(metric)), metric.lower)
 
 
 MEASURES = {
@@ -55,6 +60,11 @@ MEASURES = {
 }
 
 
+def key_of(metric: str | MetricConfig) -> str:
+    """Under which name its values are reported."""
+    return metric if isinstance(metric, str) else name_of(type(metric))
+
+
 # Either one reference per hypothesis, or several translations of the whole text, each as long as the hypotheses.
 References = Sequence[str] | Sequence[Sequence[str]]
 
@@ -65,7 +75,7 @@ UNSPACED = (*CHINESE, "ja", "th", "lo", "km", "my")  # written without spaces be
 
 @dataclass(frozen=True)
 class Quality:
-    """One figure for a whole text, with the signature that says how it was measured."""
+    """A score of a whole text, with the signature that says how it was measured."""
 
     name: str
     value: float
@@ -73,15 +83,15 @@ class Quality:
 
 
 def base_language(language: str) -> str:
-    """'zh' for 'zh', 'zh-CN', 'zh_TW', 'ZH', and 'zho_Hant', as corpora of three-letter codes have it."""
+    """Normalize a language code to its base: 'zh' for 'zh', 'zh-CN', 'zh_TW', 'ZH' and 'zho_Hant'."""
     base = language.replace("_", "-").split("-")[0].lower()
     return _SHORTER.get(base, base)
 
 
 def tokenizer_for(language: str) -> str:
-    """The sacreBLEU tokenizer that suits a target language; "13a", the standard, when the language is not given.
+    """Choose the sacreBLEU tokenizer for a target language; the default "13a" when no language is given.
 
-    Japanese gets MeCab where it is installed (`pip install 'sacrebleu[ja]'`) and single characters elsewhere.
+    Japanese gets MeCab if it is installed (`pip install 'sacrebleu[ja]'`), else single characters.
     """
     check_language(language)
     base = base_language(language)
@@ -93,16 +103,16 @@ def tokenizer_for(language: str) -> str:
 
 
 def bleu_metric(lowercase: bool = False, tokenize: str = "13a") -> BLEU:
-    """sacreBLEU's BLEU, with a readable error where its tokenizer is unknown or not installed."""
+    """Build sacreBLEU's BLEU, with a readable error if its tokenizer is unknown or not installed."""
     if tokenize not in BLEU.TOKENIZERS:
         raise DataError(
             f"tokenize: {tokenize!r} is not a tokenizer of sacreBLEU. "
             f"Choose one of {', '.join(sorted(BLEU.TOKENIZERS))}; '13a' suits most languages."
         )
     try:
-        # `force` only silences a warning about tokenised text, which "none" asks for.
+        # `force` only silences the warning about tokenised text, which "none" expects.
         return BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
-    except (RuntimeError, ImportError, OSError) as error:  # what it needs is not installed or cannot be downloaded
+    except (RuntimeError, ImportError, OSError) as error:  # not installed, or cannot be downloaded
         raise DataError(
             f"tokenize: sacreBLEU cannot use its tokenizer {tokenize!r} here: {' '.join(str(error).split())} "
             "Install what it names, or choose another, such as 'char'."
@@ -110,18 +120,18 @@ def bleu_metric(lowercase: bool = False, tokenize: str = "13a") -> BLEU:
 
 
 def chrf_metric(lowercase: bool = False) -> CHRF:
-    """sacreBLEU's chrF2: character 6-grams, no word n-grams."""
+    """Build sacreBLEU's chrF2: character 6-grams, no word n-grams."""
     return CHRF(lowercase=lowercase)
 
 
 def ter_metric(language: str = "") -> TER:
-    """sacreBLEU's TER, lower-cased as Tercom's default is; unspaced East Asian text is cut into characters first."""
+    """Build sacreBLEU's TER, lower-cased like Tercom's default; unspaced East Asian text is split into characters."""
     asian = base_language(language) in (*CHINESE, "ja")
     return TER(normalized=asian, asian_support=asian)
 
 
 def reference_streams(hypotheses: Sequence[str], references: References) -> list[list[str]]:
-    """`references` as sacreBLEU takes them: a list of translations of the whole text, each as long as `hypotheses`."""
+    """Convert `references` to sacreBLEU's form: a list of full translations, each as long as `hypotheses`."""
     if not hypotheses:
         raise DataError("There are no hypotheses to measure: the text is empty. Give at least one line.")
     if not references:
@@ -141,7 +151,7 @@ def reference_streams(hypotheses: Sequence[str], references: References) -> list
 
 
 def measure(metric: Metric, hypotheses: Sequence[str], references: References) -> Quality:
-    """The quality by any sacreBLEU metric, with its name and signature as sacreBLEU prints them."""
+    """Score a corpus with any sacreBLEU metric, with its name and signature as sacreBLEU prints them."""
     score = metric.corpus_score(hypotheses, reference_streams(hypotheses, references))
     return Quality(score.name, float(score.score), metric.get_signature().format())
 
@@ -162,7 +172,7 @@ def ter(hypotheses: Sequence[str], references: References, language: str = "") -
 
 
 def moses(texts: Sequence[str], language: str, lowercase: bool = True, normalize: bool = False) -> list[str]:
-    """Texts as Moses would tokenise them (by sacremoses, without escapes), lower-cased first unless told otherwise.
+    """Tokenise texts as Moses does (by sacremoses, without escapes), lower-cased first by default.
 
     `normalize` (default: off) also normalises punctuation before tokenising, as the preparation of Multi30k does:
     lowercase, normalize-punctuation, tokenizer, in this order.
@@ -188,7 +198,7 @@ def published_bleu(
 ) -> Quality:
     """BLEU as in papers that report it on Moses-tokenised text (Multi30k above all): `sacreBLEU --tokenize none`.
 
-    Not comparable with `bleu`; the signature cannot show what was done before, so the name does.
+    Not comparable with `bleu`; the signature cannot show the preprocessing, so the name does.
     `normalize` (default: off) as in `moses`, for both sides.
     """
     streams = [moses(stream, language, lowercase, normalize) for stream in reference_streams(hypotheses, references)]
@@ -198,7 +208,7 @@ def published_bleu(
 
 
 def jiwer_or_refusal() -> Any:
-    """The package that counts edits; whoever lacks it is told what to install."""
+    """Import jiwer, which counts edits; an error says how to install it."""
     try:
         import jiwer
     except ImportError:
@@ -207,8 +217,8 @@ def jiwer_or_refusal() -> Any:
 
 
 def accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """The share of lines that are right to the letter, in percent, higher is better."""
-    right = sum(one == other for one, other in zip(hypotheses, references, strict=True))
+    """The share of lines that match their reference exactly, in percent, higher is better."""
+    right = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return 100 * right / max(1, len(references))
 
 
@@ -218,7 +228,7 @@ def first_empty(references: Sequence[str]) -> int:
 
 
 def error_rates(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quality, Quality, Quality]:
-    """WER, CER, and SER: the share of lines that are not right to the letter. All in percent, LOWER is better."""
+    """WER, CER, and SER (the share of lines that do not match exactly), all in percent, LOWER is better."""
     jiwer = jiwer_or_refusal()
     if len(hypotheses) != len(references) or not references:
         raise DataError(
@@ -241,13 +251,13 @@ Links = Collection[tuple[int, int]]  # (source word, target word)
 def alignment_error_rate(found: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links] = ()) -> float:
     """1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|) over all sentences (Och and Ney, 2003); 0 is perfect, 1 the worst.
 
-    `found` are a system's links, one collection a sentence; `sure` those it must find and `possible` those it may. A
+    `found` are a system's links, one collection per sentence; `sure` those it must find and `possible` those it may. A
     sure link is always possible. Without `possible` this is 1 minus the F-score of the links.
     """
     possible = possible or [()] * len(sure)
     if not len(found) == len(sure) == len(possible):
         counts = f"{len(found)}, {len(sure)} and {len(possible)}"
-        raise DataError(f"links found, sure and possible are of {counts} sentences; give those of the same sentences")
+        raise DataError(f"links found, sure and possible cover {counts} sentences; expected the same sentences")
     hits = total = 0
     for links, must, may in zip(map(set, found), map(set, sure), map(set, possible), strict=True):
         hits += len(links & must) + len(links & (must | may))
@@ -255,7 +265,7 @@ def alignment_error_rate(found: Sequence[Links], sure: Sequence[Links], possible
     return 1 - hits / total if total else 0.0
 
 
-_SCRIPTS = {  # of languages written without spaces, for which sacreBLEU's standard tokenizer is of no use
+_SCRIPTS = {  # languages written without spaces, for which sacreBLEU's default tokenizer is of no use
     "zh": re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"),
     "ja": re.compile("[\u3041-\u30ff\u31f0-\u31ff]"),
     "th": re.compile("[\u0e00-\u0e7f]"),
@@ -263,12 +273,12 @@ _SCRIPTS = {  # of languages written without spaces, for which sacreBLEU's stand
     "my": re.compile("[\u1000-\u109f]"),
     "km": re.compile("[\u1780-\u17ff]"),
 }
-KANA = 0.1  # of Han and kana together: Japanese has about half, Chinese hardly any
+KANA = 0.1  # share of Han and kana: Japanese has about half, Chinese hardly any
 
 
 @dataclass(frozen=True)
-class Told:
-    """A target language that somebody has named ("" where nobody has), and `by` what: "--language", a setting."""
+class NamedTarget:
+    """A target language that was named ("" if not), and `by` which option or setting."""
 
     language: str
     by: str
@@ -276,7 +286,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Target:
-    """A target language ("" where it is not known), the numbers of its texts, and how it was told."""
+    """A target language ("" if unknown), the indices of its texts, and how it was determined."""
 
     language: str
     texts: tuple[int, ...]
@@ -284,26 +294,26 @@ class Target:
 
     @property
     def tokenizer(self) -> str:
-        """sacreBLEU's for the language."""
+        """The sacreBLEU tokenizer for the language."""
         return tokenizer_for(self.language)
 
     @property
     def text(self) -> str:
-        """`zh (Chinese, told by the script of the references)`, for people."""
-        language = f"{name_of(self.language)}, " if self.language else ""
+        """Describe the tokenizer for people: `zh (Chinese, by the script of the references)`."""
+        language = f"{language_name(self.language)}, " if self.language else ""
         return f"{self.tokenizer} ({language}{self.why})"
 
 
 @dataclass(frozen=True)
 class LanguageBLEU:
-    """`mean` over the languages, and the BLEU of each by its code ("" where the language is not known)."""
+    """The `mean` over the languages, and the BLEU of each by its code ("" if unknown)."""
 
     mean: float
     languages: dict[str, Quality]
 
     @property
     def signature(self) -> str:
-        """sacreBLEU's; of languages that are tokenised differently, each with its code in front."""
+        """SacreBLEU's signature; for languages with different tokenizers, each with its code in front."""
         signatures = {code: quality.signature for code, quality in self.languages.items()}
         if len(set(signatures.values())) == 1:
             return next(iter(signatures.values()))
@@ -313,30 +323,30 @@ class LanguageBLEU:
 def bleu_by_language(
     hypotheses: Sequence[str], references: Sequence[str], tags: Sequence[str], language: str = ""
 ) -> LanguageBLEU:
-    """BLEU of texts whose target languages are `language`, or those of their tags, or told by the references."""
-    return bleu_of_targets(hypotheses, references, target_languages(references, tags, Told(language, "given")))
+    """BLEU by target language: `language` if given, else by the tags of the texts or the script of the references."""
+    return bleu_of_targets(hypotheses, references, target_languages(references, tags, NamedTarget(language, "given")))
 
 
 def bleu_of_targets(hypotheses: Sequence[str], references: Sequence[str], targets: Sequence[Target]) -> LanguageBLEU:
-    """BLEU of texts whose target languages are known."""
-    found = {
-        one.language: bleu(
-            [hypotheses[n] for n in one.texts], [references[n] for n in one.texts], tokenize=one.tokenizer
+    """BLEU of texts with known target languages, one score per language and their mean."""
+    by_language = {
+        target.language: bleu(
+            [hypotheses[n] for n in target.texts], [references[n] for n in target.texts], tokenize=target.tokenizer
         )
-        for one in targets
+        for target in targets
     }
-    return LanguageBLEU(sum(one.value for one in found.values()) / max(1, len(found)), found)
+    return LanguageBLEU(sum(quality.value for quality in by_language.values()) / max(1, len(by_language)), by_language)
 
 
-def target_languages(references: Sequence[str], tags: Sequence[str] = (), *told: Told) -> tuple[Target, ...]:
-    """The target languages of texts, in the order of their first texts: the one decision that picks tokenizers.
+def target_languages(references: Sequence[str], tags: Sequence[str] = (), *named: NamedTarget) -> tuple[Target, ...]:
+    """Determine the target languages of texts, in the order of their first texts; this picks the tokenizers.
 
-    The first of `told` that names a language goes for all texts. Else a tag that names one (`<2zh>`) tells; texts of
-    any other tag, or without one, are told by the script of their references together.
+    The first of `named` with a language applies to all texts. Else the tag of a text names its language (`<2zh>`);
+    texts with another tag, or none, are classified together by the script of their references.
     """
-    for one in told:
-        if one.language:
-            return (Target(one.language, tuple(range(len(references))), f"by {one.by}"),)
+    for source in named:
+        if source.language:
+            return (Target(source.language, tuple(range(len(references))), f"by {source.by}"),)
     by_tag: dict[str, list[int]] = {}
     for number, tag in enumerate(tags or [""] * len(references)):
         by_tag.setdefault(tag, []).append(number)
@@ -350,16 +360,16 @@ def target_languages(references: Sequence[str], tags: Sequence[str] = (), *told:
             reason = "by the script of the references" if language else "no language was given or recognised"
         members.setdefault(language, []).extend(numbers)
         why.setdefault(language, reason)
-    return tuple(Target(language, tuple(sorted(some)), why[language]) for language, some in members.items())
+    return tuple(Target(language, tuple(sorted(numbers)), why[language]) for language, numbers in members.items())
 
 
 def in_words(targets: Sequence[Target]) -> str:
-    """`BLEU tokenizer: zh (Chinese, by --language)`; of several languages each."""
-    return f"BLEU tokenizer: {'; '.join(one.text for one in targets)}"
+    """Describe the BLEU tokenizers in a line: `BLEU tokenizer: zh (Chinese, by --language)`."""
+    return f"BLEU tokenizer: {'; '.join(target.text for target in targets)}"
 
 
 def unspaced_language(texts: Sequence[str]) -> str:
-    """The language of texts in a script without spaces between words, by most of their letters; "" for all others."""
+    """Detect the language of texts in a script without spaces between words, by most of their letters; "" otherwise."""
     letters = sum(1 for text in texts for character in text if character.isalpha())
     counts = {code: sum(len(script.findall(text)) for text in texts) for code, script in _SCRIPTS.items()}
     han, kana = counts["zh"], counts["ja"]

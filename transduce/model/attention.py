@@ -1,13 +1,12 @@
-"""Attention as in "Attention Is All You Need", section 3.2: equation 1, and several heads side by side.
+"""Multi-head attention as in "Attention Is All You Need", section 3.2: equation 1, and restricted windows of it.
 
 Shapes: B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K the width of a head, which is
-D / H unless `key_width` makes queries and keys narrower or wider than values. A mask is True where a query may look.
+D / H unless `key_width` makes queries and keys narrower or wider than values. A mask is True where a query may attend.
 
-Self-attention restricted to a neighbourhood (section 4 and Table 1 of the paper): O(r n d) instead of O(n^2 d).
-
-A place sees those at most `window` away: r is 2 window + 1, or window + 1 where none looks ahead. Whole sequences are
-cut into stretches of `window` places, each of which sees its own and its neighbours' keys: no sum over all pairs.
-Shapes: B batch, H heads, T queries, S keys, N stretches of W = window places, K the width of a head.
+Self-attention may be restricted to a neighbourhood (section 4 and Table 1 of the paper): O(r n d) instead of O(n^2 d).
+A position attends to those at most `window` away: r is 2 window + 1, or window + 1 in a causal stack. Long sequences
+are cut into N blocks of W = window positions, each of which attends to its own and its neighbours' keys: no T x S
+product.
 """
 
 from __future__ import annotations
@@ -28,69 +27,79 @@ from transduce.kernels.dispatch import Kernels
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.layers import Linear, mapped, narrowed
 from transduce.model.layers import dropout as drop
-from transduce.model.scores import DotScore, ScaledDot, Score, Softmax, ToWeights, Weights, softmax
+from transduce.model.scores import (
+    DotScore,
+    ScaledDot,
+    Score,
+    ScoreConfig,
+    Softmax,
+    ToWeights,
+    Weights,
+    WeightsConfig,
+    softmax,
+)
 
 
 def within_window(queries: int, keys: int, window: int, causal: bool, device: torch.device) -> Tensor:
-    """(T, S), True where a key is in the window of a query; the queries are the last T of the S places."""
-    place = torch.arange(keys - queries, keys, device=device).unsqueeze(1)
-    distance = place - torch.arange(keys, device=device)
+    """Window mask (T, S), True where a key is within a query's window; the queries are the last T of S positions."""
+    position = torch.arange(keys - queries, keys, device=device).unsqueeze(1)
+    distance = position - torch.arange(keys, device=device)
     return (distance <= window) & (distance >= (0 if causal else -window))
 
 
 def windowed_mask(
     mask: Tensor | None, queries: int, keys: int, window: int, causal: bool, device: torch.device
 ) -> Tensor:
-    """`near` where mask, broadcastable to (B, H, T, S), lets one look too; for every score and every number of queries.
+    """Mask (B, H, T, S) of keys that both `mask`, broadcastable to it, and the window allow; for any score.
 
-    Padding far from anything real looks at all that is real: kernels differ in what they make of nothing to look at.
+    Padding far from any real key attends to all real keys: attention kernels disagree on fully masked rows.
     """
-    nearby = within_window(queries, keys, window, causal, device)
+    in_window = within_window(queries, keys, window, causal, device)
     if mask is None:
-        return nearby
-    both = mask & nearby
+        return in_window
+    both = mask & in_window
     return both | (mask & ~both.any(-1, keepdim=True))
 
 
 class WindowBlocks:
-    """A self-attention of T = S places as one of B * N short ones: `cut` queries, keys and values, then `join`."""
+    """Windowed self-attention over T = S positions as B * N short ones: cut queries, keys and values, then `join`."""
 
     def __init__(self, length: int, window: int, causal: bool) -> None:
         self.length, self.window = length, window
-        self.neighbours = 2 if causal else 3  # stretches that one sees, itself among them
+        self.neighbours = 2 if causal else 3  # blocks that a block attends to, itself included
         self.count = -(-length // window)
         self.causal = causal
 
     def queries(self, query: Tensor) -> Tensor:
-        """(B, H, T, K) -> (B * N, H, W, K)."""
-        return self._stacked(self._in_stretches(self._padded(query)))
+        """Cut queries into blocks: (B, H, T, K) -> (B * N, H, W, K)."""
+        return self._stacked(self._in_blocks(self._padded(query)))
 
     def keys(self, key: Tensor) -> Tensor:
-        """(B, H, T, K) -> (B * N, H, W neighbours, K)."""
+        """Cut keys or values into blocks with their neighbours: (B, H, T, K) -> (B * N, H, W neighbours, K)."""
         ahead = 0 if self.causal else self.window
         padded = F.pad(self._padded(key), (0, 0, self.window, ahead))
-        stretches = self._in_stretches(padded)  # (B, H, N + neighbours - 1, W, K)
-        shifted = [stretches[:, :, first : first + self.count] for first in range(self.neighbours)]
+        blocks = self._in_blocks(padded)  # (B, H, N + neighbours - 1, W, K)
+        shifted = [blocks[:, :, first : first + self.count] for first in range(self.neighbours)]
         return self._stacked(torch.cat(shifted, dim=3))
 
     def mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor:
-        """Real keys (B, 1, 1, T), or all, -> (B * N, 1, W, W neighbours): real, and in the window."""
+        """Cut a key mask (B, 1, 1, T), None for all real, into (B * N, 1, W, W neighbours): real, and in the window."""
         real = torch.ones(1, 1, self.length, 1, dtype=torch.bool, device=device) if mask is None else mask.mT
-        cut = self.keys(real.expand(batch, -1, -1, -1)).mT  # (B * N, 1, 1, W neighbours)
+        keys = self.keys(real.expand(batch, -1, -1, -1)).mT  # (B * N, 1, 1, W neighbours)
         reach = self.window * self.neighbours
-        nearby = within_window(reach, reach, self.window, self.causal, device)[self.window : 2 * self.window]
-        seen = cut & nearby
-        return seen | ~seen.any(-1, keepdim=True)  # of padding alone: of what it sees nothing is used
+        in_window = within_window(reach, reach, self.window, self.causal, device)[self.window : 2 * self.window]
+        visible = keys & in_window
+        return visible | ~visible.any(-1, keepdim=True)  # blocks of padding only: their output is never used
 
     def join(self, heads: Tensor) -> Tensor:
-        """(B * N, H, W, K) -> (B, H, T, K)."""
-        apart = heads.reshape(-1, self.count, *heads.shape[1:]).transpose(1, 2)  # (B, H, N, W, K)
-        return apart.flatten(2, 3)[:, :, : self.length]
+        """Put the outputs of blocks together: (B * N, H, W, K) -> (B, H, T, K)."""
+        blocks = heads.reshape(-1, self.count, *heads.shape[1:]).transpose(1, 2)  # (B, H, N, W, K)
+        return blocks.flatten(2, 3)[:, :, : self.length]
 
     def _padded(self, x: Tensor) -> Tensor:
         return F.pad(x, (0, 0, 0, self.count * self.window - self.length))
 
-    def _in_stretches(self, x: Tensor) -> Tensor:
+    def _in_blocks(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:2], -1, self.window, x.size(3))
 
     def _stacked(self, x: Tensor) -> Tensor:
@@ -103,7 +112,7 @@ _EQUATION_1 = DotScore()
 
 @dataclass(frozen=True)
 class Attention:
-    """Heads that do not cross, joined by one output projection (section 3.2.2); the defaults are the paper's.
+    """Config of multi-head attention (section 3.2.2); the defaults are the paper's.
 
     `key_heads` below `heads` lets several query heads share one head of keys and values (grouped-query attention,
     Ainslie et al. 2023). `query_key_norm` gives queries and keys unit size before the score (Henry et al. 2020).
@@ -115,8 +124,8 @@ class Attention:
     key_width: Annotated[
         int, Bounds(0, WIDTH, expected="at least 1, or 0 for d_model / heads", too_large=f"at most {WIDTH:,}")
     ] = 0
-    score: Score = ScaledDot()
-    weights: Weights = Softmax()
+    score: Score | ScoreConfig = ScaledDot()
+    weights: Weights | WeightsConfig = Softmax()
     query_key_norm: bool = False
     dropout: BelowOne = 0.0  # on attention weights: not in section 5.4
 
@@ -126,7 +135,7 @@ class Attention:
             raise ConfigError(f"key_heads: expected a divisor of heads = {self.heads}, or 0, got {self.key_heads}")
 
     def widths(self, d_model: int) -> tuple[int, int]:
-        """d_k and d_v: of a head's queries and keys, and of its values."""
+        """Return d_k and d_v: the width of a head's queries and keys, and of its values."""
         return self.key_width or d_model // self.heads, d_model // self.heads
 
     def check_width(self, d_model: int) -> None:
@@ -149,7 +158,7 @@ def attention(
     trace: Trace | None = None,
     name: str = "",
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) V, equation 1; `trace` is given the weights under `name`."""
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1; `trace` records the weights under `name`."""
     scores = score(query, key)  # (B, H, T, S)
     weights = to_weights(scores if bias is None else scores + bias, mask)
     if trace is not None:
@@ -170,35 +179,35 @@ def attend(
     trace: Trace | None = None,
     name: str = "",
 ) -> Tensor:
-    """`attention`, by a fused kernel where there is one that does the same and no trace is wanted.
+    """Compute `attention`, with a fused kernel where one computes the same and no trace is wanted.
 
     query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the
-    scores. `causal` means that the queries are the last T of the S places and none looks ahead (it takes no further
-    mask). For attention that all of our kernels know the mask may be one of `additive_mask`, with no bias besides.
+    scores. `causal` means that the queries are the last T of the S positions and none attends ahead (no other mask is
+    then allowed). For attention that all our kernels support, the mask may be an `additive_mask`, without a bias.
     """
-    causal = causal and bool(query.size(2) > 1)  # a single query is the last place, and sees everything
+    causal = causal and bool(query.size(2) > 1)  # a single query is the last position, and attends to all
     if isinstance(score, DotScore) and to_weights is softmax and trace is None:
         prepared = score.prepare(query, key)
-        found = dispatch.fused_attention(*prepared, value, mask, causal, bias, dropout, score.scale)
-        if found is not None:
-            return found
+        output = dispatch.fused_attention(*prepared, value, mask, causal, bias, dropout, score.scale)
+        if output is not None:
+            return output
     if causal:
         mask = dispatch.causal_mask(query.size(2), key.size(2), query.device)
     return attention(query, key, value, mask, bias, dropout, score, to_weights, trace, name)
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as numbers to add to scores: 0 where one may look, else the lowest there is."""
-    # Not torch.where: it would bring both numbers to the device, for which a graph that is recorded cannot wait.
+    """Turn a mask into numbers to add to scores: 0 where attention is allowed, else the lowest finite number."""
+    # Not torch.where, which copies both numbers to the device: a CUDA graph cannot record that.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """What queries may see, what is added to their scores, and where weights are noted (see `attend`).
+    """The mask, bias and window of an attention, and where its weights are recorded (see `attend`).
 
-    `mask` is True where a query may look, or what a layout gives in its place (packing.py). `window` > 0 lets each see
-    so many places to either side (window.py).
+    `mask` is True where a query may attend, or the value that a layout provides instead (kernels/packing.py). A
+    `window` > 0 restricts each query to so many positions on either side.
     """
 
     mask: Tensor | None = None
@@ -210,15 +219,16 @@ class AttentionMask:
 
 
 UNMASKED = AttentionMask()
-RotaryFn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) turned by their places, or left as they are
+RotaryFn = Callable[[Tensor], Tensor]  # heads (B, H, T, K) -> the same, rotated by position or unchanged
 
 
 def identity(heads: Tensor) -> Tensor:
+    """Leave queries and keys unrotated: the `RotaryFn` of schemes without rotation."""
     return heads
 
 
 class MultiHeadAttention(nn.Module):
-    """h heads of width d_model / h (section 3.2.2)."""
+    """Multi-head attention: H heads side by side, joined by an output projection (section 3.2.2)."""
 
     def __init__(self, config: Attention, d_model: int) -> None:
         super().__init__()
@@ -246,124 +256,138 @@ class MultiHeadAttention(nn.Module):
         self.joined: tuple[Tensor, Tensor] | None = None  # weights and biases of keys, values and queries, see `join`
 
     def join(self) -> None:
-        """Lay what makes keys, values and queries side by side, so that decoding takes one product for all three.
+        """Store the weights of keys, values and queries side by side, so that decoding takes one product for all three.
 
-        Each stays a parameter of its own, a view of the whole: what changes it in place changes both. What is joined
-        stays where it is, for whoever has recorded work knows it by its address.
+        Each stays a parameter of its own, a view of the joint tensor: in-place changes reach both. Joined tensors keep
+        their addresses, since recorded CUDA graphs refer to them.
         """
         maps = (self.key, self.value, self.query)
         if self.joined is not None and all(
-            of_one.untyped_storage().data_ptr() == of_all.untyped_storage().data_ptr()
-            for one in maps
-            for of_one, of_all in zip((one.weight, one.bias), self.joined, strict=True)
+            own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
+            for linear in maps
+            for own, joint in zip((linear.weight, linear.bias), self.joined, strict=True)
         ):
             return
         with torch.inference_mode(False), torch.no_grad():
-            weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
-            sizes = [one.out_features for one in maps]
-            for one, own_weight, own_bias in zip(
+            weight, bias = torch.cat([linear.weight for linear in maps]), torch.cat([linear.bias for linear in maps])
+            sizes = [linear.out_features for linear in maps]
+            for linear, own_weight, own_bias in zip(
                 maps, torch.split(weight, sizes), torch.split(bias, sizes), strict=True
             ):
-                one.weight.data, one.bias.data = own_weight, own_bias
+                linear.weight.data, linear.bias.data = own_weight, own_bias
         self.joined = weight, bias
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MultiHeadAttention:
-        self.joined = None  # to another device or precision each weight goes by itself
+        self.joined = None  # `_apply` moves or casts each weight by itself
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def project_kv(
         self, memory: Tensor, rotate: RotaryFn = identity, layout: PaddedLayout = PADDED
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, G, S, K) of what will be looked at, memory (B, S, D)."""
-        if layout.beside:
-            pair = self._beside(memory, self.key, self.value)
+        """Project memory (B, S, D) to keys and values (B, G, S, K)."""
+        if layout.packed_qkv:
+            pair = self._packed(memory, self.key, self.value)
             return pair, pair
-        key, value = (layout.spread(x) for x in self._project(memory, layout.kernels, self.key, self.value))
+        key, value = (layout.pad(x) for x in self._project(memory, layout.kernels, self.key, self.value))
         return rotate(self.key_norm(split(key, self.width))), split(value, self.value_width)
 
     def project_qkv(
         self, x: Tensor, rotate: RotaryFn = identity, layout: PaddedLayout = PADDED
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same x, for self-attention."""
-        if layout.beside:
-            all_three = self._beside(x, self.query, self.key, self.value)
-            return all_three, all_three, all_three
+        """Project x (B, T, D) to queries, keys and values for self-attention."""
+        if layout.packed_qkv:
+            packed = self._packed(x, self.query, self.key, self.value)
+            return packed, packed, packed
         key, value, query = (
-            layout.spread(part) for part in self._project(x, layout.kernels, self.key, self.value, self.query)
+            layout.pad(part) for part in self._project(x, layout.kernels, self.key, self.value, self.query)
         )
         query, key = self.query_norm(split(query, self.width)), self.key_norm(split(key, self.width))
         return rotate(query), rotate(key), split(value, self.value_width)
 
     def forward(
-        self, x: Tensor, key: Tensor, value: Tensor, sight: AttentionMask = UNMASKED, layout: PaddedLayout = PADDED
+        self,
+        x: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: AttentionMask = UNMASKED,
+        layout: PaddedLayout = PADDED,
     ) -> Tensor:
-        """Look from x (B, T, D) at remembered keys and values; (B, T, D)."""
-        query = self.query_norm(split(layout.spread(self.query(x, kernels=layout.kernels)), self.width))
-        return self.attend(query, key, value, sight, layout)
+        """Attend from x (B, T, D) to projected keys and values: (B, T, D)."""
+        query = self.query_norm(split(layout.pad(self.query(x, kernels=layout.kernels)), self.width))
+        return self.attend(query, key, value, attention_mask, layout)
 
     def attend(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        sight: AttentionMask = UNMASKED,
+        attention_mask: AttentionMask = UNMASKED,
         layout: PaddedLayout = PADDED,
     ) -> Tensor:
-        """The same for queries (B, H, T, K) there are."""
-        found: Tensor = self.output(layout.attend(self, query, key, value, sight), kernels=layout.kernels)
-        return found
+        """Attend with projected queries (B, H, T, K), and join the heads: (B, T, D)."""
+        output: Tensor = self.output(layout.attend(self, query, key, value, attention_mask), kernels=layout.kernels)
+        return output
 
     def attend_past(
-        self, query: Tensor, key: Tensor, value: Tensor, past: Any, sight: AttentionMask, layout: PaddedLayout = PADDED
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        past: Any,
+        attention_mask: AttentionMask,
+        layout: PaddedLayout = PADDED,
     ) -> tuple[Tensor, Any]:
-        """The same to all of a cache, to which the newest keys and values are appended; and the cache after it."""
-        found, known = layout.attend_past(self, query, key, value, past, sight)
-        return self.output(found, kernels=layout.kernels), known
+        """Append the newest keys and values to a cache, and attend to all of it: (B, T, D), and the new cache."""
+        heads, cache = layout.attend_past(self, query, key, value, past, attention_mask)
+        return self.output(heads, kernels=layout.kernels), cache
 
-    def heads(self, query: Tensor, key: Tensor, value: Tensor, sight: AttentionMask) -> Tensor:
-        """What the heads find before they are joined, (B, H, T, K)."""
+    def heads(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionMask) -> Tensor:
+        """Attention output of each head before they are joined: (B, H, T, K)."""
         if self.repeats > 1:
             key, value = (heads.repeat_interleave(self.repeats, dim=1) for heads in (key, value))  # (B, H, S, K)
         dropout = self.dropout if self.training else 0.0
-        look = partial(attend, dropout=dropout, score=self.score, to_weights=self.to_weights)
-        mask, causal, bias, window, trace = sight.mask, sight.causal, sight.bias, sight.window, sight.trace
+        attend_heads = partial(attend, dropout=dropout, score=self.score, to_weights=self.to_weights)
+        mask, causal, bias = attention_mask.mask, attention_mask.causal, attention_mask.bias
+        window, trace = attention_mask.window, attention_mask.trace
         queries, keys = query.size(2), key.size(2)
         if not window:
-            return look(query, key, value, mask, causal, bias, trace=trace, name=sight.name)
+            return attend_heads(query, key, value, mask, causal, bias, trace=trace, name=attention_mask.name)
         if bias is None and trace is None and queries == keys > 2 * window:
-            cut = WindowBlocks(queries, window, causal)
-            seen = cut.mask(mask, len(query), query.device)
-            return cut.join(look(cut.queries(query), cut.keys(key), cut.keys(value), seen))
+            blocks = WindowBlocks(queries, window, causal)
+            visible = blocks.mask(mask, len(query), query.device)
+            return blocks.join(attend_heads(blocks.queries(query), blocks.keys(key), blocks.keys(value), visible))
         if bias is None and trace is None and mask is None and causal and keys > queries + window:
-            key, value = (heads[:, :, -(queries + window) :] for heads in (key, value))  # the rest is out of sight
-        seen = windowed_mask(mask, queries, key.size(2), window, causal, query.device)
-        return look(query, key, value, seen, bias=bias, trace=trace, name=sight.name)
+            key, value = (heads[:, :, -(queries + window) :] for heads in (key, value))  # the rest is not visible
+        visible = windowed_mask(mask, queries, key.size(2), window, causal, query.device)
+        return attend_heads(query, key, value, visible, bias=bias, trace=trace, name=attention_mask.name)
 
     def _project(self, x: Tensor, kernels: Kernels, *maps: Linear) -> Sequence[Tensor]:
-        """x through several maps; in compiled training as one product, for which joining the weights costs little."""
-        # The joined copy is no parameter: where a gradient is wanted, each map goes by itself.
+        """Apply several maps to x; in compiled training as one product, where joining the weights is cheap."""
+        # The joined copy is not a parameter: where gradients are wanted, each map is applied by itself.
         if self.joined is not None and len(maps) == 3 and not self.training and not torch.is_grad_enabled():
-            return torch.split(mapped(x, *self.joined, kernels=kernels), [one.out_features for one in maps], dim=-1)
+            return torch.split(
+                mapped(x, *self.joined, kernels=kernels), [linear.out_features for linear in maps], dim=-1
+            )
         if not (self.training and torch.compiler.is_compiling()):
             x = narrowed(x)
-            return [projection(x, kernels=kernels) for projection in maps]
-        weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
-        return torch.split(F.linear(x, weight, bias), [one.out_features for one in maps], dim=-1)
+            return [linear(x, kernels=kernels) for linear in maps]
+        weight, bias = torch.cat([linear.weight for linear in maps]), torch.cat([linear.bias for linear in maps])
+        return torch.split(F.linear(x, weight, bias), [linear.out_features for linear in maps], dim=-1)
 
-    def _beside(self, x: Tensor, *maps: nn.Linear) -> Tensor:
-        """x (1, N, D) through several maps by one product, whose result stays as it is: (1, N, maps, H, K)."""
-        weight, bias = torch.cat([one.weight for one in maps]), torch.cat([one.bias for one in maps])
+    def _packed(self, x: Tensor, *maps: nn.Linear) -> Tensor:
+        """Apply several maps to x (1, N, D) as one product, left packed: (1, N, maps, H, K)."""
+        weight, bias = torch.cat([linear.weight for linear in maps]), torch.cat([linear.bias for linear in maps])
         return F.linear(x, weight, bias).view(*x.shape[:2], len(maps), -1, self.width)
 
 
 def split(x: Tensor, width: int) -> Tensor:
-    """Into heads of a width: (B, T, H * K) -> (B, H, T, K)."""
+    """Split into heads of a width: (B, T, H * K) -> (B, H, T, K)."""
     return x.view(*x.shape[:2], -1, width).transpose(1, 2)
 
 
 class UnitNorm(nn.Module):
-    """Root mean square 1 over a head's width, then a learned factor a place; shared by the heads."""
+    """RMS norm over a head's width with a learned gain per dimension, shared by the heads."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

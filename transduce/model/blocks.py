@@ -1,4 +1,4 @@
-"""What surrounds attention in a block: the feed-forward network (section 3.3), residual and norm (section 3.1).
+"""Sublayers around attention: the feed-forward network (section 3.3), residual and norm (section 3.1).
 
 Shapes: B batch, T length, D d_model.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.kernels.dispatch import Kernels
 from transduce.model.layers import Dropout, Linear, dropout, narrowed
-from transduce.model.norms import Norm
+from transduce.model.norms import Norm, NormConfig
 
 Activation = Literal["relu", "gelu", "silu", "swiglu", "geglu"]
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -28,20 +28,30 @@ GATED = ("swiglu", "geglu")
 Sublayer = Callable[[Tensor], Tensor]
 
 
-class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, the same at every position (equation 2).
+class ActivationConfig(Protocol):
+    """The config of an activation."""
 
-    A gated one (Shazeer 2020) multiplies the activation by a second inner map: half as many matrices more, so that
-    d_ff must be two thirds as wide for as many parameters.
+    def build(self, d_ff: int) -> Callable[[Tensor], Tensor]:
+        """A function or module from (B, T, d_ff) to the same shape, place by place."""
+        ...
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward network max(0, x W1 + b1) W2 + b2 (equation 2).
+
+    Gated variants (Shazeer 2020) multiply the activation by a second inner map: half as many matrices more, so for
+    equal parameters d_ff must be two thirds as wide.
     """
 
-    def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", inner_dropout: float = 0.0) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, activation: Activation | ActivationConfig = "relu", inner_dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.inner = Linear(d_model, d_ff)
         self.gate = Linear(d_model, d_ff) if activation in GATED else None
         self.outer = Linear(d_ff, d_model)
-        self.activation = ACTIVATIONS[activation]
-        self.inner_dropout = inner_dropout  # not in the paper, 0 by default
+        self.activation = ACTIVATIONS[activation] if isinstance(activation, str) else activation.build(d_ff)
+        self.inner_dropout = inner_dropout  # not in the paper, default 0
 
     def forward(self, x: Tensor, kernels: Kernels = None) -> Tensor:
         if self.activation is F.relu:
@@ -53,6 +63,26 @@ class FeedForward(nn.Module):
         dropped = dropout(inner, self.inner_dropout, self.training)
         outer: Tensor = self.outer(dropped, kernels=kernels)  # (B, T, D)
         return outer
+
+
+class FeedForwardConfig(Protocol):
+    """The config of a feed-forward network, which each block has one of."""
+
+    def build(
+        self, d_model: int, d_ff: int, activation: Activation | ActivationConfig, inner_dropout: float
+    ) -> nn.Module:
+        """A module from x (B, T, D), and kernels to work with or None, to (B, T, D)."""
+        ...
+
+
+@dataclass(frozen=True)
+class PositionWise:
+    """Two linear maps with an activation between them (the paper)."""
+
+    def build(
+        self, d_model: int, d_ff: int, activation: Activation | ActivationConfig, inner_dropout: float
+    ) -> nn.Module:
+        return FeedForward(d_model, d_ff, activation, inner_dropout)
 
 
 class PostNormResidual(nn.Module):
@@ -69,7 +99,7 @@ class PostNormResidual(nn.Module):
 
 
 class PreNormResidual(nn.Module):
-    """x + Sublayer(LayerNorm(x)): not the paper's, but steadier for deep stacks and large learning rates."""
+    """x + Sublayer(LayerNorm(x)): not the paper's, but more stable for deep stacks and large learning rates."""
 
     def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -82,32 +112,44 @@ class PreNormResidual(nn.Module):
 
 
 class NoNorm(nn.Module):
-    """What is normed already stays as it is."""
+    """The identity, where outputs are already normed."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return x
 
 
+class ResidualConfig(Protocol):
+    """The config of what stands around each sublayer."""
+
+    def build(self, d_model: int, dropout: float, norm: Norm | NormConfig) -> nn.Module:
+        """A module with `forward(x, sublayer, mask, kernels)`: x (B, T, D) and sublayer(x), joined and normed."""
+        ...
+
+    def final(self, d_model: int, norm: Norm | NormConfig) -> nn.Module:
+        """What the stack ends with: a module with `forward(x, mask)`, such as `NoNorm`."""
+        ...
+
+
 @dataclass(frozen=True)
 class PostNorm:
-    """Norm after the sum (the paper)."""
+    """Post-norm: LayerNorm after the residual sum (the paper)."""
 
-    def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
+    def build(self, d_model: int, dropout: float, norm: Norm | NormConfig) -> nn.Module:
         return PostNormResidual(norm.build(d_model), dropout)
 
-    def final(self, d_model: int, norm: Norm) -> nn.Module:
-        """What the stack ends with: nothing, since each block's output is normed already."""
+    def final(self, d_model: int, norm: Norm | NormConfig) -> nn.Module:
+        """The final norm of the stack: none, since each layer's output is already normed."""
         return NoNorm()
 
 
 @dataclass(frozen=True)
 class PreNorm:
-    """Norm before the sublayer, and once more at the top of the stack."""
+    """Pre-norm: LayerNorm before the sublayer, and once more at the top of the stack."""
 
-    def build(self, d_model: int, dropout: float, norm: Norm) -> nn.Module:
+    def build(self, d_model: int, dropout: float, norm: Norm | NormConfig) -> nn.Module:
         return PreNormResidual(norm.build(d_model), dropout)
 
-    def final(self, d_model: int, norm: Norm) -> nn.Module:
+    def final(self, d_model: int, norm: Norm | NormConfig) -> nn.Module:
         return norm.build(d_model)
 
 

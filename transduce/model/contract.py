@@ -1,12 +1,12 @@
-"""What search, objectives and inspection know of a model: memory, state, and the same state for other rows.
+"""The interface of models for search, objectives and inspection: encoder memory and decoder state.
 
-    memory = model.encode(source, mask)            every encoder layer's states
+    memory = model.encode(source, mask)            every encoder layer's output
     state = model.start(memory)                    the decoder before its first token
-    logits, state = model.advance(tokens, state)   any number of tokens further
+    logits, state = model.advance(tokens, state)   after any number of tokens
 
 Teacher forcing is `advance(all tokens)`, decoding is `advance(one token)`, a forced prefix is `advance(prefix)`. A
-decoder that writes all tokens at once has a smaller contract, `Parallel`: `lengths` and `refine`.
-Shapes: B batch, S source length, D d_model, V vocabulary, t tokens read in one call, C places of a canvas.
+non-autoregressive decoder, which predicts all tokens at once, has a smaller interface: `lengths` and `refine`.
+Shapes: B batch, S source length, D d_model, V vocabulary, t tokens read in one call, C positions of a canvas.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from transduce.kernels.dispatch import KernelSupport
 from transduce.kernels.packing import PackedLayout, PaddedLayout, StaticCacheLayout, StaticKernelLayout
 
 T = TypeVar("T")
-UNDECIDED = -1  # what a place of a canvas holds that is still to be written; no token of any vocabulary
+UNDECIDED = -1  # an undecided position of a canvas; not a token of any vocabulary
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder leaves: the states (B, S, D) of each of its layers, and where the source is real (B, S)."""
+    """Encoder output: the states (B, S, D) of each layer, and the source mask (B, S), True at real tokens."""
 
     layers: tuple[Tensor, ...]
     mask: Tensor
@@ -38,7 +38,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Where a decoder stands. Every tensor inside is batch first.
+    """State of a decoder between calls. Every tensor inside is batch first.
 
     `static` never changes within a sentence (keys and values of the source, masks), so a beam search that reorders
     hypotheses of one sentence gathers only `cache`. `length` counts the tokens read so far.
@@ -50,38 +50,38 @@ class DecoderState:
 
     @property
     def start(self) -> int | Tensor:
-        """The position of the next token, which is the same in all rows."""
+        """The position of the next token, equal in all rows."""
         return self.length
 
     @property
     def kernels(self) -> ModuleType | None:
-        """Kernels for the steps from here on; None where torch's own way is taken."""
+        """Kernels for the next steps; None for plain torch."""
         return None
 
     def layout(self, given: PaddedLayout, support: KernelSupport, traced: bool) -> PaddedLayout:
-        """How the next tokens lie for layers with such a support."""
+        """Choose the layout of the next tokens, given what the kernels support."""
         return given
 
     def layer_caches(self) -> Sequence[Any]:
-        """What each layer remembers, to be appended to."""
+        """The cache of each layer, to be appended to."""
         return self.cache  # type: ignore[no-any-return]
 
     def visible(self, window: int) -> Tensor | None:
-        """Where the next tokens may look, (B, 1, K, L), if that is not simply what stands before them."""
+        """The attention mask (B, 1, K, L) of the next tokens; None where causal order decides."""
         return None
 
     def bias(self, positions: Any, count: int) -> Tensor | None:
-        """What a scheme of positions adds to the scores of the next `count` tokens."""
+        """The position bias added to the scores of the next `count` tokens."""
         return positions.bias(count, self.length + count)  # type: ignore[no-any-return]
 
     def advanced(self, cache: Any, count: int) -> DecoderState:
-        """The state after `count` tokens, of which the layers keep `cache`."""
+        """Return the state after `count` more tokens, with the new caches of the layers."""
         return dataclasses.replace(self, cache=cache, length=self.length + count)
 
 
 @dataclass(frozen=True)
 class CacheShape:
-    """Memory that a search sets aside: B `sentences` of up to `source` tokens, K `paths` of each, `length` (L) long."""
+    """Size of a static KV cache: B `sentences` of up to `source` tokens, K `paths` each, `length` (L) positions."""
 
     sentences: int
     paths: int
@@ -91,12 +91,12 @@ class CacheShape:
 
 @dataclass(frozen=True)
 class StaticDecoderState(DecoderState):
-    """A state in memory that is set aside once, so that every step has the same shapes and addresses.
+    """State in memory allocated once, so that every step has the same shapes and addresses (for CUDA graphs).
 
-    `advance` then takes the newest tokens (B, K) of K paths of each sentence, all of them at the sentence's position
-    (B,), and writes what it remembers into `cache` where it is. ancestors (B, K, L) says for each path and place which
-    of the K wrote there what the path goes on from, so that paths are reordered without moving anything. `length` is as
-    far as attention looks: above every place.
+    `advance` then takes the newest tokens (B, K) of K paths of each sentence, all at the sentence's position (B,), and
+    writes keys and values into `cache` in place. ancestors (B, K, L) is, for each path and position, which of the K
+    paths wrote the entry that the path descends from, so that paths are reordered without copying the cache. `length`
+    bounds the positions that attention reads.
     """
 
     position: Tensor
@@ -121,30 +121,32 @@ class StaticDecoderState(DecoderState):
         return [layer.at(where, self.length) for layer in self.cache]
 
     def visible(self, window: int) -> Tensor:
-        """The ancestor mask: which of the places of a sentence, K beside each other, each path goes on from, its newest
-        included: (B, 1, K, length * K). With a window none further back than that."""
-        places = torch.arange(self.length, device=self.position.device)
-        before = places <= self.position[:, None]  # (B, length)
+        """Ancestor mask (B, 1, K, length * K), True at the entries that each path descends from, its newest included.
+
+        The K entries of a position stand side by side. A window hides those further back.
+        """
+        positions = torch.arange(self.length, device=self.position.device)
+        before = positions <= self.position[:, None]  # (B, length)
         if window:
-            before &= places >= self.position[:, None] - window
+            before &= positions >= self.position[:, None] - window
         paths = self.ancestors.size(1)
         if paths == 1:
             return before[:, None, None]
-        own = self.ancestors[..., : self.length, None] == torch.arange(paths, device=places.device)
-        return (own & before[:, None, :, None]).flatten(2)[:, None]  # of (B, K, length, K)
+        descends = self.ancestors[..., : self.length, None] == torch.arange(paths, device=positions.device)
+        return (descends & before[:, None, :, None]).flatten(2)[:, None]  # of (B, K, length, K)
 
     def bias(self, positions: Any, count: int) -> Tensor | None:
-        found: Tensor | None = positions.bias_at(self.position, self.length)
-        # The K paths of a place stand together.
-        return found if found is None else found.repeat_interleave(self.ancestors.size(1), dim=3)
+        bias: Tensor | None = positions.bias_at(self.position, self.length)
+        # The K paths of a position stand together.
+        return bias if bias is None else bias.repeat_interleave(self.ancestors.size(1), dim=3)
 
     def advanced(self, cache: Any, count: int) -> StaticDecoderState:
-        """One place further; what the layers remember was written where it stays."""
+        """Advance by one position; the layers have written their caches in place."""
         return dataclasses.replace(self, position=self.position + 1)
 
 
 class Autoregressive(Protocol):
-    """A model that can be read and advanced token by token."""
+    """A model that decodes token by token."""
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory: ...
 
@@ -153,29 +155,29 @@ class Autoregressive(Protocol):
     def advance(
         self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        """`mask` (B, t) is True at real tokens; None means all. Padding comes last, and nothing before it sees it."""
+        """Read tokens (B, t) after `state`: logits (B, t, V) and the new state."""
         ...
 
 
 class SupportsStaticCache(Autoregressive, Protocol):
-    """A stepwise model that can work in memory set aside once."""
+    """An autoregressive model that can decode in a static KV cache."""
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are to choose from."""
+        """Size of the target vocabulary."""
         ...
 
-    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
-        """Memory for so much, with nothing in it; None where this model cannot have it."""
+    def allocate_cache(self, cache_shape: CacheShape) -> StaticDecoderState | None:
+        """Allocate a zeroed static cache; None where the model cannot have one of this shape."""
         ...
 
-    def prefill(self, held: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
-        """Encode b sentences, and put what the decoder knows of them in the places slots (b,) of the B there are."""
+    def prefill(self, state: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
+        """Encode b sentences (b, S) into rows `slots` (b,) of the static cache."""
         ...
 
 
 class TrainableSeq2Seq(Autoregressive, Protocol):
-    """A stepwise model whose logits are `states @ output.T + output_bias`: a loss may project them as it sees fit."""
+    """An autoregressive model whose logits are `states @ output.T + output_bias`: a loss may fuse the product."""
 
     output_bias: Tensor | None
 
@@ -184,9 +186,9 @@ class TrainableSeq2Seq(Autoregressive, Protocol):
     ) -> tuple[Tensor, DecoderState]: ...
 
     def packed(
-        self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, room: tuple[int, int]
+        self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, capacity: tuple[int, int]
     ) -> tuple[Tensor, PackedLayout]:
-        """States of all tokens without work on padding, see whole.py; asked for only where the stacks can."""
+        """Decoder states of all tokens without padding (encoder_decoder.py), for stacks that support packing."""
         ...
 
     @property
@@ -196,29 +198,29 @@ class TrainableSeq2Seq(Autoregressive, Protocol):
 def teacher_forced_log_probs(
     model: Autoregressive, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
 ) -> Tensor:
-    """log p (B, T) of each token of target (B, T + 1) after those before it; mask (B, T)."""
+    """Log p (B, T) of each token of target (B, T + 1) given those before it; mask (B, T)."""
     logits, _ = model.advance(target[:, :-1], model.start(memory), trace, mask)
     return logits.float().log_softmax(-1).gather(-1, target[:, 1:, None]).squeeze(-1)
 
 
 class HasHeads(Protocol):
-    """A model with outputs beside the decoder's: functions of the memory, by their names."""
+    """A model with extra outputs beside the decoder's: functions of the memory, by name."""
 
     @property
     def heads(self) -> Mapping[str, Callable[[Memory], Tensor]]: ...
 
 
 class NonAutoregressive(Protocol):
-    """A model that writes on a canvas: all undecided places at once, as often as one likes."""
+    """A non-autoregressive model: predicts all undecided positions of a canvas at once, in one or more iterations."""
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory: ...
 
     def lengths(self, memory: Memory) -> Tensor:
-        """log p (B, L) that there are n places to write, for n from 0; -inf where a sentence cannot have so many."""
+        """Log p (B, L) of n positions to write, for n from 0; -inf where a sentence cannot have so many."""
         ...
 
     def refine(self, canvas: Tensor, mask: Tensor, memory: Memory, trace: dict[str, Tensor] | None = None) -> Tensor:
-        """Logits (B, C, V) for every place of canvas (B, C), which holds tokens or UNDECIDED; mask as elsewhere.
+        """Logits (B, C, V) for every position of canvas (B, C), which holds tokens or UNDECIDED; mask as elsewhere.
 
         (B, C, V + 1) for a model with CTC, whose last class is the blank.
         """
@@ -227,15 +229,15 @@ class NonAutoregressive(Protocol):
     def token_log_probs(
         self, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
     ) -> Tensor:
-        """log p (B, T) of the tokens of a given translation, see whole.py."""
+        """Log p (B, T) of the tokens of a given translation, see encoder_decoder.py."""
         ...
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """Where a given translation would be written: gold (B, C), filled up with end symbols, and mask (B, C).
+    """The canvas of a given translation: gold (B, C), padded with end symbols, and mask (B, C).
 
-    `open` (B, C) are the places to write, all but the last real one. log_prob (B,) is that of their number.
+    `open` (B, C) are the positions to write: all real ones but the last. log_prob (B,) is that of their number.
     """
 
     gold: Tensor
@@ -245,15 +247,15 @@ class Canvas:
 
 
 class TokenCanvasModel(NonAutoregressive, Protocol):
-    """A parallel model whose canvas holds the tokens themselves, as many as there are, and the end symbol."""
+    """A non-autoregressive model whose canvas holds the target tokens themselves and the end symbol."""
 
-    def lay(self, memory: Memory, gold: Tensor, mask: Tensor) -> Canvas:
-        """The canvas for gold (B, T), which ends in the end symbol; mask (B, T)."""
+    def build_canvas(self, memory: Memory, gold: Tensor, mask: Tensor) -> Canvas:
+        """Build the canvas for gold (B, T), which ends in the end symbol; mask (B, T)."""
         ...
 
 
 def rows(tree: T, index: Tensor) -> T:
-    """The same memory or state for batch rows `index` (N,): any tree of dataclasses, sequences, dicts and tensors."""
+    """Select batch rows `index` (N,) of a memory or state: any tree of dataclasses, sequences, dicts and tensors."""
     return _rows(tree, index)  # type: ignore[no-any-return]
 
 
@@ -268,18 +270,18 @@ def _rows(tree: Any, index: Tensor) -> Any:
         return type(tree)(_rows(item, index) for item in tree)
     if isinstance(tree, dict):
         return {key: _rows(item, index) for key, item in tree.items()}
-    return tree  # a number, a word or nothing: the same for every row
+    return tree  # a number, a string or None, shared by all rows
 
 
 class evaluating:
-    """`with evaluating(model):` switches dropout off and back to what it was."""
+    """`with evaluating(model):` disables dropout, and restores the mode after."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def __enter__(self) -> None:
         self.before = self.model.training
-        if self.before:  # else not even looked at: that would take as long as a step of decoding
+        if self.before:  # else skipped: `eval()` takes as long as a decoding step
             self.model.eval()
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,7 @@
-"""What a model is made of besides its stacks: embeddings (section 3.4), the encoder, the decoder and the output.
+"""A model around its stacks: embeddings (section 3.4), encoder, decoder and output projection.
 
-`EncoderDecoder` is what every model is; `Seq2Seq` adds the contract of contract.py for decoders that go step by step.
-A decoder's config says which of the models it belongs to: `assemble`.
+`EncoderDecoder` is the base of every model; `Seq2Seq` adds the contract of contract.py for autoregressive decoders.
+A decoder's config chooses the model class: `assemble`.
 Shapes: B batch, S source length, t target tokens read in one call, T target length, D d_model, V vocabulary.
 """
 
@@ -25,15 +25,15 @@ from transduce.model.contract import DecoderState, Memory, SupportsStaticCache, 
 
 
 class SourceReader(nn.Module):
-    """What makes vectors of a source: an embedding of tokens, or what reads frames or patches (sources.py)."""
+    """Base of modules that turn a source into vectors: an embedding of tokens, or a reader of frames or patches."""
 
     def read(self, source: Tensor, mask: Tensor, kernels: Kernels = None) -> tuple[Tensor, Tensor]:
-        """Vectors (B, S, D) and where they are real (B, S), of a source (B, L) or (B, L, F) and its mask (B, L)."""
+        """Read a source (B, L) or (B, L, F) with mask (B, L): vectors (B, S, D), and their mask (B, S)."""
         raise NotImplementedError
 
 
 class Embedding(SourceReader):
-    """One vector a token, multiplied by sqrt(d_model) when read and used as it is to score outputs (section 3.4)."""
+    """Token embedding, scaled by sqrt(d_model) as input and unscaled as output projection (section 3.4)."""
 
     looked_up: ClassVar[tuple[str, ...]] = ("weight",)
 
@@ -45,8 +45,8 @@ class Embedding(SourceReader):
         factor = math.sqrt(self.weight.size(1))
         if kernels is None:
             return F.embedding(tokens, self.weight) * factor
-        found: Tensor = kernels.looked_up(self.weight, tokens, factor)
-        return found
+        vectors: Tensor = kernels.lookup(self.weight, tokens, factor)
+        return vectors
 
     def read(self, source: Tensor, mask: Tensor, kernels: Kernels = None) -> tuple[Tensor, Tensor]:
         return self(source, kernels), mask
@@ -56,9 +56,9 @@ class Embedding(SourceReader):
 
 
 def initialise(module: nn.Module) -> None:
-    """Glorot for linear maps, d_model^-0.5 for embeddings: the paper is silent; tensor2tensor did the like.
+    """Initialise: Glorot for linear maps, d_model^-0.5 for embeddings, as in tensor2tensor; the paper does not say.
 
-    He's for what reads frames and patches, whose vectors would else drown in the positions added to them.
+    He initialisation for readers of frames and patches, whose vectors would else be small beside the positions added.
     """
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
@@ -72,7 +72,7 @@ def initialise(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """The modules of a model. Embeddings given twice share their weights. `bias` (V,) is added to the logits."""
+    """The modules of a model. Embeddings passed twice share their weights. `bias` (V,) is added to the logits."""
 
     source: SourceReader
     target: Embedding
@@ -83,25 +83,25 @@ class Parts:
 
 
 class StackLayer(nn.Module):
-    """A layer of a stack, large enough to be held in pieces by several processes and put together while it works.
+    """A layer of a stack: the unit that several processes may shard (FSDP) and that checkpointing may recompute.
 
-    `entrances` are the methods besides `forward` by which a stack uses its weights. With `recomputes` (activation
-    checkpointing, Chen et al. 2016) a training pass keeps the inputs of the block alone, and the backward pass works
-    the rest out again, with the same draws of dropout: less memory for a second forward pass.
+    `entrances` are the methods besides `forward` through which a stack uses its weights. With `recomputes` (activation
+    checkpointing, Chen et al. 2016) training keeps only the layer's inputs, and the backward pass recomputes the rest,
+    with the same dropout masks: less memory for a second forward pass.
     """
 
     entrances: ClassVar[tuple[str, ...]] = ()
     recomputes: bool = False
 
     def run(self, *inputs: Any) -> Any:
-        """`self(*inputs)`, by activation checkpointing where that is asked for and gradients are wanted."""
+        """Call `self(*inputs)`, with activation checkpointing where enabled and gradients are wanted."""
         if self.recomputes and self.training and torch.is_grad_enabled():
             return checkpoint(self, *inputs, use_reentrant=False)
         return self(*inputs)
 
 
 class EncoderDecoder(nn.Module):
-    """What loading, saving, training and scoring know of any model."""
+    """Base of every model, for loading, saving, training and scoring."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class EncoderDecoder(nn.Module):
         self.heads = nn.ModuleDict()
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
-        """source (B, S) tokens, or (B, L, F) frames, of which there may be more than places of the memory.
+        """Encode source tokens (B, S), or frames (B, L, F), of which there may be more than encoder positions.
 
         mask (B, S) or (B, L) is True at real ones; a trace dict is filled with named tensors.
         """
@@ -123,105 +123,105 @@ class EncoderDecoder(nn.Module):
         return memory
 
     def logits(self, x: Tensor) -> Tensor:
-        """What a decoder's vectors (..., D) say of each token of the target's vocabulary: (..., V)."""
+        """Project decoder vectors (..., D) to logits over the target vocabulary: (..., V)."""
         return F.linear(x, self.output_embedding.weight, self.output_bias)
 
     def layer_logits(self, x: Tensor) -> Tensor:
-        """What the output x (B, T, D) of any decoder layer would say if it were the last: (B, T, V).
+        """Logits (B, T, V) of the output x (B, T, D) of any decoder layer, as if it were the last (logit lens).
 
-        A stack that norms what leaves it has that norm as `final`.
+        The final norm of a pre-norm stack is its `final`.
         """
         final = getattr(self.decoder, "final", None)
         return self.logits(x if final is None else final(x, None))
 
     def static_cache_model(self) -> SupportsStaticCache | None:
-        """This model, if it can work in memory set aside once."""
+        """Return the model itself if it supports a static KV cache, else None."""
         return None
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
-        """log p of each token of a given translation; their sum is that of the whole.
+        """Log p (B, T) of each token of a given translation; their sum is that of the translation.
 
-        target (B, T + 1) begins with the start symbol and ends with the end symbol, mask (B, T) is True at the real
-        ones of those after the first; (B, T), anything where the mask is False. In a trace `decoder.N.cross` has a row
-        for every token.
+        target (B, T + 1) begins with the start symbol and ends with the end symbol; mask (B, T) is True at the real
+        tokens after the first; the result is arbitrary where it is False. In a trace `decoder.N.cross` has a row per
+        token.
         """
         raise NotImplementedError
 
     def tables(self) -> list[nn.Parameter]:
-        """Matrices that are no linear maps, such as embeddings; some optimizers treat them apart.
+        """List matrices that are lookup tables, not linear maps, such as embeddings; some optimizers treat them apart.
 
         A module names its own in `looked_up`.
         """
         return [getattr(module, name) for module in self.modules() for name in getattr(module, "looked_up", ())]
 
     def stacks(self) -> dict[Tensor, int]:
-        """Matrices that are several maps of one input, one below the other, and how many: the gates of a cell, say.
+        """Matrices that stack several maps of one input, with how many: the gates of a recurrent cell, say.
 
-        A module names its own, or those of torch's modules inside it, in `stacked()`.
+        A module lists its own, or those of torch's modules inside it, in `stacked()`.
         """
-        found: dict[Tensor, int] = {}
+        stacked: dict[Tensor, int] = {}
         for module in self.modules():
-            found |= getattr(module, "stacked", dict)()
-        return found
+            stacked |= getattr(module, "stacked", dict)()
+        return stacked
 
     def blocks(self) -> list[StackLayer]:
-        """The layers that several processes may hold in pieces; a stack that has none is held whole."""
+        """List the layers that several processes may shard; a stack without any is not sharded."""
         return [module for module in self.modules() if isinstance(module, StackLayer)]
 
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter and saved buffer by name, a shared one once, by its first name: what a checkpoint holds."""
+        """Every parameter and saved buffer by name, shared ones once under their first name: a checkpoint's content."""
         named = self.state_dict(keep_vars=True)
         first = {id(tensor): name for name, tensor in reversed(named.items())}
         return {name: tensor.detach() for name, tensor in named.items() if first[id(tensor)] == name}
 
     def load_weights(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `weights` gave; names and shapes must fit."""
-        own = self.weights()
-        if own.keys() != tensors.keys():
-            raise ValueError(f"weights do not fit the model: {sorted(own.keys() ^ tensors.keys())}")
+        """Load what `weights` returned; names and shapes must match."""
+        weights = self.weights()
+        if weights.keys() != tensors.keys():
+            raise ValueError(f"weights do not fit the model: {sorted(weights.keys() ^ tensors.keys())}")
         with torch.no_grad():
-            for name, tensor in own.items():
+            for name, tensor in weights.items():
                 tensor.copy_(tensors[name])
 
 
 class Seq2Seq(EncoderDecoder):
-    """Source tokens in, logits over the next target token out."""
+    """An autoregressive model: source tokens in, logits over the next target token out."""
 
     def start(self, memory: Memory) -> DecoderState:
-        """The decoder before its first token."""
+        """Start decoding: the state before the first token."""
         state: DecoderState = self.decoder.start(memory)  # type: ignore[operator]
         return state
 
     def advance(
         self, tokens: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        """Read tokens (B, t), real where mask is True; logits (B, t, V) for what follows each, and the state after."""
+        """Read tokens (B, t), real where mask is True: logits (B, t, V) for the token after each, and the new state."""
         x, state = self.states(tokens, state, trace, mask)
         return self.logits(x), state
 
     def states(
         self, tokens: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        """The same before the projection by `output`: (B, t, D)."""
+        """Decoder outputs (B, t, D) before the projection by `output`, and the new state."""
         x, state = self.decoder(self.target_embedding(tokens, state.kernels), state, trace, mask)
         return x, state
 
     def packed(
-        self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, room: tuple[int, int]
+        self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, capacity: tuple[int, int]
     ) -> tuple[Tensor, PackedLayout]:
-        """`states` of tokens (B, T) after their sources (B, S), without work on padding; for stacks that can pack.
+        """Compute `states` of tokens (B, T) given sources (B, S) without padding; for stacks that support packing.
 
-        (1, N, D), and the layout that brings anything else of the target into the same order. `room` (source, target)
-        is how many real tokens there are at most.
+        Returns (1, N, D), and the layout that packs other target tensors in the same order. `capacity` (source, target)
+        is the maximum number of real tokens.
         """
         longest = max(source.size(1), tokens.size(1))
         support: dispatch.KernelSupport = self.encoder.support & self.decoder.support  # type: ignore[operator,assignment]
         kernels = dispatch.varlen_kernels(source, longest) if support.whole_rows else None
-        # Compiled, a product of joined weights costs little; as it is written, joining them costs more than it saves.
-        beside = torch.compiler.is_compiling() and support.unchanged
+        # Compiled, a product of joined weights is cheap; in eager mode, joining them costs more than it saves.
+        packed_qkv = torch.compiler.is_compiling() and support.unchanged
         layouts = [
-            PackedLayout(real, count) if kernels is None else VarlenLayout(real, count, longest, kernels, beside)
-            for real, count in zip((source_mask, mask), room, strict=True)
+            PackedLayout(real, count) if kernels is None else VarlenLayout(real, count, longest, kernels, packed_qkv)
+            for real, count in zip((source_mask, mask), capacity, strict=True)
         ]
         memory = self.encoder(self.source_embedding(source), source_mask, None, layouts[0])
         state = self.decoder.start(memory, layouts[0])  # type: ignore[operator]
@@ -230,7 +230,7 @@ class Seq2Seq(EncoderDecoder):
 
     @property
     def output(self) -> Tensor:
-        """A row (D,) for each token of the target's vocabulary (V, D)."""
+        """The output matrix (V, D), a row per token of the target vocabulary."""
         return self.output_embedding.weight
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
@@ -238,26 +238,28 @@ class Seq2Seq(EncoderDecoder):
 
 
 class StepwiseDecoder:
-    """What the configs of all decoders that write token by token have in common."""
+    """Base config of autoregressive decoders."""
 
-    offers: ClassVar[str] = "stepwise"  # to a search: it writes token by token
+    offers: ClassVar[str] = "stepwise"  # to search: it decodes token by token
 
     def assemble(self, parts: Parts) -> Seq2Seq:
         return Seq2Seq(parts)
 
 
 class AttentionConfig(Protocol):
-    """The config of how a decoder looks at the source."""
+    """The config of a decoder's cross-attention."""
 
-    def check_width(self, d_model: int) -> None: ...
+    def check_width(self, d_model: int) -> None:
+        """Refuse, with ConfigError, a width that it cannot serve."""
+        ...
 
 
 class TopDecoder(StepwiseDecoder):
-    """Those of them that look at the encoder's top alone."""
+    """Base config of decoders that attend to the encoder's top layer only."""
 
     @property
     def attention(self) -> AttentionConfig:
-        """A field of each config."""
+        """The cross-attention config, a field of each subclass."""
         raise NotImplementedError
 
     def check_width(self, d_model: int) -> None:
@@ -267,4 +269,4 @@ class TopDecoder(StepwiseDecoder):
             raise ConfigError(f"attention.{error}") from None
 
     def check_depth(self, encoder_layers: int) -> None:
-        """Any depth will do."""
+        """Accept any depth."""

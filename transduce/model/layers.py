@@ -1,11 +1,9 @@
-"""Linear maps, and what a CPU and compiled code for a GPU want of them while they learn.
+"""Linear maps and dropout, with fast paths for training on CPUs and in compiled code on GPUs.
 
-On a CPU with AVX-512 oneDNN multiplies single precision a tenth faster than the library torch takes by itself (measured
-on Zen 4), and adds the bias and cuts off at zero while a row is at hand; in bfloat16 torch takes it anyway. With AVX2
-alone it is slower (Zen 3: a tenth, gradients of weights by a third), and torch's own way is taken.
-Shapes: N tokens, I numbers in, O numbers out.
-
-Dropout (section 5.4) with masks that are cheap to draw on a CPU.
+On a CPU with AVX-512 oneDNN multiplies single precision a tenth faster than torch's default library (measured on Zen
+4), and fuses bias and ReLU into the product; in bfloat16 torch uses it anyway. With AVX2 alone it is slower (Zen 3: a
+tenth, weight gradients by a third), and torch's default is used. Dropout (section 5.4) draws masks cheaply on a CPU.
+Shapes: N tokens, I input features, O output features.
 """
 
 from __future__ import annotations
@@ -18,14 +16,14 @@ from torch.nn import functional as F
 
 from transduce.kernels.dispatch import Kernels
 
-WORTH = 1 << 24  # multiplications from which on a map is made in our own way
+WORTH = 1 << 24  # multiplications from which on the oneDNN path pays off
 _ONE_DNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _IN_SINGLE: bool = _ONE_DNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
 _IN_BFLOAT16: bool = _ONE_DNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class Linear(nn.Linear):
-    """x W^T + b, then, if asked, max(0, ...): (..., I) to (..., O)."""
+    """Linear map x W^T + b, with optional ReLU: (..., I) -> (..., O)."""
 
     def forward(self, x: Tensor, relu: bool = False, kernels: Kernels = None) -> Tensor:
         learning = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
@@ -39,15 +37,15 @@ class Linear(nn.Linear):
         return mapped(x, self.weight, self.bias, relu, kernels)
 
     def _pays(self, x: Tensor, relu: bool) -> bool:
-        """In bfloat16 torch does the same with less ado, and ado is what costs where little is multiplied."""
+        """Whether oneDNN pays off: in bfloat16 torch uses it with less overhead, which dominates small products."""
         return (relu or not torch.is_autocast_enabled("cpu")) and x.numel() * self.out_features >= WORTH
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False, kernels: Kernels = None) -> Tensor:
-    """x (..., I) times weight (O, I), turned, plus bias (O,), then, if asked, max(0, ...): (..., O)."""
+    """Linear map of x (..., I) by weight (O, I) and bias (O,), with optional ReLU: (..., O)."""
     if kernels is not None and x.numel() <= kernels.FEW * x.size(-1) and x.size(-1) <= kernels.WIDEST:
-        found: Tensor = kernels.few_times(x, weight, bias, relu)
-        return found
+        y: Tensor = kernels.linear_few_rows(x, weight, bias, relu)
+        return y
     if relu and kernels is not None:
         rows: Tensor = torch._addmm_activation(bias, x.flatten(0, -2), weight.T)  # one kernel for both
         return rows.view(*x.shape[:-1], -1)
@@ -56,21 +54,21 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False, kernels:
 
 
 class _CutOff(torch.autograd.Function):
-    """max(0, rows W^T + b) in the product's own kernel: rows (N, I), weight (O, I), bias (O,) to (N, O).
+    """ReLU(rows W^T + b) in the product's own kernel: rows (N, I), weight (O, I), bias (O,) -> (N, O).
 
-    A compiler would cut off in a second one, which reads and writes all of it again.
+    A compiler would apply ReLU in a second kernel, which reads and writes everything again.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        found = torch._addmm_activation(bias, rows, weight.T)
-        ctx.save_for_backward(rows, weight, found)
-        return found
+        y = torch._addmm_activation(bias, rows, weight.T)
+        ctx.save_for_backward(rows, weight, y)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rows, weight, found = ctx.saved_tensors
-        gradient = torch.where(found > 0, gradients[0], 0.0).to(found.dtype)
+        rows, weight, y = ctx.saved_tensors
+        gradient = torch.where(y > 0, gradients[0], 0.0).to(y.dtype)
         return gradient @ weight, gradient.T @ rows, gradient.sum(0)
 
 
@@ -95,21 +93,21 @@ class _LearningOnCpu(torch.autograd.Function):
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """x in the type that autocast wants of it, so that several maps of it share one copy."""
+    """Cast x to the dtype that autocast uses, so that several maps of it share one copy."""
     device = x.device.type
-    # Of the meta device, on which shapes are tried, autocast has never heard.
+    # Autocast does not support the meta device, on which shapes are tested.
     return x.to(torch.get_autocast_dtype(device)) if device != "meta" and torch.is_autocast_enabled(device) else x
 
 
 def multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """rows (N, I) times matrix (O, I), turned, plus bias (O,): (N, O)."""
+    """Product of rows (N, I) and matrix (O, I) transposed, plus bias (O,): (N, O)."""
     return _multiplied(rows, matrix, bias) if _for_one_dnn(rows) else F.linear(rows, matrix, bias)
 
 
 def summed_products(left: Tensor, right: Tensor) -> Tensor:
-    """left (N, O), turned, times right (N, I): (O, I).
+    """Product of left (N, O) transposed and right (N, I): (O, I).
 
-    oneDNN copies its first matrix if that is turned: the narrower one, and where neither is it does not pay.
+    oneDNN copies a transposed first matrix, so the narrower one goes first; at equal widths it does not pay off.
     """
     if left.dtype != torch.float32 or left.size(1) == right.size(1) or not _for_one_dnn(left):
         return left.T @ right
@@ -117,7 +115,7 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _for_one_dnn(x: Tensor) -> bool:
-    """Whether it is installed and multiplies what x holds faster than torch's own; a compiler finds its own way."""
+    """Whether oneDNN is installed and faster than torch's default for x; never while compiling."""
     in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
     able = _IN_BFLOAT16 if in_bfloat16 else _IN_SINGLE and x.dtype == torch.float32
     return able and x.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -129,10 +127,10 @@ def _multiplied(rows: Tensor, matrix: Tensor, bias: Tensor | None = None, relu: 
 
 
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
-    """x with each number set to 0 with `probability` and the rest scaled up, as F.dropout does.
+    """Dropout: set each number to 0 with `probability` and scale up the rest, like F.dropout.
 
     On a CPU F.dropout draws one number at a time, an eighth of a training step; here one 64-bit draw decides four
-    places, each by 16 bits, so that probabilities are exact to 1/65536.
+    elements, by 16 bits each, so that probabilities are multiples of 1/65536.
     """
     if not training or probability == 0:
         return x
@@ -140,13 +138,13 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return F.dropout(x, probability)
     threshold = min(round(probability * 65536), 65535)
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    # Compared in place, 1 and 0 stay 16 bits wide: several times faster than making truth values and numbers of them.
-    kept = words.view(torch.int16)[: x.numel()].view(x.shape).ge_(threshold - 32768)
-    return x * kept.to(x.dtype).mul_(65536 / (65536 - threshold))
+    # Compared in place, 1 and 0 stay 16 bits wide: several times faster than converting booleans to numbers.
+    keep = words.view(torch.int16)[: x.numel()].view(x.shape).ge_(threshold - 32768)
+    return x * keep.to(x.dtype).mul_(65536 / (65536 - threshold))
 
 
 class Dropout(nn.Module):
-    """`dropout` as a module."""
+    """Module form of `dropout`."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""Normalisation: over each token's width (LayerNorm, RMSNorm) or over all real tokens of a batch (BatchNorm).
+"""Normalisation: over each token's features (LayerNorm, RMSNorm) or over all real tokens of a batch (BatchNorm).
 
-Each takes x (B, T, D) and a mask (B, T), True at real tokens (None: all are), which only BatchNorm looks at. `of_sum`
-is the norm of x + drop(y), on a GPU in one kernel: LayerNorm always, RMSNorm where no gradient is wanted.
+Each takes x (B, T, D) and a mask (B, T), True at real tokens (None: all), which only BatchNorm uses. `of_sum` is the
+norm of x + dropout(y), on a GPU in one kernel: LayerNorm always, RMSNorm where no gradient is wanted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,25 @@ from transduce.kernels.dispatch import Kernels
 from transduce.model.layers import Dropout, narrowed
 
 EPSILON = 1e-5
-NOTHING_DROPPED = Dropout(0.0)
+NO_DROPOUT = Dropout(0.0)
+
+
+class TokenNorm(nn.Module):
+    """A norm that is no more than its `forward(x, mask)`: x (B, T, D) in and out."""
+
+    def of_sum(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        drop: Dropout = NO_DROPOUT,
+        kernels: Kernels = None,
+    ) -> Tensor:
+        return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
 
 class LayerNormOfToken(nn.LayerNorm):
-    """Mean 0 and variance 1 over a token's width."""
+    """LayerNorm: mean 0 and variance 1 over a token's features."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x)
@@ -34,21 +48,21 @@ class LayerNormOfToken(nn.LayerNorm):
         x: Tensor,
         y: Tensor,
         mask: Tensor | None = None,
-        drop: Dropout = NOTHING_DROPPED,
+        drop: Dropout = NO_DROPOUT,
         kernels: Kernels = None,
     ) -> Tensor:
         if kernels is not None:
-            found: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
-            return found
+            normed: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
+            return normed
         training = dispatch.residual_kernels(y) if self.training else None
         if training is not None:
-            found = training.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
-            return found
+            normed = training.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
+            return normed
         return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
 
 class RMSNormOfToken(nn.RMSNorm):
-    """Mean square 1 over a token's width, the mean left where it is (Zhang and Sennrich 2019)."""
+    """RMSNorm: mean square 1 over a token's features, without centring (Zhang and Sennrich 2019)."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         assert self.weight is not None
@@ -59,21 +73,21 @@ class RMSNormOfToken(nn.RMSNorm):
         x: Tensor,
         y: Tensor,
         mask: Tensor | None = None,
-        drop: Dropout = NOTHING_DROPPED,
+        drop: Dropout = NO_DROPOUT,
         kernels: Kernels = None,
     ) -> Tensor:
         if kernels is None:
             return self(x + drop(y), mask)  # type: ignore[no-any-return]
-        found: Tensor = kernels.normed_sum(x, y, self.weight, None, self.eps)
-        return found
+        normed: Tensor = kernels.normed_sum(x, y, self.weight, None, self.eps)
+        return normed
 
 
-class BatchNormOverTokens(nn.Module):
-    """Mean 0 and variance 1 of each of the D numbers over the real tokens of a batch (Ioffe and Szegedy 2015).
+class BatchNormOverTokens(TokenNorm):
+    """BatchNorm: mean 0 and variance 1 of each feature over the real tokens of a batch (Ioffe and Szegedy 2015).
 
-    In training the batch's own statistics are used and followed by running ones, which serve afterwards: one token
-    alone has no variance. A batch's later words thus touch its earlier ones in training, which no other norm does.
-    Where several processes have rows of one batch, the statistics are those of all its rows.
+    Training uses the batch's own statistics and updates running ones, which are used in evaluation: a single token has
+    no variance. In training a batch's later words thus affect its earlier ones, as with no other norm here. Where
+    several processes have rows of one batch, the statistics are those of all its rows.
     """
 
     running_mean: Tensor
@@ -87,16 +101,6 @@ class BatchNormOverTokens(nn.Module):
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_variance", torch.ones(d_model))
 
-    def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NOTHING_DROPPED,
-        kernels: Kernels = None,
-    ) -> Tensor:
-        return self(x + drop(y), mask)  # type: ignore[no-any-return]
-
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mean, variance = self._statistics(x, mask) if self.training else self._running()
         scale = self.weight * (variance + EPSILON).rsqrt()
@@ -106,46 +110,54 @@ class BatchNormOverTokens(nn.Module):
         return self.running_mean, self.running_variance
 
     def _statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        x = x.to(self.running_mean.dtype)  # sums over a batch want more than 16 bits
+        x = x.to(self.running_mean.dtype)  # sums over a batch need more than 16 bits
         real = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
         count = over_processes(real.sum()).clamp(min=1)
         real = real.unsqueeze(-1)  # (B, T, 1)
         mean = over_processes((x * real).sum((0, 1))) / count
         variance = over_processes(((x - mean).square() * real).sum((0, 1))) / count
         with torch.no_grad():
-            unbiased = variance * count / (count - 1).clamp(min=1)  # what torch.nn.BatchNorm1d keeps
+            unbiased = variance * count / (count - 1).clamp(min=1)  # as torch.nn.BatchNorm1d keeps it
             self.running_mean.lerp_(mean, self.momentum)
             self.running_variance.lerp_(unbiased, self.momentum)
         return mean, variance
 
 
 def over_processes(part: Tensor) -> Tensor:
-    """The sum over the processes that train together, with gradient; of one process, its own part."""
+    """All-reduce sum over the training processes, with gradient; the identity for a single process."""
     if not processes.is_available() or not processes.is_initialized():
         return part
-    whole: Tensor = _Summed.apply(part)  # type: ignore[no-untyped-call]
-    return whole
+    total: Tensor = _Summed.apply(part)  # type: ignore[no-untyped-call]
+    return total
 
 
 class _Summed(torch.autograd.Function):
-    """What a process adds reaches the loss of each, so that its gradient is the sum of theirs."""
+    """All-reduce sum whose backward pass sums the gradients of all processes."""
 
     @staticmethod
     def forward(context: Any, part: Tensor) -> Tensor:
-        whole = part.clone()
-        processes.all_reduce(whole)
-        return whole
+        total = part.clone()
+        processes.all_reduce(total)
+        return total
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
-        whole = gradient.contiguous().clone()
-        processes.all_reduce(whole)
-        return whole
+        total = gradient.contiguous().clone()
+        processes.all_reduce(total)
+        return total
+
+
+class NormConfig(Protocol):
+    """The config of a norm."""
+
+    def build(self, d_model: int) -> nn.Module:
+        """A module with the `forward` and `of_sum` of `TokenNorm`."""
+        ...
 
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """Over each token's width, with mean (the paper)."""
+    """Over each token's features, with mean (the paper)."""
 
     def build(self, d_model: int) -> nn.Module:
         return LayerNormOfToken(d_model, eps=EPSILON)
@@ -153,7 +165,7 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class RMSNorm:
-    """Over each token's width, without mean."""
+    """Over each token's features, without mean."""
 
     kind: ClassVar[str] = "rms_norm"
 
@@ -163,9 +175,9 @@ class RMSNorm:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """Over the real tokens of a batch, each of the D numbers apart; running statistics when not training."""
+    """Over the real tokens of a batch, per feature; running statistics in evaluation."""
 
-    # share of the newest batch in the running statistics
+    # weight of the newest batch in the running statistics
     momentum: Annotated[float, Bounds(0, 1, above=True, expected="a number above 0 and at most 1")] = 0.1
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Where in the sequence a token stands (section 3.5): six schemes behind three methods.
+"""Position schemes (section 3.5): six ways to encode positions, behind three methods.
 
-A scheme adds something to the embeddings (`add`), turns queries and keys (`rotate`) or adds something to attention's
-scores (`bias`); it overrides the one it uses. `start` is the number of tokens read before, so that decoding token by
-token sees the same positions as reading all at once; where sentences stand at places of their own it is a tensor (B,),
-and all vectors of a row are of that place (`rotate` takes one for each vector).
+A scheme adds to the embeddings (`add`), rotates queries and keys (`rotate`) or adds to attention scores (`bias`); it
+overrides the method that it uses. `start` is the number of tokens read before, so that decoding token by token sees the
+same positions as reading all at once. In a static cache each sentence has its own position: `start` is a tensor (B,),
+for all vectors of a row (`rotate` takes one per vector).
 Shapes: B batch, T length, D d_model, H heads, K their width.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,26 +23,26 @@ from transduce.kernels import dispatch
 
 
 class PositionScheme(nn.Module):
-    """No positions: order is invisible, and an encoder without positions is permutation-equivariant."""
+    """No positions, the base of all schemes: an encoder without positions is permutation-equivariant."""
 
     def add(self, x: Tensor, start: int | Tensor) -> Tensor:
-        """To the embeddings x (B, T, D)."""
+        """Add positions to the embeddings x (B, T, D)."""
         return x
 
     def rotate(self, heads: Tensor, start: int | Tensor) -> Tensor:
-        """Queries or keys (B, H, T, K) of self-attention; a tensor is the place of each, (B, T) or (B, 1)."""
+        """Rotate queries or keys (B, H, T, K) of self-attention; `start` may be a tensor, (B, T) or (B, 1)."""
         return heads
 
     def bias(self, queries: int, keys: int) -> Tensor | None:
-        """(1, H, queries, keys) for self-attention's scores, where the queries are the last of the keys' places."""
+        """Bias (1, H, queries, keys) of self-attention scores; the queries are the last of the keys' positions."""
         return None
 
     def bias_at(self, start: Tensor, keys: int) -> Tensor | None:
-        """(B, H, 1, keys) for queries that stand at places start (B,), and keys at the first `keys` places."""
+        """Bias (B, H, 1, keys) for queries at positions start (B,), and keys at the first `keys` positions."""
         return None
 
     def reaches(self, length: int) -> bool:
-        """Whether a sequence may be so long. To be asked before `start` is a tensor, whose numbers nobody looks at."""
+        """Whether a sequence may be so long. Call it before `start` is a tensor, whose values are not checked."""
         return True
 
 
@@ -50,7 +50,7 @@ class PositionScheme(nn.Module):
 
 
 def sinusoids(length: int, d_model: int, base: float = 10000.0) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same: interleaved, as printed."""
+    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same; interleaved, as printed."""
     if _shapes_alone():
         return torch.empty(length, d_model)
     angle = angles(length, d_model, base)
@@ -58,28 +58,28 @@ def sinusoids(length: int, d_model: int, base: float = 10000.0) -> Tensor:
 
 
 def _shapes_alone() -> bool:
-    """Whether tensors are made without numbers, for which torch would load its compiler: that takes a second."""
+    """Whether tensors are on the meta device, where torch would load its compiler for this, which takes a second."""
     return torch.get_default_device().type == "meta"
 
 
 def angles(length: int, width: int, base: float) -> Tensor:
-    """pos / base^(2i / width): (length, width / 2, rounded up), in float64."""
+    """Angles pos / base^(2i / width): (length, width / 2, rounded up), in float64."""
     position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
     even = torch.arange(0, width, 2, dtype=torch.float64)
     return position / base ** (even / width)
 
 
-def placed(x: Tensor, table: Tensor, start: Tensor) -> Tensor:
-    """x (B, T, D) plus the line of a table for each row's place start (B,)."""
+def add_row(x: Tensor, table: Tensor, start: Tensor) -> Tensor:
+    """Add to x (B, T, D) the table row of each batch row's position start (B,)."""
     kernels = dispatch.decoding_kernels(x)
     if kernels is None:
         return x + table[start][:, None].to(x.dtype)
-    found: Tensor = kernels.looked_up(table, start, 1.0, x)
-    return found
+    added: Tensor = kernels.lookup(table, start, 1.0, x)
+    return added
 
 
 class SinusoidalPositions(PositionScheme):
-    """The paper's fixed waves. The table grows when a longer sequence comes; it is not saved."""
+    """Sinusoidal positions of the paper. The table grows for longer sequences; it is not saved."""
 
     table: Tensor
 
@@ -90,7 +90,7 @@ class SinusoidalPositions(PositionScheme):
 
     def add(self, x: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
-            return placed(x, self.table, start)
+            return add_row(x, self.table, start)
         self.reaches(start + x.size(1))
         return x + self.table[start : start + x.size(1)].to(x.dtype)
 
@@ -101,7 +101,7 @@ class SinusoidalPositions(PositionScheme):
 
 
 class LearnedPositions(PositionScheme):
-    """A vector learned for each of the first `longest` positions (section 3.5, Table 3 row E)."""
+    """A learned vector for each of the first `longest` positions (section 3.5, Table 3 row E)."""
 
     looked_up: ClassVar[tuple[str, ...]] = ("vectors",)
 
@@ -113,11 +113,11 @@ class LearnedPositions(PositionScheme):
 
     def add(self, x: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
-            return placed(x, self.vectors, start)
+            return add_row(x, self.vectors, start)
         end = start + x.size(1)
         if not self.reaches(end):
             raise ConfigError(
-                f"positions.longest: a sequence of {end} tokens came, and positions are learned for"
+                f"positions.longest: a sequence has {end} tokens, and positions are learned for"
                 f" {self.vectors.size(0)}; split the text, or train with a larger 'longest'"
             )
         return x + self.vectors[start:end]
@@ -130,9 +130,9 @@ class LearnedPositions(PositionScheme):
 
 
 class RotaryPositions(PositionScheme):
-    """Each pair of a head's numbers is a point in the plane, turned by pos * base^(-2i / K) (Su et al. 2021, eq. 15).
+    """Rotary positions: each pair of a head's numbers is rotated by pos * base^(-2i / K) (Su et al. 2021, eq. 15).
 
-    The dot product of two turned vectors depends on how far apart they stand, not on where.
+    The dot product of two rotated vectors depends on their distance, not on their positions.
     """
 
     table: Tensor
@@ -155,11 +155,11 @@ class RotaryPositions(PositionScheme):
 
     def rotate(self, heads: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
-            turns = self.table[start].unsqueeze(1)  # (B, 1, T, K / 2, 2)
+            rotations = self.table[start].unsqueeze(1)  # (B, 1, T, K / 2, 2)
         else:
             self.reaches(start + heads.size(2))
-            turns = self.table[start : start + heads.size(2)]
-        cos, sin = turns.to(heads.dtype).unbind(-1)  # (T, K / 2)
+            rotations = self.table[start : start + heads.size(2)]
+        cos, sin = rotations.to(heads.dtype).unbind(-1)  # (T, K / 2)
         even, odd = heads[..., 0::2], heads[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
@@ -168,12 +168,12 @@ class RotaryPositions(PositionScheme):
 
 
 def distances(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(queries, keys): how far each key stands behind each query, negative where it stands ahead."""
+    """Distances (queries, keys) from each key to each query, negative for keys ahead."""
     return torch.arange(keys - queries, keys, device=device).unsqueeze(1) - torch.arange(keys, device=device)
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8 h / H) for h = 1 .. H; for H that is no power of two filled up from the next one, as its authors do."""
+    """Slopes 2^(-8 h / H) for h = 1 .. H; for other H than powers of two completed as by the authors."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
@@ -181,10 +181,10 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class DistanceScheme(PositionScheme):
-    """What depends on how far apart query and key stand, and on the head."""
+    """Base of schemes whose bias depends on the distance between query and key, and on the head."""
 
     def of(self, distance: Tensor) -> Tensor:
-        """Distances (B, queries, keys) as `distances` has them -> (B, H, queries, keys)."""
+        """Bias (B, H, queries, keys) of distances (B, queries, keys), as `distances` returns them."""
         raise NotImplementedError
 
     def bias(self, queries: int, keys: int) -> Tensor:
@@ -199,7 +199,7 @@ class DistanceScheme(PositionScheme):
 
 
 class AlibiPositions(DistanceScheme):
-    """-slope * distance for each head, nothing learned (Press et al. 2022); in an encoder both ways alike."""
+    """ALiBi: -slope * distance for each head, nothing learned (Press et al. 2022); symmetric in an encoder."""
 
     slopes: Tensor
 
@@ -212,7 +212,7 @@ class AlibiPositions(DistanceScheme):
 
 
 class RelativeBiasPositions(DistanceScheme):
-    """A learned number for each head and distance, distances far apart sharing one (Raffel et al. 2020, T5).
+    """A learned bias for each head and bucket of distances (Raffel et al. 2020, T5).
 
     One table for all layers. In an encoder half of the buckets are for keys ahead.
     """
@@ -228,7 +228,7 @@ class RelativeBiasPositions(DistanceScheme):
         return self.table[self._bucket(distance)].permute(0, 3, 1, 2)  # (B, H, queries, keys)
 
     def _bucket(self, distance: Tensor) -> Tensor:
-        """Half of the buckets count exactly, the rest grow as the logarithm up to `farthest`."""
+        """Bucket of each distance: half of the buckets are exact, the rest grow logarithmically up to `farthest`."""
         first, buckets = torch.zeros_like(distance), self.buckets
         if not self.causal:
             buckets //= 2
@@ -242,9 +242,21 @@ class RelativeBiasPositions(DistanceScheme):
 # -- choices ----------------------------------------------------------------------------------------------------------
 
 
+class PositionsConfig(Protocol):
+    """The config of a scheme of positions."""
+
+    def check_width(self, width: int) -> None:
+        """Refuse, with ConfigError, heads of a width that the scheme cannot serve."""
+        ...
+
+    def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
+        """The scheme of a stack with so many heads of this width; `causal` in a decoder, which does not look ahead."""
+        ...
+
+
 @dataclass(frozen=True)
 class Sinusoidal:
-    """Fixed sines and cosines added to the embeddings (the paper); the longest wave has 2 pi times `base` places."""
+    """Fixed sines and cosines added to the embeddings (the paper); the longest wavelength is 2 pi times `base`."""
 
     base: Annotated[float, Bounds(1, above=True)] = 10000.0
 
@@ -252,7 +264,7 @@ class Sinusoidal:
         check_bounds(self)
 
     def check_width(self, width: int) -> None:
-        """Any width of a head will do."""
+        """Accept any head width."""
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return SinusoidalPositions(d_model, self.base)
@@ -260,7 +272,7 @@ class Sinusoidal:
 
 @dataclass(frozen=True)
 class Learned:
-    """One learned vector a position, added to the embeddings."""
+    """A learned vector per position, added to the embeddings."""
 
     longest: Annotated[int, Bounds(1, PLACES)] = 512
 
@@ -268,7 +280,7 @@ class Learned:
         check_bounds(self)
 
     def check_width(self, width: int) -> None:
-        """Any width of a head will do."""
+        """Accept any head width."""
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return LearnedPositions(d_model, self.longest)
@@ -276,7 +288,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Queries and keys turned by their place (RoPE)."""
+    """Queries and keys rotated by their position (RoPE)."""
 
     base: Annotated[float, Bounds(1, above=True)] = 10000.0
 
@@ -285,7 +297,7 @@ class Rotary:
 
     def check_width(self, width: int) -> None:
         if width % 2:
-            raise ConfigError(f"positions: 'rotary' turns pairs, and a head is {width} wide; make that even")
+            raise ConfigError(f"positions: 'rotary' rotates pairs, and a head is {width} wide; make it even")
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return RotaryPositions(width, self.base)
@@ -293,10 +305,10 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Alibi:
-    """Scores fall in a line with the distance."""
+    """A bias that falls linearly with the distance (ALiBi)."""
 
     def check_width(self, width: int) -> None:
-        """Any width of a head will do."""
+        """Accept any head width."""
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return AlibiPositions(heads)
@@ -304,7 +316,7 @@ class Alibi:
 
 @dataclass(frozen=True)
 class RelativeBias:
-    """A learned number for each distance is added to the scores."""
+    """A learned bias for each distance, added to the scores (T5)."""
 
     buckets: Annotated[int, Bounds(most=PLACES)] = 32
     farthest: Annotated[int, Bounds(most=PLACES)] = 128
@@ -318,7 +330,7 @@ class RelativeBias:
             raise ConfigError(f"farthest: expected more than half of buckets = {self.buckets}, got {self.farthest}")
 
     def check_width(self, width: int) -> None:
-        """Any width of a head will do."""
+        """Accept any head width."""
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return RelativeBiasPositions(heads, self.buckets, self.farthest, causal)
@@ -329,7 +341,7 @@ class Unordered:
     """No positions at all."""
 
     def check_width(self, width: int) -> None:
-        """Any width of a head will do."""
+        """Accept any head width."""
 
     def build(self, d_model: int, heads: int, width: int, causal: bool) -> PositionScheme:
         return PositionScheme()

@@ -1,6 +1,6 @@
-"""Recurrent encoders and decoders: what translated before the Transformer, with attention and without.
+"""Recurrent encoders and decoders, with attention and without: machine translation before the Transformer.
 
-One fixed vector (Sutskever et al. 2014; Cho et al. 2014), attention before the cell (Bahdanau et al. 2015) or after it
+A fixed vector (Sutskever et al. 2014; Cho et al. 2014), attention before the cell (Bahdanau et al. 2015) or after it
 (Luong et al. 2015). h_t = f(U x_t + W h_{t-1}): word t waits for word t - 1, in training too.
 Shapes: B batch, S source length, T target length, D d_model, L layers, H heads, K = D / H.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,50 +19,54 @@ from transduce.core.errors import ConfigError
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
-from transduce.model.encoder_decoder import TopDecoder
+from transduce.model.encoder_decoder import AttentionConfig, TopDecoder
 from transduce.model.layers import Dropout
-from transduce.model.scores import Additive, Bilinear, Score
+from transduce.model.scores import Additive, Bilinear, Score, ScoreConfig
 
 Cell = Literal["lstm", "gru", "elman"]
 CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
 Summary = Literal["ends", "last", "mean"]
-Carried = tuple[Tensor, ...]  # what a cell hands on: its hidden state, and an LSTM's inner one
+Carried = tuple[Tensor, ...]  # the recurrent state: hidden state, and an LSTM's cell state
 
 
 class Recurrence(nn.Module):
-    """One layer of cells along a sequence: one call of torch's kernel, whatever the length."""
+    """One recurrent layer over a sequence: one call of torch's kernel, whatever the length."""
 
     def __init__(self, cell: Cell, inputs: int, width: int) -> None:
         super().__init__()
-        # torch's cells: each gate has two biases, and the GRU resets after its product (Cho et al.: before).
+        # torch's cells: each gate has two biases, and the GRU applies its reset after the product (Cho et al.: before).
         self.cells = CELLS[cell](inputs, width, batch_first=True)
         self.pair = cell == "lstm"
 
     def stacked(self) -> dict[Tensor, int]:
-        """The gates' matrices: torch keeps those that read the input, and those that read the state, as one each."""
+        """The gates' matrices: torch stacks those that read the input, and those that read the state, in one each."""
         return {
             matrix: matrix.size(0) // self.cells.hidden_size for matrix in self.cells.parameters() if matrix.dim() == 2
         }
 
     def forward(self, x: Tensor, carried: Carried | None = None) -> tuple[Tensor, Carried]:
-        """x (B, T, inputs) after `carried`, each (B, width), zeros if None; every state (B, T, width) and the last.
+        """Read x (B, T, inputs) after `carried` (each (B, width), None for zeros): states (B, T, width), and the last.
 
-        In the weights' precision even where the rest is bf16: errors add up along a sentence, and torch's autocast
-        would run cuDNN's cells in fp16.
+        Runs in the weights' precision even under bf16: errors accumulate along a sentence, and torch's autocast would
+        run cuDNN's cells in fp16.
         """
-        self.cells.train(torch.is_grad_enabled())  # cuDNN gives gradients only so; it has no dropout here
+        self.cells.train(
+            torch.is_grad_enabled()
+        )  # cuDNN gives gradients only in training mode; there is no dropout here
         precision = next(self.cells.parameters()).dtype
         with torch.autocast(x.device.type, enabled=False):
-            before = tuple(tensor.to(precision).unsqueeze(0).contiguous() for tensor in carried or ())  # layers first
+            before = tuple(
+                tensor.to(precision).unsqueeze(0).contiguous() for tensor in carried or ()
+            )  # torch wants layers first
             out, after = self.cells(x.to(precision), (before if self.pair else before[0]) if before else None)
         return out, tuple(tensor.squeeze(0) for tensor in (after if self.pair else (after,)))
 
 
 def reversal(mask: Tensor) -> Tensor:
-    """For each row of mask (B, S) the places that read its real part backwards and leave its padding; own inverse."""
-    place = torch.arange(mask.size(1), device=mask.device)
+    """Indices (B, S) that reverse the real part of each row of mask (B, S) and leave its padding; self-inverse."""
+    position = torch.arange(mask.size(1), device=mask.device)
     length = mask.sum(1, keepdim=True)
-    return torch.where(place < length, length - 1 - place, place)
+    return torch.where(position < length, length - 1 - position, position)
 
 
 # -- the encoder ------------------------------------------------------------------------------------------------------
@@ -70,7 +74,7 @@ def reversal(mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RecurrentEncoder:
-    """Layers of cells over the source; two-way ones (Schuster and Paliwal 1997) are half as wide each way."""
+    """Config of a recurrent encoder; bidirectional ones (Schuster and Paliwal 1997) have half the width each way."""
 
     kind: ClassVar[str] = "recurrent"
     layers: Annotated[int, Bounds(1, LAYERS)] = 2
@@ -89,7 +93,7 @@ class RecurrentEncoder:
 
 
 class RecurrentEncoderStack(nn.Module):
-    """Source vectors in, the memory of every layer out."""
+    """A stack of recurrent layers: source vectors in, the memory of every layer out."""
 
     def __init__(self, config: RecurrentEncoder, d_model: int, dropout: float) -> None:
         super().__init__()
@@ -101,18 +105,18 @@ class RecurrentEncoderStack(nn.Module):
 
         self.forwards = layers()
         self.backwards = layers() if config.directions == 2 else None
-        self.dropout = Dropout(dropout)  # where a layer reads and never along time (Zaremba et al. 2014)
+        self.dropout = Dropout(dropout)  # on the input of each layer, never along time (Zaremba et al. 2014)
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
-        """x (B, S, D), mask (B, S) True at real tokens, padding last: no real place comes after it either way."""
-        places = reversal(mask).unsqueeze(-1)  # (B, S, 1)
+        """Encode x (B, S, D), mask (B, S) True at real tokens, padding last: it follows real tokens either way."""
+        reversed_positions = reversal(mask).unsqueeze(-1)  # (B, S, 1)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.forwards):
             x = self.dropout(x)
             out, _ = layer(x)
             if self.backwards is not None:
-                back, _ = self.backwards[number](x.gather(1, places.expand_as(x)))
-                out = torch.cat((out, back.gather(1, places.expand_as(back))), dim=-1)  # (B, S, D)
+                back, _ = self.backwards[number](x.gather(1, reversed_positions.expand_as(x)))
+                out = torch.cat((out, back.gather(1, reversed_positions.expand_as(back))), dim=-1)  # (B, S, D)
             x = out
             outputs.append(x)
             if trace is not None:
@@ -123,16 +127,29 @@ class RecurrentEncoderStack(nn.Module):
 # -- the decoder's choices --------------------------------------------------------------------------------------------
 
 
+class RecurrentAttentionConfig(AttentionConfig, Protocol):
+    """The config of how a recurrent decoder looks at the source."""
+
+    @property
+    def heads(self) -> int:
+        """How many look at the source; 0 for none."""
+        ...
+
+    def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
+        """The stack that reads the target and looks so."""
+        ...
+
+
 @dataclass(frozen=True)
 class Luong(Attention):
-    """Attention after the cells: looks from s_t, and out = tanh(W [c_t; s_t]); all words at once in training.
+    """Attention after the cells: queries from s_t, and out = tanh(W [c_t; s_t]); parallel over words in training.
 
-    Without input feeding, which would make training go word by word. Scores compare projected states, as everywhere
-    here; Luong's "dot" and "general" (our `bilinear`) project neither side.
+    Without input feeding, which would make training sequential. Scores compare projected states, as everywhere here;
+    Luong's "dot" and "general" (our `bilinear`) project neither side.
     """
 
     heads: int = 1
-    score: Bilinear | Score = Bilinear()
+    score: Bilinear | Score | ScoreConfig = Bilinear()
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
         return LuongStack(config, self.build(d_model), d_model, dropout)
@@ -140,13 +157,13 @@ class Luong(Attention):
 
 @dataclass(frozen=True)
 class Bahdanau(Attention):
-    """Attention before the cells: looks from s_{t-1} of the top layer, and the first layer reads [y; c_t].
+    """Attention before the cells: queries from s_{t-1} of the top layer, and the first layer reads [y; c_t].
 
-    Training goes word by word. Out is tanh(W [s_t; c_t; y]), where they have maxout.
+    Training is sequential over words. The output is tanh(W [s_t; c_t; y]), where they have maxout.
     """
 
     heads: int = 1
-    score: Additive | Score = Additive()
+    score: Additive | Score | ScoreConfig = Additive()
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
         return BahdanauStack(config, self.build(d_model), d_model, dropout)
@@ -154,13 +171,13 @@ class Bahdanau(Attention):
 
 @dataclass(frozen=True)
 class FixedVector:
-    """No attention: the whole sentence in the first state (Sutskever), or also beside every word (Cho)."""
+    """No attention: the source summary is the first state (Sutskever), or also read beside every word (Cho)."""
 
     heads: ClassVar[int] = 0
     every_step: bool = False
 
     def check_width(self, d_model: int) -> None:
-        """Any width will do."""
+        """Accept any width."""
 
     def decoder(self, config: RecurrentDecoder, d_model: int, dropout: float) -> RecurrentStack:
         return FixedVectorStack(config, self.every_step, d_model, dropout)
@@ -171,16 +188,17 @@ RecurrentAttention = Luong | Bahdanau | FixedVector
 
 @dataclass(frozen=True)
 class RecurrentDecoder(TopDecoder):
-    """Layers of cells over the target, on the top of any encoder.
+    """Config of a recurrent decoder, on the top of any encoder.
 
-    `summary` is the vector that the first state is made of: the first and the last real place of the source (so a
-    two-way encoder's last forward and last backward state are both in it), the last alone, or the mean of all.
+    `summary` is the vector that the first state is computed from: the first and the last real position of the source
+    (so a bidirectional encoder's last forward and last backward state are both in it), the last alone, or the mean of
+    all.
     """
 
     kind: ClassVar[str] = "recurrent"
     layers: Annotated[int, Bounds(1, LAYERS)] = 2
     cell: Cell = "lstm"
-    attention: RecurrentAttention = Luong()
+    attention: RecurrentAttention | RecurrentAttentionConfig = Luong()
     summary: Summary = "ends"
 
     def __post_init__(self) -> None:
@@ -188,7 +206,7 @@ class RecurrentDecoder(TopDecoder):
 
     @property
     def cross_heads(self) -> tuple[int, ...]:
-        """How many heads of each layer look at the source: of the last alone, if any."""
+        """The number of cross-attention heads in each layer: only the last has any."""
         return (0,) * (self.layers - 1) + (self.attention.heads,)
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> RecurrentStack:
@@ -199,21 +217,21 @@ class RecurrentDecoder(TopDecoder):
 
 
 def summarise(memory: Memory, summary: Summary) -> Tensor:
-    """One vector a sentence (B, D), or (B, 2 D) for both ends."""
+    """Summarise the source in a vector (B, D), or (B, 2 D) for both ends."""
     states = memory.layers[-1]
     real = memory.mask.unsqueeze(-1)  # (B, S, 1)
     if summary == "mean":
         return (states * real).sum(1) / real.sum(1).clamp(min=1)
-    place = (memory.mask.sum(1) - 1).clamp(min=0).view(-1, 1, 1)
-    last = states.gather(1, place.expand(-1, 1, states.size(2))).squeeze(1)  # (B, D)
+    last_position = (memory.mask.sum(1) - 1).clamp(min=0).view(-1, 1, 1)
+    last = states.gather(1, last_position.expand(-1, 1, states.size(2))).squeeze(1)  # (B, D)
     return last if summary == "last" else torch.cat((states[:, 0], last), dim=-1)
 
 
 class RecurrentStack(nn.Module):
-    """Cells that start from a summary of the source; how they look at it is its subclasses' matter."""
+    """Base of recurrent decoders: cells that start from a summary of the source; subclasses add attention."""
 
     def __init__(self, config: RecurrentDecoder, fed: int, d_model: int, dropout: float) -> None:
-        """`fed` numbers are read by the first layer beside each word."""
+        """Build the layers; the first reads `fed` numbers beside each word."""
         super().__init__()
         config.check_width(d_model)
         self.summary = config.summary
@@ -221,22 +239,22 @@ class RecurrentStack(nn.Module):
             Recurrence(config.cell, d_model + (0 if number else fed), d_model) for number in range(config.layers)
         )
         self.parts = 2 if config.cell == "lstm" else 1
-        # tanh of a learned map (Bahdanau, appendix A.2.2), for every layer and for an LSTM's inner state alike.
+        # tanh of a learned map (Bahdanau, appendix A.2.2), for every layer and for an LSTM's cell state alike.
         width = d_model * (2 if config.summary == "ends" else 1)
         self.bridge = nn.Linear(width, self.parts * config.layers * d_model)
         self.dropout = Dropout(dropout)
 
     def stacked(self) -> dict[Tensor, int]:
-        """The map to the first state of each layer."""
+        """The map to the first states, which stacks one map per layer."""
         return {self.bridge.weight: self.parts * len(self.layers)}
 
     def first(self, memory: Memory) -> Carried:
-        """What the cells begin with: one or two tensors (B, L, D)."""
-        made: Tensor = torch.tanh(self.bridge(summarise(memory, self.summary)))
-        return made.view(made.size(0), self.parts, len(self.layers), -1).unbind(1)
+        """The initial recurrent state: one or two tensors (B, L, D)."""
+        initial: Tensor = torch.tanh(self.bridge(summarise(memory, self.summary)))
+        return initial.view(initial.size(0), self.parts, len(self.layers), -1).unbind(1)
 
     def run(self, x: Tensor, carried: Carried) -> tuple[list[Tensor], Carried]:
-        """x (B, T, D + fed) after `carried`: each layer's states (B, T, D), and what is carried on."""
+        """Run all layers over x (B, T, D + fed) after `carried`: each layer's states (B, T, D), and the new state."""
         outputs: list[Tensor] = []
         after: list[Carried] = []
         for number, layer in enumerate(self._recurrences()):
@@ -247,7 +265,7 @@ class RecurrentStack(nn.Module):
         return outputs, tuple(torch.stack(tensors, dim=1) for tensors in zip(*after, strict=True))
 
     def traced(self, outputs: list[Tensor], trace: Trace | None) -> Tensor:
-        """What predicts the next word, the last of `outputs`; a trace is given all."""
+        """Return the last layer's output, which predicts the next word; a trace records all."""
         if trace is not None:
             trace |= {f"decoder.{number}.out": x for number, x in enumerate(outputs)}
         return self.dropout(outputs[-1])  # type: ignore[no-any-return]
@@ -257,7 +275,7 @@ class RecurrentStack(nn.Module):
 
 
 class FixedVectorStack(RecurrentStack):
-    """The source is its summary."""
+    """A decoder that sees only the source summary."""
 
     def __init__(self, config: RecurrentDecoder, every_step: bool, d_model: int, dropout: float) -> None:
         fed = d_model * (2 if config.summary == "ends" else 1) if every_step else 0
@@ -270,7 +288,7 @@ class FixedVectorStack(RecurrentStack):
     def forward(
         self, x: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
+        """Read x (B, t, D) after `state`; padding comes last, so no mask is needed."""
         x = self.dropout(x)
         if self.every_step:
             x = torch.cat((x, state.static.unsqueeze(1).expand(-1, x.size(1), -1)), dim=-1)
@@ -280,7 +298,7 @@ class FixedVectorStack(RecurrentStack):
 
 @dataclass(frozen=True)
 class RecurrentSource:
-    """Keys and values (B, G, S, K) of the encoder's top, and where they are real (B, 1, 1, S)."""
+    """Keys and values (B, G, S, K) of the encoder's top, and its mask (B, 1, 1, S)."""
 
     key: Tensor
     value: Tensor
@@ -288,12 +306,12 @@ class RecurrentSource:
 
 
 class AttentionStack(RecurrentStack):
-    """Cells with one attention, traced as that of the last layer."""
+    """Base of decoders with one cross-attention, traced as the last layer's."""
 
     def __init__(
         self, config: RecurrentDecoder, attention: nn.Module, fed: int, joined: int, d_model: int, dropout: float
     ) -> None:
-        """`joined` vectors (B, T, D) make the one that predicts."""
+        """Build the layers; the predicting vector is made of `joined` vectors (B, T, D)."""
         super().__init__(config, fed, d_model, dropout)
         self.attention = attention
         self.join = nn.Linear(joined * d_model, d_model)
@@ -304,7 +322,7 @@ class AttentionStack(RecurrentStack):
         return DecoderState(RecurrentSource(key, value, memory.mask[:, None, None, :]), self.first(memory), 0)
 
     def attend(self, x: Tensor, source: RecurrentSource, trace: Trace | None) -> Tensor:
-        """The context (B, T, D) for each of x (B, T, D)."""
+        """Attend from x (B, T, D) to the source: the context (B, T, D)."""
         context: Tensor = self.attention(
             x, source.key, source.value, AttentionMask(source.mask, trace=trace, name=self.name)
         )
@@ -315,7 +333,7 @@ class AttentionStack(RecurrentStack):
 
 
 class LuongStack(AttentionStack):
-    """All cells, then attention from their states."""
+    """Luong's decoder: all cells, then attention from their states."""
 
     def __init__(self, config: RecurrentDecoder, attention: nn.Module, d_model: int, dropout: float) -> None:
         super().__init__(config, attention, 0, 2, d_model, dropout)
@@ -323,14 +341,14 @@ class LuongStack(AttentionStack):
     def forward(
         self, x: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
+        """Read x (B, t, D) after `state`; padding comes last, so no mask is needed."""
         outputs, carried = self.run(self.dropout(x), state.cache)
         outputs[-1] = self.joined(self.attend(outputs[-1], state.static, trace), outputs[-1])
         return self.traced(outputs, trace), replace(state, cache=carried, length=state.length + x.size(1))
 
 
 class BahdanauStack(AttentionStack):
-    """Word by word: attention from the last state, then the cells."""
+    """Bahdanau's decoder, word by word: attention from the last state, then the cells."""
 
     def __init__(self, config: RecurrentDecoder, attention: nn.Module, d_model: int, dropout: float) -> None:
         super().__init__(config, attention, d_model, 3, d_model, dropout)
@@ -338,17 +356,17 @@ class BahdanauStack(AttentionStack):
     def forward(
         self, x: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        """Read x (B, t, D) further from `state`; padding comes last, so that no mask is needed."""
+        """Read x (B, t, D) after `state`; padding comes last, so no mask is needed."""
         x, carried = self.dropout(x), state.cache
         steps: list[list[Tensor]] = []
         contexts: list[Tensor] = []
         weights: list[Tensor] = []
         for word in torch.split(x, 1, dim=1):  # (B, 1, D)
-            seen = None if trace is None else Trace()
-            contexts.append(self.attend(carried[0][:, -1:], state.static, seen))
+            step_trace = None if trace is None else Trace()
+            contexts.append(self.attend(carried[0][:, -1:], state.static, step_trace))
             outputs, carried = self.run(torch.cat((word, contexts[-1]), dim=-1), carried)
             steps.append(outputs)
-            weights.extend((seen or {}).values())
+            weights.extend((step_trace or {}).values())
         outputs = [torch.cat(layer, dim=1) for layer in zip(*steps, strict=True)]
         outputs[-1] = self.joined(outputs[-1], torch.cat(contexts, dim=1), x)
         if trace is not None:

@@ -1,7 +1,7 @@
-"""How much a query cares for a key: five score functions, and two ways to turn scores into weights.
+"""Attention scores of queries and keys: five score functions, and two ways to turn scores into weights.
 
-Each score takes query (B, H, T, K) and key (B, H, S, K), already projected, and gives (B, H, T, S). All but the
-additive one are dot products of prepared queries and keys, so that a fused kernel can do the same (`prepare`).
+Each score takes projected query (B, H, T, K) and key (B, H, S, K), and returns (B, H, T, S). All but the additive one
+are dot products of prepared queries and keys (`prepare`), so that a fused kernel can compute them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +17,14 @@ from torch.nn import functional as F
 
 
 class DotScore(nn.Module):
-    """query . key times `scale`; None means 1 / sqrt(d_k), the paper's equation 1."""
+    """Dot product query . key times `scale`; None means 1 / sqrt(d_k), the paper's equation 1."""
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()
         self.scale = scale
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """What the dot product is taken of."""
+        """Return the queries and keys whose dot product is the score."""
         return query, key
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -33,7 +34,7 @@ class DotScore(nn.Module):
 
 
 class CosineScore(DotScore):
-    """The cosine of the angle, times a learned number for each head, without which softmax would stay almost flat."""
+    """Cosine similarity times a learned scale per head, without which softmax would stay almost flat."""
 
     def __init__(self, heads: int) -> None:
         super().__init__(scale=1.0)
@@ -45,7 +46,7 @@ class CosineScore(DotScore):
 
 
 class BilinearScore(DotScore):
-    """query W key (Luong et al. 2015, "general"), a matrix a head; scaled like equation 1, which they did not."""
+    """Bilinear score query W key (Luong et al. 2015, "general"), one per head; scaled like equation 1."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class BilinearScore(DotScore):
 
 
 class AdditiveScore(nn.Module):
-    """v . tanh(query + key) (Bahdanau et al. 2015); their W and U are the projections that made query and key."""
+    """Additive score v . tanh(query + key) (Bahdanau et al. 2015); their W and U are our projections."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
@@ -67,9 +68,17 @@ class AdditiveScore(nn.Module):
         return torch.einsum("bhtsk,hok->bhts", both, self.vector.to(both.dtype))
 
 
+class ScoreConfig(Protocol):
+    """The config of a score function."""
+
+    def build(self, heads: int, width: int) -> nn.Module:
+        """A module from query (B, H, T, K) and key (B, H, S, K), K = `width`, to scores (B, H, T, S)."""
+        ...
+
+
 @dataclass(frozen=True)
 class ScaledDot:
-    """The paper's: dot product / sqrt(d_k)."""
+    """Scaled dot product q . k / sqrt(d_k) (the paper)."""
 
     def build(self, heads: int, width: int) -> nn.Module:
         return DotScore()
@@ -77,7 +86,7 @@ class ScaledDot:
 
 @dataclass(frozen=True)
 class Dot:
-    """Unscaled: large products push softmax to where its gradient vanishes (section 3.2.1)."""
+    """Unscaled dot product: large values push softmax to where its gradient vanishes (section 3.2.1)."""
 
     def build(self, heads: int, width: int) -> nn.Module:
         return DotScore(scale=1.0)
@@ -85,7 +94,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Additive:
-    """A small network of one hidden layer."""
+    """Additive score: a network of one hidden layer."""
 
     def build(self, heads: int, width: int) -> nn.Module:
         return AdditiveScore(heads, width)
@@ -93,7 +102,7 @@ class Additive:
 
 @dataclass(frozen=True)
 class Bilinear:
-    """A learned matrix between query and key."""
+    """Bilinear score: a learned matrix between query and key."""
 
     def build(self, heads: int, width: int) -> nn.Module:
         return BilinearScore(heads, width)
@@ -101,7 +110,7 @@ class Bilinear:
 
 @dataclass(frozen=True)
 class Cosine:
-    """The angle alone, sharpened by a learned factor."""
+    """Cosine similarity, sharpened by a learned factor."""
 
     def build(self, heads: int, width: int) -> nn.Module:
         return CosineScore(heads)
@@ -109,26 +118,34 @@ class Cosine:
 
 Score = ScaledDot | Dot | Additive | Bilinear | Cosine
 
-ToWeights = Callable[[Tensor, Tensor | None], Tensor]  # scores (B, H, T, S), and where to look, broadcastable to it
+ToWeights = Callable[[Tensor, Tensor | None], Tensor]  # scores (B, H, T, S), and the mask, broadcastable to it
 
 
 def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Weights that sum to 1. The lowest finite number rather than -inf: a row with nothing to look at gives no NaN."""
+    """Softmax weights. Masked scores are the lowest finite number, not -inf: a fully masked row gives no NaN."""
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return scores.softmax(-1)
 
 
 def rectified(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """max(0, score) / number of places in sight (Wortsman et al. 2023 divide by the length, padding and all)."""
+    """ReLU weights max(0, score) / number of visible keys (Wortsman et al. 2023 divide by the length with padding)."""
     if mask is None:
         return scores.relu() / scores.size(-1)
     return scores.relu() * mask / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
+class WeightsConfig(Protocol):
+    """The config of what turns scores into weights."""
+
+    def build(self) -> ToWeights:
+        """A function or module from scores (B, H, T, S) and a mask, or None, to weights of the same shape."""
+        ...
+
+
 @dataclass(frozen=True)
 class Softmax:
-    """Weights that sum to one (the paper)."""
+    """Softmax weights (the paper)."""
 
     def build(self) -> ToWeights:
         return softmax
@@ -136,7 +153,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Relu:
-    """Scores below zero are not looked at; the rest are divided by the number of places in sight."""
+    """ReLU weights: negative scores are dropped, the rest divided by the number of visible keys."""
 
     def build(self) -> ToWeights:
         return rectified

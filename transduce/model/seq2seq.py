@@ -1,9 +1,9 @@
-"""The config of a whole model: what it reads, an encoder, a decoder, and how embeddings are shared (section 3.4).
+"""The [model] config: source, encoder, decoder, tied embeddings (section 3.4), and extra output heads.
 
-Outputs of a model beside its decoder's: what an objective trains besides, saved with the model.
-
-A head reads the encoder's top states: `model.heads["ctc"](memory)`. Its weights are drawn after all others, so that a
-head changes no other weight of a new model. Shapes: B batch, S source length, D d_model, V target vocabulary.
+Heads are outputs beside the decoder's that objectives train, saved with the model. A head reads the encoder's top
+states: `model.heads["ctc"](memory)`. Its weights are initialised after all others, so that a head changes no other
+weight of a new model.
+Shapes: B batch, S source length, D d_model, V target vocabulary.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +24,28 @@ from transduce.model.encoder_decoder import Embedding, EncoderDecoder, Parts, in
 from transduce.model.encoder_decoder import Seq2Seq as Seq2Seq
 from transduce.model.parallel import ParallelDecoder
 from transduce.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from transduce.model.sources import Source, Tokens
+from transduce.model.sources import Source, SourceConfig, Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+
+
+class HeadConfig(Protocol):
+    """The config of an output beside the decoder's; `kind` is its name in the model."""
+
+    @property
+    def kind(self) -> str:
+        """Of each kind a model has one at most."""
+        ...
+
+    def build(self, d_model: int, vocabulary: int) -> nn.Module:
+        """A module from the encoder's `Memory` to whatever a term makes of it; V = `vocabulary`, of the target."""
+        ...
 
 
 @dataclass(frozen=True)
 class CTCHead:
-    """Each source state is split into `upsample` frames (Libovicky and Helcl, 2018); each says a token or nothing.
+    """CTC head: each source state is split into `upsample` frames (Libovicky and Helcl, 2018), each a token or blank.
 
-    CTC needs a frame for every target token, and one more between two that are the same.
+    CTC needs a frame for every target token, and one more between two equal ones.
     """
 
     kind: ClassVar[str] = "ctc"
@@ -47,9 +60,9 @@ class CTCHead:
 
 @dataclass(frozen=True)
 class LengthHead:
-    """Which length the target has, by a linear classifier on the mean of the source states.
+    """Length head: classifies the target length by a linear map of the mean source state.
 
-    Class n says n tokens, the end symbol not counted; the last class, `longest`, says that many or more.
+    Class n means n tokens, without the end symbol; the last class, `longest`, means that many or more.
     """
 
     kind: ClassVar[str] = "length"
@@ -65,15 +78,15 @@ class LengthHead:
 Head = CTCHead | LengthHead
 
 
-def check_heads(heads: tuple[Head, ...]) -> None:
-    """A head is found by its kind, so there is one of each at most."""
+def check_heads(heads: tuple[Head | HeadConfig, ...]) -> None:
+    """Refuse two heads of one kind, since a head is named by its kind."""
     kinds = [head.kind for head in heads]
     if len(set(kinds)) < len(kinds):
         raise ConfigError(f"heads: expected each kind at most once, got {', '.join(kinds)}")
 
 
 class CTCHeadOutput(nn.Module):
-    """Logits (B, S * upsample, V + 1) of the memory; the class after the last token, V, is CTC's blank."""
+    """Logits (B, S * upsample, V + 1) of the memory; class V, after the last token, is CTC's blank."""
 
     def __init__(self, d_model: int, vocabulary: int, upsample: int) -> None:
         super().__init__()
@@ -82,7 +95,7 @@ class CTCHeadOutput(nn.Module):
         self.output = nn.Linear(d_model, vocabulary + 1)
 
     def stacked(self) -> dict[Tensor, int]:
-        """The map to each frame of a state."""
+        """The map to the frames of a state, which stacks one map per frame."""
         return {self.split.weight: self.upsample}
 
     def forward(self, memory: Memory) -> Tensor:
@@ -111,25 +124,67 @@ Encoder = TransformerEncoder | RecurrentEncoder | ConvolutionalEncoder
 Decoder = TransformerDecoder | RecurrentDecoder | ConvolutionalDecoder | ParallelDecoder
 
 
+class EncoderConfig(Protocol):
+    """The config of an encoder."""
+
+    @property
+    def layers(self) -> int:
+        """How many layers of states the memory will have."""
+        ...
+
+    def check_width(self, d_model: int) -> None:
+        """Refuse, with ConfigError, a width that the encoder cannot have."""
+        ...
+
+    def build(self, d_model: int, dropout: float) -> nn.Module:
+        """A module with `forward(x, mask, trace, layout)`: x (B, S, D), real where mask (B, S) is True, to a Memory."""
+        ...
+
+
+class DecoderConfig(Protocol):
+    """The config of a decoder. One that writes token by token derives from `StepwiseDecoder`, which assembles it."""
+
+    @property
+    def layers(self) -> int: ...
+
+    def check_width(self, d_model: int) -> None:
+        """Refuse, with ConfigError, a width that the decoder cannot have."""
+        ...
+
+    def check_depth(self, encoder_layers: int) -> None:
+        """Refuse, with ConfigError, an encoder with so many layers."""
+        ...
+
+    def build(self, d_model: int, dropout: float, encoder_layers: int) -> nn.Module:
+        """A module with `start(memory)`, which gives a DecoderState, and `forward(x, state, trace, mask)`.
+
+        x (B, t, D) are the next tokens; it gives vectors (B, t, D) that predict what follows, and the state after.
+        """
+        ...
+
+    def assemble(self, parts: Parts) -> EncoderDecoder:
+        """The whole model of these parts, this decoder among them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Model:
     """The [model] section; the defaults are the paper's base model.
 
-    `source` is what it reads: tokens, frames of speech or patches of pictures (sources.py). `tie`: "all" shares one
-    matrix between source, target and output (section 3.4; needs one shared vocabulary, and of frames and patches there
-    is no matrix to share), "target" between target and output, "none" keeps three. `output_bias` adds a learned number
-    for each token to the logits, which the paper does not have and Marian's models do. `heads` are what objectives
-    train besides (heads.py).
+    `source` is the input: tokens, frames of speech or patches of pictures (sources.py). `tie`: "all" shares one matrix
+    between source, target and output (section 3.4; needs one shared vocabulary; frames and patches have no matrix to
+    share), "target" between target and output, "none" keeps three. `output_bias` adds a learned bias per token to the
+    logits, which the paper does not have and Marian's models do. `heads` are extra outputs for objectives.
     """
 
     d_model: Annotated[int, Bounds(1, WIDTH)] = 512
     dropout: BelowOne = 0.1
     tie: Tying = "all"
-    encoder: Encoder = TransformerEncoder()
-    decoder: Decoder = TransformerDecoder()
+    encoder: Encoder | EncoderConfig = TransformerEncoder()
+    decoder: Decoder | DecoderConfig = TransformerDecoder()
     output_bias: bool = False
-    heads: tuple[Head, ...] = ()
-    source: Source = Tokens()
+    heads: tuple[Head | HeadConfig, ...] = ()
+    source: Source | SourceConfig = Tokens()
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -141,7 +196,7 @@ class Model:
             self.decoder.check_depth(self.encoder.layers)
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> EncoderDecoder:
-        """A freshly initialised model for vocabularies of these sizes; `shared` says they are one and the same."""
+        """Build and initialise a model for vocabularies of these sizes; `shared` says they are the same."""
         if self.tie == "all" and not shared and isinstance(self.source, Tokens):
             raise ConfigError(
                 "model.tie: 'all' needs one vocabulary for both sides, and the corpus has two;"
@@ -155,14 +210,14 @@ class Model:
         bias = nn.Parameter(torch.zeros(target_vocabulary)) if self.output_bias else None
         model = self.decoder.assemble(Parts(source, target, output, encoder, decoder, bias))
         model.apply(initialise)
-        for head in self.heads:  # last, so that every other weight is drawn as without
+        for head in self.heads:  # last, so that all other weights are drawn as without heads
             model.heads[head.kind] = head.build(self.d_model, target_vocabulary).apply(initialise)
         return model
 
 
 @contextmanager
 def _named(section: str) -> Iterator[None]:
-    """A complaint from inside names its section."""
+    """Prefix errors raised inside with their section."""
     try:
         yield
     except ConfigError as error:

@@ -1,19 +1,18 @@
-"""What a model reads, and how it becomes vectors for the encoder: tokens, frames of speech, patches of a picture.
+"""Source readers: tokens, frames of speech or patches of pictures to encoder vectors, with augmentation.
 
-Each choice builds a module with `read(source, mask) -> (x, mask)`: x (B, S, D) for any encoder, and where it is real.
-Shapes: B batch, L frames or patches, S places of the encoder, F numbers a frame, D d_model.
+Each choice builds a module with `read(source, mask) -> (x, mask)`: x (B, S, D) for any encoder, and its mask.
+Shapes: B batch, L frames or patches, S encoder positions, F numbers a frame, D d_model.
 
-Changes that sources undergo while a model learns, so that few recordings or pictures do for many.
-
-Draws come from torch's global generator, which the loop seeds for each micro-batch: runs resume to the same bits.
-Shapes: B batch, L frames, F numbers a frame, C channels, H and W a picture's height and width.
+Augmentation changes sources in training, so that few recordings or pictures suffice. Its draws come from torch's global
+generator, which the loop seeds for each micro-batch: resumed runs are bit-identical.
+Shapes: C channels, H and W a picture's height and width.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +23,17 @@ from transduce.kernels.dispatch import Kernels
 from transduce.model.encoder_decoder import Embedding, SourceReader
 
 
+class AugmentConfig(Protocol):
+    """The config of changes that sources undergo in training."""
+
+    def build(self) -> nn.Module | None:
+        """A module of frames and their mask, or of pictures, to as many; None changes nothing."""
+        ...
+
+
 @dataclass(frozen=True)
 class Plain:
-    """Sources stay as they are."""
+    """No augmentation."""
 
     def build(self) -> None:
         return None
@@ -34,10 +41,10 @@ class Plain:
 
 @dataclass(frozen=True)
 class SpecAugment:
-    """Hide bands of frequency and stretches of time (Park et al., 2019); without their time warping.
+    """SpecAugment: mask bands of frequency and spans of time (Park et al., 2019), without time warping.
 
-    `frequency_masks` bands of up to `frequency_width` features, `time_masks` stretches of up to `time_width` frames,
-    though never of more than `time_share` of a recording. What is hidden becomes 0, the mean of normalised frames.
+    `frequency_masks` bands of up to `frequency_width` features, `time_masks` spans of up to `time_width` frames, but
+    never more than `time_share` of a recording. Masked values become 0, the mean of normalised frames.
     """
 
     frequency_masks: Annotated[int, Bounds(0, FEW)] = 2
@@ -54,7 +61,7 @@ class SpecAugment:
 
 
 class SpectrumMasks(nn.Module):
-    """Frames (B, L, F) with bands and stretches of them hidden."""
+    """Masks bands and spans of frames (B, L, F)."""
 
     def __init__(self, config: SpecAugment) -> None:
         super().__init__()
@@ -65,31 +72,31 @@ class SpectrumMasks(nn.Module):
         features = torch.full_like(lengths, x.size(2))
         widest = (lengths * config.time_share).floor().clamp(max=config.time_width)
         for _ in range(config.frequency_masks):
-            hidden = _stretch(features.clamp(max=config.frequency_width).float(), features, x.size(2))  # (B, F)
-            x = x.masked_fill(hidden.unsqueeze(1), 0)
+            masked = _random_span(features.clamp(max=config.frequency_width).float(), features, x.size(2))  # (B, F)
+            x = x.masked_fill(masked.unsqueeze(1), 0)
         for _ in range(config.time_masks):
-            x = x.masked_fill(_stretch(widest, lengths, x.size(1)).unsqueeze(2), 0)
+            x = x.masked_fill(_random_span(widest, lengths, x.size(1)).unsqueeze(2), 0)
         return x
 
 
-def _stretch(widest: Tensor, lengths: Tensor, size: int) -> Tensor:
-    """For each row a random stretch of at most `widest` (B,) places, within its length (B,): (B, size)."""
+def _random_span(widest: Tensor, lengths: Tensor, size: int) -> Tensor:
+    """A random span of at most `widest` (B,) positions within each row's length (B,): mask (B, size)."""
     width = (torch.rand(len(lengths), device=lengths.device) * (widest + 1)).floor().clamp(max=widest)
     start = (torch.rand(len(lengths), device=lengths.device) * (lengths - width + 1)).floor()
-    place = torch.arange(size, device=lengths.device)
-    return (place >= start.unsqueeze(1)) & (place < (start + width).unsqueeze(1))
+    position = torch.arange(size, device=lengths.device)
+    return (position >= start.unsqueeze(1)) & (position < (start + width).unsqueeze(1))
 
 
 @dataclass(frozen=True)
 class Distortion:
-    """Turn, shear, scale and shift each picture by a little, drawn evenly up to the numbers given, either way.
+    """Rotate, shear, scale and shift each picture slightly, drawn uniformly up to the given limits, either way.
 
-    A picture wider than high turns by less, as much as that is, so that its ends stay in it.
+    A picture wider than high rotates by less, in proportion, so that its ends stay inside.
     """
 
-    turn: NonNegativeFloat = 12.0  # degrees, of a square
-    shear: NonNegativeFloat = 0.2  # pixels along for a pixel down
-    scale: NonNegativeFloat = 0.1  # share of the size, for height and width apart
+    turn: NonNegativeFloat = 12.0  # degrees, for a square
+    shear: NonNegativeFloat = 0.2  # pixels along per pixel down
+    scale: NonNegativeFloat = 0.1  # share of the size, for height and width separately
     shift: NonNegativeFloat = 2.0  # pixels
 
     def __post_init__(self) -> None:
@@ -100,7 +107,7 @@ class Distortion:
 
 
 class Distorted(nn.Module):
-    """Pictures (B, C, H, W), each through a random affine map about its middle; what lies outside is 0."""
+    """Applies a random affine map about the middle to each picture (B, C, H, W); outside is 0."""
 
     def __init__(self, config: Distortion) -> None:
         super().__init__()
@@ -113,8 +120,8 @@ class Distorted(nn.Module):
         angle = draws[0] * math.radians(config.turn) * min(1.0, height / width)
         shear = draws[1] * config.shear
         down, along = 1 + draws[2] * config.scale, 1 + draws[3] * config.scale
-        # From places in the new picture to places in the old: in pixels from the middle, but both counted in halves of
-        # the picture, as grid_sample does.
+        # From positions in the new picture to positions in the old, in pixels from the middle, both in units of half
+        # the picture, as in grid_sample.
         cos, sin, tall = angle.cos(), angle.sin(), height / width
         across = (cos * along, (shear * cos - sin) * along * tall, draws[4] * config.shift * 2 / width)
         below = (sin * down / tall, (shear * sin + cos) * down, draws[5] * config.shift * 2 / height)
@@ -123,32 +130,49 @@ class Distorted(nn.Module):
         return F.grid_sample(picture.float(), grid, align_corners=False).to(picture.dtype)
 
 
+class SourceConfig(Protocol):
+    """The config of what a model reads."""
+
+    @property
+    def width(self) -> int:
+        """Numbers a frame, as the corpus was prepared with; 0 for tokens of text."""
+        ...
+
+    def build(self, d_model: int, vocabulary: int, tied: Embedding | None) -> SourceReader:
+        """What makes vectors of a source; `tied` is the target's embedding, where both are to be one."""
+        ...
+
+    def places(self, length: int) -> list[tuple[int, int]]:
+        """Which tokens or frames of a source of this length, from and up to, each place of the encoder stands for."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tokens:
-    """Text: a vector for each token of the vocabulary (section 3.4)."""
+    """Text: an embedding vector per token (section 3.4)."""
 
-    width: ClassVar[int] = 0  # numbers a frame; tokens have none
+    width: ClassVar[int] = 0  # numbers per frame; tokens have none
 
     def build(self, d_model: int, vocabulary: int, tied: Embedding | None) -> SourceReader:
         return tied if tied is not None else Embedding(vocabulary, d_model)
 
     def places(self, length: int) -> list[tuple[int, int]]:
-        """Which tokens, from and up to, each place of the encoder has read, the end symbol last."""
-        return [(place, place + 1) for place in range(length + 1)]
+        """The tokens (from, up to) behind each encoder position, the end symbol last."""
+        return [(position, position + 1) for position in range(length + 1)]
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Speech: `convolutions` over time and frequency halve both, as often; then one vector for each place in time.
+    """Speech: `convolutions` over time and frequency, each halving both; then one vector per position in time.
 
-    As in Dong et al. (2018, "Speech-Transformer"), 3 x 3 with stride 2 and ReLU, two of them by default: a place of the
-    encoder for four frames. `augment` hides stretches of time and frequency while the model learns.
+    As in Dong et al. (2018, "Speech-Transformer"), 3 x 3 with stride 2 and ReLU, by default two: an encoder position
+    for four frames. `augment` masks spans of time and frequency in training.
     """
 
-    features: Annotated[int, Bounds(1, FEW)] = 80  # of a frame, as the corpus was prepared with
-    convolutions: Annotated[int, Bounds(0, 16)] = 2  # each halves the frames
+    features: Annotated[int, Bounds(1, FEW)] = 80  # per frame, as the corpus was prepared
+    convolutions: Annotated[int, Bounds(0, 16)] = 2  # each halves the number of frames
     channels: Annotated[int, Bounds(1, FEW)] = 32
-    augment: Plain | SpecAugment = Plain()
+    augment: Plain | SpecAugment | AugmentConfig = Plain()
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -161,7 +185,7 @@ class Frames:
         return FrameReader(self, d_model)
 
     def places(self, length: int) -> list[tuple[int, int]]:
-        """Which frames, from and up to, each place of the encoder stands for; it also sees a few on either side."""
+        """The frames (from, up to) behind each encoder position; it also sees a few on either side."""
         step = 2**self.convolutions
         return [(start, min(start + step, length)) for start in range(0, length, step)]
 
@@ -170,19 +194,19 @@ class Frames:
 class Patches:
     """Pictures: patches of `patch` x `patch` pixels, column by column from the left, `rows` in each column.
 
-    A linear map makes a vector of each (Dosovitskiy et al., 2021), which is normed (Kumar et al., 2023); a learned one
-    tells its row, for the encoder's own positions count along the line. `stem` > 0 puts two 3 x 3 convolutions of so
-    many channels before it (Xiao et al., 2021, "Early Convolutions"), which learn from fewer pictures. `columns` makes
-    one vector of all patches of a column, so that a line of writing has a place of the encoder for each step along it.
-    `augment` turns and shifts pictures in training.
+    A linear map makes a vector of each (Dosovitskiy et al., 2021), which is normed (Kumar et al., 2023); a learned
+    vector marks its row, since the encoder's own positions count along the sequence. `stem` > 0 puts two 3 x 3
+    convolutions of so many channels before it (Xiao et al., 2021, "Early Convolutions"), which learn from fewer
+    pictures. `columns` makes one vector of all patches of a column, so that a line of writing has an encoder position
+    for each step along it. `augment` distorts pictures in training.
     """
 
     patch: Annotated[int, Bounds(1, FEW)] = 7
     rows: Annotated[int, Bounds(1, FEW)] = 4
-    channels: Annotated[int, Bounds(1, FEW)] = 1  # numbers a pixel: 1 for grey, 3 for colour
+    channels: Annotated[int, Bounds(1, FEW)] = 1  # numbers per pixel: 1 for grey, 3 for colour
     stem: Annotated[int, Bounds(0, FEW)] = 0
     columns: bool = False
-    augment: Plain | Distortion = Plain()
+    augment: Plain | Distortion | AugmentConfig = Plain()
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -195,7 +219,7 @@ class Patches:
         return PatchReader(self, d_model)
 
     def places(self, length: int) -> list[tuple[int, int]]:
-        """Each place of the encoder is one patch, or one column of them."""
+        """The patches (from, up to) behind each encoder position: one, or a column of them."""
         step = self.rows if self.columns else 1
         return [(start, min(start + step, length)) for start in range(0, length, step)]
 
@@ -204,7 +228,7 @@ Source = Tokens | Frames | Patches
 
 
 class FrameReader(SourceReader):
-    """Log-mel frames (B, L, F) to vectors. Padding is set to zero before each convolution, as beyond the last frame."""
+    """Reads log-mel frames (B, L, F). Padding is zeroed before each convolution, like frames beyond the end."""
 
     def __init__(self, config: Frames, d_model: int) -> None:
         super().__init__()
@@ -223,13 +247,13 @@ class FrameReader(SourceReader):
         x = x.unsqueeze(1)  # (B, 1, L, F)
         for convolution in self.convolutions:
             x = convolution(x.masked_fill(~mask[:, None, :, None], 0)).relu()  # (B, C, L / 2, F / 2)
-            mask = mask[:, ::2]  # a place stands where its middle frame does
+            mask = mask[:, ::2]  # a position takes the mask of its middle frame
         x = self.output(x.transpose(1, 2).flatten(2))
         return x, mask
 
 
 class PatchReader(SourceReader):
-    """Patches (B, L, F) to vectors; to turn the picture, or for the stem, they are put together first."""
+    """Reads patches (B, L, F); for augmentation or the stem the picture is assembled first."""
 
     looked_up: ClassVar[tuple[str, ...]] = ("row",)
 
@@ -242,17 +266,17 @@ class PatchReader(SourceReader):
         for _ in range(2 if config.stem else 0):
             self.stem.append(nn.Conv2d(channels, config.stem, 3, padding=1))
             channels = config.stem
-        self.joined = config.rows if config.columns else 1  # patches a place
+        self.joined = config.rows if config.columns else 1  # patches per encoder position
         self.output = nn.Linear(self.joined * config.patch**2 * channels, d_model)
         self.norm = nn.LayerNorm(d_model)
         self.row = nn.Parameter(torch.empty(config.rows // self.joined, d_model).normal_(std=0.02))
 
     def read(self, source: Tensor, mask: Tensor, kernels: Kernels = None) -> tuple[Tensor, Tensor]:
         x = source.to(self.output.weight.dtype)
-        turned = self.training and self.augment is not None
-        if turned or self.stem:
+        augmented = self.training and self.augment is not None
+        if augmented or self.stem:
             picture, real = self._picture(x, mask)
-            if turned and self.augment is not None:
+            if augmented and self.augment is not None:
                 picture = self.augment(picture)
             for convolution in self.stem:
                 picture = convolution(picture.masked_fill(~real, 0)).relu()
@@ -263,8 +287,8 @@ class PatchReader(SourceReader):
         return self.norm(self.output(x)) + rows, mask[:, :: self.joined]
 
     def _picture(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, height, width) of the patches (B, L, F), and (B, 1, 1, width) where it is real."""
-        short = -x.size(1) % self.rows  # rows of a batch are padded to any length, columns are whole
+        """Assemble patches (B, L, F) to pictures (B, C, height, width), with their mask (B, 1, 1, width)."""
+        short = -x.size(1) % self.rows  # batches are padded to any length, columns must be complete
         x, mask = F.pad(x, (0, 0, 0, short)), F.pad(mask, (0, short))
         x = x.view(len(x), -1, self.rows, self.patch, self.patch, self.channels)  # columns, rows, down, along
         picture = x.permute(0, 5, 2, 3, 1, 4).flatten(4, 5).flatten(2, 3)
@@ -272,7 +296,7 @@ class PatchReader(SourceReader):
         return picture, real[:, None, None, :]
 
     def _patches(self, picture: Tensor, count: int) -> Tensor:
-        """What `_picture` put together, taken apart."""
+        """Cut pictures into patches, the inverse of `_picture`."""
         batch, channels, _, width = picture.shape
         x = picture.view(batch, channels, self.rows, self.patch, width // self.patch, self.patch)
         return x.permute(0, 4, 2, 3, 5, 1).reshape(batch, -1, self.patch**2 * channels)[:, :count]

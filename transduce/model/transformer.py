@@ -1,13 +1,12 @@
 """The encoder and decoder stacks of the Transformer (section 3.1, figure 1).
 
-The decoder reads any number of tokens at a time and remembers the keys and values of those it has read, so that
-teacher forcing, decoding step by step and reading a forced prefix are one path.
+The decoder reads any number of tokens at a time and caches their keys and values, so that teacher forcing, step-by-step
+decoding and reading a forced prefix share one code path.
+
+`Wiring` chooses which encoder layer each decoder layer attends to. The paper gives every decoder layer the top of the
+encoder (section 3.2.3). The other choices read layers that a pre-norm stack leaves as raw sums, so they norm them
+first.
 Shapes: B batch, S source length, T target length, D d_model, H heads, K = D / H.
-
-Which encoder layer each decoder layer looks at.
-
-The paper gives every decoder layer the top of the encoder (section 3.2.3). The others read layers that a pre-norm stack
-leaves as raw sums, so that they norm what they take. Shapes: B batch, S source length, D d_model.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,30 +25,39 @@ from transduce.core.errors import ConfigError
 from transduce.kernels.dispatch import KernelSupport
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, MultiHeadAttention, RotaryFn, Trace, additive_mask
-from transduce.model.blocks import Activation, FeedForward, PostNorm, PreNorm, Residual
+from transduce.model.blocks import (
+    Activation,
+    ActivationConfig,
+    FeedForwardConfig,
+    PositionWise,
+    PostNorm,
+    PreNorm,
+    Residual,
+    ResidualConfig,
+)
 from transduce.model.contract import CacheShape, DecoderState, Memory, StaticDecoderState
 from transduce.model.encoder_decoder import Parts, Seq2Seq, StackLayer, StepwiseDecoder
 from transduce.model.kv_cache import CrossKV, EmptyKVCache, KVCache, StaticKVCache
 from transduce.model.layers import Dropout
-from transduce.model.norms import LayerNorm, Norm
-from transduce.model.positions import Positions, PositionScheme, Sinusoidal
+from transduce.model.norms import LayerNorm, Norm, NormConfig
+from transduce.model.positions import Positions, PositionScheme, PositionsConfig, Sinusoidal
 from transduce.model.scores import Softmax
 
 
 class TopOfEncoder(nn.Module):
-    """The last layer for all."""
+    """The last encoder layer for every decoder layer."""
 
     def __init__(self, decoder_layers: int) -> None:
         super().__init__()
         self.decoder_layers = decoder_layers
 
     def forward(self, layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Encoder layers (B, S, D) in, one memory (B, S, D) a decoder layer out."""
+        """Map encoder layers (B, S, D) to one memory (B, S, D) per decoder layer."""
         return (layers[-1],) * self.decoder_layers
 
 
 class LayerByLayer(nn.Module):
-    """Layer i for layer i."""
+    """Encoder layer i, normed, for decoder layer i."""
 
     def __init__(self, d_model: int, layers: int) -> None:
         super().__init__()
@@ -60,18 +68,30 @@ class LayerByLayer(nn.Module):
 
 
 class MixtureOfLayers(nn.Module):
-    """For each decoder layer its own learned average of all encoder layers, equal shares at first."""
+    """A learned average of all encoder layers for each decoder layer, with equal weights at first."""
 
-    looked_up: ClassVar[tuple[str, ...]] = ("shares",)  # a row is a softmax of its own, not part of a linear map
+    looked_up: ClassVar[tuple[str, ...]] = ("shares",)  # each row has its own softmax; not part of a linear map
 
     def __init__(self, d_model: int, encoder_layers: int, decoder_layers: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(encoder_layers))
-        self.shares = nn.Parameter(torch.zeros(decoder_layers, encoder_layers))  # before softmax
+        self.shares = nn.Parameter(torch.zeros(decoder_layers, encoder_layers))  # logits of a softmax
 
     def forward(self, layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         normed = torch.stack([norm(layer) for norm, layer in zip(self.norms, layers, strict=True)])  # (N, B, S, D)
         return torch.einsum("dn,nbsw->dbsw", self.shares.softmax(-1).to(normed.dtype), normed).unbind(0)
+
+
+class WiringConfig(Protocol):
+    """The config of which encoder layers the decoder's layers look at."""
+
+    def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
+        """Refuse, with ConfigError, depths that do not go together."""
+        ...
+
+    def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
+        """A module from the encoder's layers (B, S, D) to one memory (B, S, D) for each decoder layer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,7 @@ class Top:
     """The last encoder layer for every decoder layer (the paper)."""
 
     def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
-        """Any depths go together."""
+        """Accept any depths."""
 
     def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
         return TopOfEncoder(decoder_layers)
@@ -105,7 +125,7 @@ class Mixed:
     """A learned mixture of all encoder layers for each decoder layer."""
 
     def check_depth(self, encoder_layers: int, decoder_layers: int) -> None:
-        """Any depths go together."""
+        """Accept any depths."""
 
     def build(self, d_model: int, encoder_layers: int, decoder_layers: int) -> nn.Module:
         return MixtureOfLayers(d_model, encoder_layers, decoder_layers)
@@ -116,20 +136,21 @@ Wiring = Top | Matched | Mixed
 
 @dataclass(frozen=True)
 class StackConfig:
-    """What an encoder and a decoder stack have in common; the defaults are the paper's base model."""
+    """Common config of encoder and decoder stacks; the defaults are the paper's base model."""
 
     layers: Annotated[int, Bounds(1, LAYERS)] = 6
     attention: Attention = Attention()
     d_ff: Annotated[int, Bounds(1, WIDTH)] = 2048
-    activation: Activation = "relu"
+    activation: Activation | ActivationConfig = "relu"
     activation_dropout: BelowOne = 0.0  # inside the feed-forward network: not in section 5.4
-    positions: Positions = Sinusoidal()
-    norm: Norm = LayerNorm()
-    residual: Residual = PostNorm()
-    # self-attention sees so many places to either side (Table 1, "restricted"); 0 = all of them
+    positions: Positions | PositionsConfig = Sinusoidal()
+    norm: Norm | NormConfig = LayerNorm()
+    residual: Residual | ResidualConfig = PostNorm()
+    # self-attention sees so many positions on either side (Table 1, "restricted"); 0 = all
     window: Annotated[
-        int, Bounds(0, PLACES, expected="1 place or more, or 0 for all of them", too_large=f"at most {PLACES:,}")
+        int, Bounds(0, PLACES, expected="1 position or more, or 0 for all", too_large=f"at most {PLACES:,}")
     ] = 0
+    feed_forward: PositionWise | FeedForwardConfig = PositionWise()
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -144,10 +165,13 @@ class StackConfig:
     def build_positions(self, d_model: int, causal: bool) -> PositionScheme:
         return self.positions.build(d_model, self.attention.heads, self.attention.widths(d_model)[0], causal)
 
+    def build_feed_forward(self, d_model: int) -> nn.Module:
+        return self.feed_forward.build(d_model, self.d_ff, self.activation, self.activation_dropout)
+
 
 @dataclass(frozen=True)
 class TransformerEncoder(StackConfig):
-    """N blocks of self-attention and feed-forward."""
+    """Config of an encoder: N layers of self-attention and feed-forward."""
 
     kind: ClassVar[str] = "transformer"
 
@@ -157,13 +181,13 @@ class TransformerEncoder(StackConfig):
 
 @dataclass(frozen=True)
 class WiredStack(StackConfig):
-    """What decoder stacks have besides: which encoder layers they look at."""
+    """Config of a stack with cross-attention: also which encoder layers it attends to."""
 
-    wiring: Wiring = Top()
+    wiring: Wiring | WiringConfig = Top()
 
     @property
     def cross_heads(self) -> tuple[int, ...]:
-        """How many heads of each layer look at the source."""
+        """The number of cross-attention heads in each layer."""
         return (self.attention.heads,) * self.layers
 
     def check_depth(self, encoder_layers: int) -> None:
@@ -172,10 +196,11 @@ class WiredStack(StackConfig):
 
 @dataclass(frozen=True)
 class TransformerDecoder(StepwiseDecoder, WiredStack):
-    """N blocks of masked self-attention, attention to the encoder, and feed-forward.
+    """Config of a decoder: N layers of masked self-attention, cross-attention and feed-forward.
 
-    With `unnormed_past` self-attention makes keys and values of states before the norm, save at the first place. So
-    Marian decodes pre-norm models, though it trains them with normed ones as everybody does; other models leave it off.
+    With `unnormed_past` self-attention computes keys and values from states before the norm, except at the first
+    position. Marian decodes pre-norm models this way, though it trains them with normed ones as usual; other models
+    leave it off.
     """
 
     kind: ClassVar[str] = "transformer"
@@ -186,7 +211,7 @@ class TransformerDecoder(StepwiseDecoder, WiredStack):
         super().__post_init__()
         plain = isinstance(self.residual, PreNorm) and isinstance(self.attention.weights, Softmax)
         if self.unnormed_past and not plain:
-            raise ConfigError("unnormed_past: expected false, for it needs residual 'pre_norm' and weights 'softmax'")
+            raise ConfigError("unnormed_past: expected false, since it needs residual 'pre_norm' and weights 'softmax'")
 
     def build(self, d_model: int, dropout: float, encoder_layers: int) -> DecoderStack:
         return DecoderStack(self, d_model, dropout, encoder_layers)
@@ -197,84 +222,89 @@ class TransformerDecoder(StepwiseDecoder, WiredStack):
 
 @dataclass(frozen=True)
 class PositionContext:
-    """What a stack's positions, the layout of its tokens and its window mean for the attention of all its layers.
+    """Positions, token layout and window of a stack, shared by the attention of all its layers.
 
-    `seen` is where each of several paths may look, (B, 1, K, L); None where that is what stands before.
+    `visible` (B, 1, K, L) is the ancestor mask of K paths per sentence; None where causal order decides.
     """
 
     rotate: RotaryFn
     bias: Tensor | None
     layout: PaddedLayout
     window: int = 0
-    seen: Tensor | None = None
+    visible: Tensor | None = None
 
 
-class EncoderBlock(StackLayer):
-    """Figure 1, left."""
+class EncoderLayer(StackLayer):
+    """An encoder layer (figure 1, left): self-attention and feed-forward."""
 
     def __init__(self, config: StackConfig, d_model: int, dropout: float) -> None:
         super().__init__()
         self.attention = config.attention.build(d_model)
-        self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
+        self.feed_forward = config.build_feed_forward(d_model)
         self.around_attention = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, looking: Tensor, places: PositionContext, trace: Trace | None, name: str
+        self, x: Tensor, mask: Tensor | None, visible: Tensor, context: PositionContext, trace: Trace | None, name: str
     ) -> Tensor:
-        """x (B, S, D), mask (B, S); looking as the layout's `sight` gives it."""
+        """Apply the layer to x (B, S, D) with mask (B, S); `visible` is the layout's attention mask."""
 
         def attention(y: Tensor) -> Tensor:
-            asked = self.attention.project_qkv(y, places.rotate, places.layout)
-            sight = AttentionMask(looking, False, places.bias, places.window, trace, f"{name}.self")
-            return self.attention.attend(*asked, sight, places.layout)
+            projected = self.attention.project_qkv(y, context.rotate, context.layout)
+            attention_mask = AttentionMask(visible, False, context.bias, context.window, trace, f"{name}.self")
+            return self.attention.attend(*projected, attention_mask, context.layout)
 
-        kernels = places.layout.kernels
+        kernels = context.layout.kernels
         x = self.around_attention(x, attention, mask, kernels)
         x = self.around_feed_forward(x, lambda y: self.feed_forward(y, kernels), mask, kernels)
         return x
 
 
 class Stack(nn.Module):
-    """What both stacks say of themselves to kernels (kernels/dispatch.py)."""
+    """Common base of both stacks, with what kernels need to know of them (kernels/dispatch.py)."""
 
     positions: PositionScheme
     window: int
 
     def kernel_support(self) -> KernelSupport:
-        """Of all attentions, with the positions and the window that they have here."""
-        own = reduce(and_, (module.support for module in self.modules() if isinstance(module, MultiHeadAttention)))
+        """Combine the support of all attentions with that of the positions and the window."""
+        support = reduce(and_, (module.support for module in self.modules() if isinstance(module, MultiHeadAttention)))
         scheme = type(self.positions)
-        plain, still = scheme.bias is PositionScheme.bias and not self.window, scheme.rotate is PositionScheme.rotate
+        scores_only = scheme.bias is PositionScheme.bias and not self.window
+        unrotated = scheme.rotate is PositionScheme.rotate
         return replace(
-            own, tiles=own.tiles and plain, whole_rows=own.whole_rows and plain, unchanged=own.unchanged and still
+            support,
+            tiles=support.tiles and scores_only,
+            whole_rows=support.whole_rows and scores_only,
+            unchanged=support.unchanged and unrotated,
         )
 
 
 class EncoderStack(Stack):
-    """Source vectors in, the memory of every layer out."""
+    """A stack of encoder layers: source vectors in, the memory of every layer out."""
 
     def __init__(self, config: TransformerEncoder, d_model: int, dropout: float) -> None:
         super().__init__()
         config.check_width(d_model)
         self.positions, self.window = config.build_positions(d_model, causal=False), config.window
         self.dropout = Dropout(dropout)  # on the sum of embedding and position (section 5.4)
-        self.layers = nn.ModuleList(EncoderBlock(config, d_model, dropout) for _ in range(config.layers))
+        self.layers = nn.ModuleList(EncoderLayer(config, d_model, dropout) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
         self.support = self.kernel_support()
 
-    def blocks(self) -> Iterator[EncoderBlock]:
-        return (cast("EncoderBlock", layer) for layer in self.layers)
+    def blocks(self) -> Iterator[EncoderLayer]:
+        return (cast("EncoderLayer", layer) for layer in self.layers)
 
     def forward(self, x: Tensor, mask: Tensor, trace: Trace | None = None, layout: PaddedLayout = PADDED) -> Memory:
-        """x (B, S, D), mask (B, S) True at real tokens. In a packed layout the memory's layers are (1, N, D)."""
-        where, bias, looking = layout.within(0), self.positions.bias(x.size(1), x.size(1)), layout.sight(mask)
-        places = PositionContext(lambda heads: self.positions.rotate(heads, where), bias, layout, self.window)
-        x, real = self.dropout(layout.collect(self.positions.add(x, 0))), layout.real(mask)
+        """Encode x (B, S, D), mask (B, S) True at real tokens; in a packed layout the memory's layers are (1, N, D)."""
+        positions, visible = layout.positions(0), layout.attention_mask(mask)
+        bias = self.positions.bias(x.size(1), x.size(1))
+        context = PositionContext(lambda heads: self.positions.rotate(heads, positions), bias, layout, self.window)
+        x, real = self.dropout(layout.pack(self.positions.add(x, 0))), layout.real(mask)
         outputs: list[Tensor] = []
         for number, layer in enumerate(self.blocks()):
-            # A name of its own for each layer would have the compiler make code for each.
-            x = layer.run(x, real, looking, places, trace, "" if trace is None else f"encoder.{number}")
+            # Names only where traced: the compiler would specialise each layer on its name.
+            x = layer.run(x, real, visible, context, trace, "" if trace is None else f"encoder.{number}")
             outputs.append(x)
             if trace is not None:
                 trace[f"encoder.{number}.out"] = x
@@ -282,8 +312,8 @@ class EncoderStack(Stack):
         return Memory(tuple(outputs), mask)
 
 
-class DecoderBlock(StackLayer):
-    """Figure 1, right; not `causal`, each place sees those after it too."""
+class DecoderLayer(StackLayer):
+    """A decoder layer (figure 1, right); unless `causal`, each position also attends to later ones."""
 
     entrances = ("project_source",)
 
@@ -293,15 +323,15 @@ class DecoderBlock(StackLayer):
         self.unnormed_past = isinstance(config, TransformerDecoder) and config.unnormed_past
         self.attention = config.attention.build(d_model)
         self.cross = config.attention.build(d_model)
-        self.feed_forward = FeedForward(d_model, config.d_ff, config.activation, config.activation_dropout)
+        self.feed_forward = config.build_feed_forward(d_model)
         self.around_attention = config.residual.build(d_model, dropout, config.norm)
         self.around_cross = config.residual.build(d_model, dropout, config.norm)
         self.around_feed_forward = config.residual.build(d_model, dropout, config.norm)
 
     def project_source(self, memory: Tensor, layout: PaddedLayout = PADDED) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder's output (B, S, D), projected once a sentence."""
-        remembered: tuple[Tensor, Tensor] = self.cross.project_kv(memory, layout=layout)
-        return remembered
+        """Project encoder output (B, S, D) to cross-attention keys and values, once per sentence."""
+        projected: tuple[Tensor, Tensor] = self.cross.project_kv(memory, layout=layout)
+        return projected
 
     def forward(
         self,
@@ -310,32 +340,32 @@ class DecoderBlock(StackLayer):
         source: KVCache,
         source_mask: Tensor,
         mask: Tensor | None,
-        places: PositionContext,
+        context: PositionContext,
         trace: Trace | None,
         name: str,
     ) -> tuple[Tensor, KVCache]:
-        """x (B, t, D) after `past`; gives the block's output and all it now remembers of the target."""
+        """Apply the layer to x (B, t, D) after `past`; returns its output and the cache after it."""
         cache: list[KVCache] = []
-        causal = self.causal and places.seen is None
-        # A causal place sees no padding, which comes last; any other must be kept from it.
-        looking = places.seen if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
-        layout = places.layout
+        causal = self.causal and context.visible is None
+        # A causal position sees no padding, which comes last; other stacks must mask it.
+        visible = context.visible if self.causal or mask is None else mask[:, None, None, :]  # (B, 1, 1, t)
+        layout = context.layout
 
         def attention(y: Tensor) -> Tensor:
-            query, key, value = own = self.attention.project_qkv(y, places.rotate, layout)
+            query, key, value = first = self.attention.project_qkv(y, context.rotate, layout)
             if self.unnormed_past:
-                key, value = self.attention.project_kv(x, places.rotate, layout)
-            sight = AttentionMask(looking, causal, places.bias, places.window, trace, f"{name}.self")
-            found, known = self.attention.attend_past(query, key, value, past, sight, layout)
-            cache.append(known)
-            if self.unnormed_past and past.empty:  # the first place sees its own normed value alone
-                alone = self.attention.attend(own[0][:, :, :1], own[1][:, :, :1], own[2][:, :, :1], layout=layout)
-                found = torch.cat((alone, found[:, 1:]), dim=1)
-            return found
+                key, value = self.attention.project_kv(x, context.rotate, layout)
+            attention_mask = AttentionMask(visible, causal, context.bias, context.window, trace, f"{name}.self")
+            output, appended = self.attention.attend_past(query, key, value, past, attention_mask, layout)
+            cache.append(appended)
+            if self.unnormed_past and past.empty:  # the first position attends only to its own normed value
+                alone = self.attention.attend(first[0][:, :, :1], first[1][:, :, :1], first[2][:, :, :1], layout=layout)
+                output = torch.cat((alone, output[:, 1:]), dim=1)
+            return output
 
         def cross(y: Tensor) -> Tensor:
-            sight = AttentionMask(source_mask, trace=trace, name=f"{name}.cross")
-            out: Tensor = self.cross(y, source.key, source.value, sight, layout)
+            attention_mask = AttentionMask(source_mask, trace=trace, name=f"{name}.cross")
+            out: Tensor = self.cross(y, source.key, source.value, attention_mask, layout)
             return out
 
         x = self.around_attention(x, attention, mask, layout.kernels)
@@ -345,7 +375,7 @@ class DecoderBlock(StackLayer):
 
 
 class DecoderStack(Stack):
-    """Target vectors in, step by step or all at once; vectors that predict the next token out."""
+    """A stack of decoder layers: target vectors in, one or many at a time; vectors that predict the next token out."""
 
     def __init__(
         self, config: WiredStack, d_model: int, dropout: float, encoder_layers: int, causal: bool = True
@@ -355,35 +385,37 @@ class DecoderStack(Stack):
         self.wiring = config.wiring.build(d_model, encoder_layers, config.layers)
         self.positions, self.window = config.build_positions(d_model, causal), config.window
         self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(DecoderBlock(config, d_model, dropout, causal) for _ in range(config.layers))
+        self.layers = nn.ModuleList(DecoderLayer(config, d_model, dropout, causal) for _ in range(config.layers))
         self.final = config.residual.final(d_model, config.norm)
         self.support = self.kernel_support()
 
-    def blocks(self) -> Iterator[DecoderBlock]:
-        return (cast("DecoderBlock", layer) for layer in self.layers)
+    def blocks(self) -> Iterator[DecoderLayer]:
+        return (cast("DecoderLayer", layer) for layer in self.layers)
 
     def start(self, memory: Memory, layout: PaddedLayout = PADDED) -> DecoderState:
-        """Keys and values of what each layer will look at, projected once a sentence."""
-        looked_at = zip(self.blocks(), self.wiring(memory.layers), strict=True)
-        layers = tuple(KVCache(*layer.project_source(x, layout)) for layer, x in looked_at)
-        return DecoderState(CrossKV(layers, layout.sight(memory.mask)), (EmptyKVCache(),) * len(layers), length=0)
+        """Project cross-attention keys and values of every layer, once per sentence."""
+        memories = zip(self.blocks(), self.wiring(memory.layers), strict=True)
+        layers = tuple(KVCache(*layer.project_source(x, layout)) for layer, x in memories)
+        return DecoderState(
+            CrossKV(layers, layout.attention_mask(memory.mask)), (EmptyKVCache(),) * len(layers), length=0
+        )
 
-    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
-        """None where learned positions end before the room does. Weights of self-attention are joined."""
-        if not self.positions.reaches(room.length) or any(block.unnormed_past for block in self.blocks()):
+    def allocate_cache(self, cache_shape: CacheShape) -> StaticDecoderState | None:
+        """Allocate a static KV cache; None where learned positions are too few. Joins the weights of self-attention."""
+        if not self.positions.reaches(cache_shape.length) or any(block.unnormed_past for block in self.blocks()):
             return None
-        source = CrossKV.of(room, [block.cross for block in self.blocks()], additive=self.support.dot_product)
+        source = CrossKV.of(cache_shape, [block.cross for block in self.blocks()], additive=self.support.dot_product)
         for block in self.blocks():
             block.attention.join()
-        cache = tuple(StaticKVCache.of(room, block.attention) for block in self.blocks())
-        nothing = torch.zeros(room.sentences, dtype=torch.int64, device=source.mask.device)
-        ancestors = nothing.new_zeros(room.sentences, room.paths, room.length)
-        return StaticDecoderState(source, cache, room.length, nothing, ancestors)
+        cache = tuple(StaticKVCache.of(cache_shape, block.attention) for block in self.blocks())
+        position = torch.zeros(cache_shape.sentences, dtype=torch.int64, device=source.mask.device)
+        ancestors = position.new_zeros(cache_shape.sentences, cache_shape.paths, cache_shape.length)
+        return StaticDecoderState(source, cache, cache_shape.length, position, ancestors)
 
-    def prefill(self, held: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
-        """Put keys and values of the memory of b sentences in the places slots (b,) of the B there are."""
-        source: CrossKV = held.static
-        source.put(slots, self.start(memory, PaddedLayout(held.kernels)).static)
+    def prefill(self, state: StaticDecoderState, slots: Tensor, memory: Memory) -> None:
+        """Write the cross-attention keys and values of b sentences into rows `slots` (b,) of the static cache."""
+        source: CrossKV = state.static
+        source.put(slots, self.start(memory, PaddedLayout(state.kernels)).static)
 
     def forward(
         self,
@@ -393,39 +425,39 @@ class DecoderStack(Stack):
         mask: Tensor | None = None,
         layout: PaddedLayout = PADDED,
     ) -> tuple[Tensor, DecoderState]:
-        """Read x (B, t, D), real where mask (B, t) is True, further from `state`; (1, N, D) in a packed layout."""
+        """Read x (B, t, D), real where mask (B, t) is True, after `state`; (1, N, D) in a packed layout."""
         read, source = x.size(1), state.static
         layout = state.layout(layout, self.support, trace is not None)
-        x, mask = self.dropout(layout.collect(self.positions.add(x, state.start))), layout.real(mask)
-        places, cache = self._context(state, read, layout, x.dtype), []
+        x, mask = self.dropout(layout.pack(self.positions.add(x, state.start))), layout.real(mask)
+        context, cache = self._context(state, read, layout, x.dtype), []
         for number, (layer, past) in enumerate(zip(self.blocks(), state.layer_caches(), strict=True)):
             name = "" if trace is None else f"decoder.{number}"
-            x, known = layer.run(x, past, source.layers[number], source.mask, mask, places, trace, name)
-            cache.append(known)
+            x, appended = layer.run(x, past, source.layers[number], source.mask, mask, context, trace, name)
+            cache.append(appended)
             if trace is not None:
                 trace[f"decoder.{number}.out"] = x
         return self.final(x, mask), state.advanced(tuple(cache), read)
 
     def _context(self, state: DecoderState, read: int, layout: PaddedLayout, dtype: torch.dtype) -> PositionContext:
-        """Of the next tokens; a mask of paths and a bias are one tensor where all kernels take that."""
-        where = layout.within(state.start)
+        """Context of the next tokens; ancestor mask and bias become one tensor where all kernels take that."""
+        positions = layout.positions(state.start)
 
         def rotate(heads: Tensor) -> Tensor:
-            return self.positions.rotate(heads, where)
+            return self.positions.rotate(heads, positions)
 
         if layout.sees_ancestors:
             return PositionContext(rotate, None, layout)
-        seen, bias = state.visible(self.window), state.bias(self.positions, read)
-        if seen is None:
+        visible, bias = state.visible(self.window), state.bias(self.positions, read)
+        if visible is None:
             return PositionContext(rotate, bias, layout, self.window)
         if self.support.dot_product:
-            seen = additive_mask(seen, dtype)
-            seen, bias = seen if bias is None else bias.to(dtype) + seen, None
-        return PositionContext(rotate, bias, layout, seen=seen)
+            visible = additive_mask(visible, dtype)
+            visible, bias = visible if bias is None else bias.to(dtype) + visible, None
+        return PositionContext(rotate, bias, layout, visible=visible)
 
 
 class StaticCacheSeq2Seq(Seq2Seq):
-    """The model of a Transformer decoder, which can work in memory set aside once."""
+    """A Transformer model whose decoder supports a static KV cache."""
 
     def static_cache_model(self) -> StaticCacheSeq2Seq:
         return self
@@ -434,11 +466,11 @@ class StaticCacheSeq2Seq(Seq2Seq):
     def vocabulary(self) -> int:
         return self.output.size(0)
 
-    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
-        held: StaticDecoderState | None = self.decoder.allocate_cache(room)  # type: ignore[operator]
-        return held
+    def allocate_cache(self, cache_shape: CacheShape) -> StaticDecoderState | None:
+        state: StaticDecoderState | None = self.decoder.allocate_cache(cache_shape)  # type: ignore[operator]
+        return state
 
-    def prefill(self, held: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
-        """See contract.py."""
-        memory = self.encode(source, mask, layout=PaddedLayout(held.kernels))
-        self.decoder.prefill(held, slots, memory)  # type: ignore[operator]
+    def prefill(self, state: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
+        """Encode sources (b, S) into rows `slots` of the static cache; see contract.py."""
+        memory = self.encode(source, mask, layout=PaddedLayout(state.kernels))
+        self.decoder.prefill(state, slots, memory)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""What the training loop knows of an objective: a sum, what to divide it by, and sums to report.
+"""The contract of objectives: a sum, its divisor, and sums to report.
 
 Only the loop divides, once, after adding up micro-batches and processes: the mean of means is not the mean.
 """
@@ -20,19 +20,19 @@ from transduce.text.vocabulary import Symbols
 
 @dataclass(frozen=True)
 class Loss:
-    """`total` is a differentiable sum, `count` its divisor (target tokens); `metrics` are detached sums."""
+    """A differentiable sum `total`, its divisor `count` (target tokens), and detached sums in `metrics`."""
 
     total: Tensor
     count: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
     def uncounted(self) -> Loss:
-        """Nothing, with the gradients of nothing."""
+        """A loss of zero with zero gradients and a count of 0."""
         return Loss(self.total * 0, self.count * 0, {name: value * 0 for name, value in self.metrics.items()})
 
 
 class Objective(Protocol):
-    """Owns the forward pass: the loop never sees logits. `step` is the number of updates made so far.
+    """Own the forward pass: the loop never sees logits. `step` is the number of updates made so far.
 
     The model is of the kind that the objective needs, stepwise if it says nothing: the config has seen to it.
     """
@@ -46,9 +46,10 @@ def _no_teacher(folder: str) -> Autoregressive:
 
 @dataclass(frozen=True)
 class ForwardOutput:
-    """What one forward pass leaves for an objective and the terms beside it: states (B, T, D) of all target positions.
+    """The result of one forward pass for an objective and its terms: states (B, T, D) of all target positions.
 
-    `inputs` (B, T) is what the decoder read. `trace` holds what it wrote of itself: nothing where none was asked for.
+    `inputs` (B, T) is what the decoder read. `trace` holds the attention weights it recorded, empty if none were
+    requested.
     """
 
     model: TrainableSeq2Seq
@@ -60,12 +61,12 @@ class ForwardOutput:
 
     @cached_property
     def logits(self) -> Tensor:
-        """(B, T, V); large, so made for those who ask."""
+        """The logits (B, T, V); large, so computed on demand."""
         return F.linear(self.states, self.model.output, self.model.output_bias)
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """log p of every token at every target position (B, T, V), in single precision."""
+        """Log-probabilities (B, T, V) of every token at every target position, in single precision."""
         return self.logits.float().log_softmax(-1)
 
 
@@ -75,7 +76,7 @@ def forward(
     trace: dict[str, Tensor] | None = None,
     read: Callable[[Memory], Tensor] | None = None,
 ) -> ForwardOutput:
-    """All target positions at once. The decoder reads the right answer shifted by one, or what `read` gives (B, T)."""
+    """Run all target positions at once; the decoder reads the reference shifted by one, or what `read` gives (B, T)."""
     memory = model.encode(batch.source, batch.source_mask)  # never traced: no term reads it, and it stays fused
     inputs = batch.inputs if read is None else read(memory)
     states, _ = model.states(inputs, model.start(memory), trace, batch.target_mask)
@@ -83,13 +84,13 @@ def forward(
 
 
 def teacher_force(model: TrainableSeq2Seq, batch: Batch) -> Tensor:
-    """The logits (B, T, V) of `forward`."""
+    """The logits (B, T, V) of a teacher-forced forward pass."""
     return forward(model, batch).logits
 
 
 @dataclass(frozen=True)
 class ObjectiveContext:
-    """What some objectives need beside model and batch: the target's symbols and text, and other trained models.
+    """What some objectives need beside model and batch: target symbols and text, and other trained models.
 
     Handed to `build` by the loop; an objective that uses none may be built without.
     """
@@ -97,10 +98,18 @@ class ObjectiveContext:
     symbols: Symbols = Symbols(pad=0, bos=1, eos=2, unk=3)
     detokenize: Callable[[Sequence[int]], str] = lambda tokens: " ".join(map(str, tokens))
     teacher: Callable[[str], Autoregressive] = _no_teacher
-    vocabulary: int = 0  # target tokens there are, special ones included; 0: not told
+    vocabulary: int = 0  # target tokens there are, special ones included; 0: unknown
 
 
 NO_CONTEXT = ObjectiveContext()
+
+
+class ObjectiveConfig(Protocol):
+    """The config of an objective; `needs` names the kind of decoder it is for, where that is not "stepwise"."""
+
+    def build(self, tools: ObjectiveContext) -> Objective:
+        """A function of model, batch and step that gives a `Loss`."""
+        ...
 
 
 class ObjectiveStep(nn.Module):

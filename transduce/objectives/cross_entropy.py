@@ -1,10 +1,9 @@
-"""Cross-entropy with label smoothing (section 5.4), summed over target tokens, and whatever terms stand beside it.
+"""Cross-entropy with label smoothing (section 5.4), summed over target tokens, and R-Drop on top of it.
 
-Output projection and smoothed cross-entropy in one, a few rows at a time: logits are never kept.
-
-A batch of 25,000 tokens has 800 million logits for 32,000 words, 3 GB in single precision; log-softmax keeps as many
-again. Here a stretch of rows is projected, its loss summed and its gradient taken at once, for a sum of losses has
-the same gradient whatever else is added to it. Shapes: N tokens, D d_model, V vocabulary, C rows of a stretch.
+Output projection and smoothed cross-entropy are fused, a chunk of rows at a time, so that logits are never stored: a
+batch of 25,000 tokens has 800 million logits for 32,000 words, 3 GB in single precision, and log-softmax stores as many
+again. Here a chunk of rows is projected, its loss summed and its gradient taken at once, for a sum of losses has the
+same gradient whatever else is added to it. Shapes: N tokens, D d_model, V vocabulary, C rows of a chunk.
 
 R-Drop (Liang et al., 2021): two passes under different dropout must agree.
 
@@ -30,26 +29,26 @@ from transduce.model.contract import Memory, TrainableSeq2Seq, rows
 from transduce.model.layers import multiplied, narrowed, summed_products
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
-from transduce.objectives.inputs import InputsChoice, TeacherForcing
-from transduce.objectives.terms import Term, Terms
+from transduce.objectives.inputs import InputsChoice, InputsConfig, TeacherForcing
+from transduce.objectives.terms import Term, TermConfig, Terms
 
-STRETCH = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
-# On a CPU a stretch is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
-# multiplied by whole stretches, for each adds a gradient of all weights to the last.
-STRETCH_ON_CPU, CACHED = 1 << 24, 1 << 19
+CHUNK = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
+# On a CPU a chunk is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
+# multiplied by whole chunks, for each adds a gradient of all weights to the last.
+CHUNK_ON_CPU, CACHED = 1 << 24, 1 << 19
 
 
 def projected_losses(
     states: Tensor, weight: Tensor, gold: Tensor, mask: Tensor, smoothing: float, bias: Tensor | None = None
 ) -> Tensor:
-    """(smoothed sum, plain sum) over the tokens where mask is True; only the first has a gradient.
+    """Smoothed and plain loss sums (2,) over tokens where mask is True; only the first has a gradient.
 
-    states (N, D), weight (V, D), bias (V,) of the logits, gold and mask (N). The gold token weighs 1 - e + e / V, every
-    other e / V.
+    states (N, D), weight (V, D), bias (V,) of the logits, gold and mask (N,). The gold token weighs 1 - e + e / V,
+    every other e / V.
     """
     states = narrowed(states)
     compiling = torch.compiler.is_compiling()
-    if states.device.type == "cpu" and not compiling and not mask.all():  # elsewhere, asking is to wait for the device
+    if states.device.type == "cpu" and not compiling and not mask.all():  # a GPU would have to wait
         real = mask.nonzero().squeeze(-1)
         states, gold, mask = states[real], gold[real], mask[real]
     sums: Tensor = _ProjectedLosses.apply(states, weight, bias, gold, mask, smoothing)  # type: ignore[no-untyped-call]
@@ -63,9 +62,9 @@ class _ProjectedLosses(torch.autograd.Function):
     ) -> Tensor:
         learning = any(ctx.needs_input_grad[:3])
         given = states, weight.to(states.dtype), None if bias is None else bias.to(states.dtype), gold, mask
-        # Compiled, all rows are one stretch, and nothing is written in place, which some versions of torch forget.
-        whole = torch.compiler.is_compiling()
-        made = _stretch(*given, smoothing, learning, len(gold)) if whole else _stretches(*given, smoothing, learning)
+        # Compiled, all rows are one chunk, and nothing is written in place, which some versions of torch forget.
+        compiling = torch.compiler.is_compiling()
+        made = _chunk(*given, smoothing, learning, len(gold)) if compiling else _all_chunks(*given, smoothing, learning)
         sums, *slopes = made
         ctx.save_for_backward(*slopes[:1], *(slope.to(weight.dtype) for slope in slopes[1:]))
         return sums
@@ -77,11 +76,11 @@ class _ProjectedLosses(torch.autograd.Function):
         return to_states, to_weight, to_bias[0] if to_bias else None, None, None, None
 
 
-def _stretches(
+def _all_chunks(
     states: Tensor, matrix: Tensor, bias: Tensor | None, gold: Tensor, mask: Tensor, smoothing: float, learning: bool
 ) -> list[Tensor]:
-    """What `_stretch` gives, of all rows: so many at a time, added up."""
-    sizes = (STRETCH_ON_CPU, CACHED) if states.device.type == "cpu" else (STRETCH, STRETCH)
+    """Run `_chunk` over all rows, a chunk at a time, and add up the results."""
+    sizes = (CHUNK_ON_CPU, CACHED) if states.device.type == "cpu" else (CHUNK, CHUNK)
     rows, together = (max(1, size // matrix.size(0)) for size in sizes)
     high = torch.promote_types(states.dtype, torch.float32)
     sums = states.new_zeros(2, dtype=high)
@@ -90,16 +89,16 @@ def _stretches(
         slopes.append(torch.zeros_like(bias, dtype=high))
     for begin in range(0, states.size(0), rows):
         part = slice(begin, begin + rows)
-        found, *stretch = _stretch(states[part], matrix, bias, gold[part], mask[part], smoothing, learning, together)
+        found, *chunk = _chunk(states[part], matrix, bias, gold[part], mask[part], smoothing, learning, together)
         sums += found
         if learning:
-            slopes[0][part] = stretch[0]
-            for total, slope in zip(slopes[1:], stretch[1:], strict=True):
+            slopes[0][part] = chunk[0]
+            for total, slope in zip(slopes[1:], chunk[1:], strict=True):
                 total += slope
     return [sums, *slopes]
 
 
-def _stretch(
+def _chunk(
     states: Tensor,
     matrix: Tensor,
     bias: Tensor | None,
@@ -109,7 +108,7 @@ def _stretch(
     learning: bool,
     together: int,
 ) -> list[Tensor]:
-    """The two sums of some rows, and, if `learning`, the gradients of the first: of states, matrix and any bias."""
+    """The two loss sums of a chunk and, if `learning`, the gradients of the first for states, matrix and any bias."""
     logits = multiplied(states, matrix, bias)  # (C, V)
     sums, slope = _losses_in_parts(logits, gold, mask, smoothing, learning, together)
     if not learning:
@@ -121,7 +120,7 @@ def _stretch(
 def _losses_in_parts(
     logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learning: bool, rows: int
 ) -> tuple[Tensor, Tensor]:
-    """`_losses` of so many rows at a time; slopes are written over the logits, in their type."""
+    """Run `_losses` on `rows` rows at a time; gradients overwrite the logits, in their type."""
     if torch.compiler.is_compiling():
         kernels = dispatch.loss_kernels(logits)
         way = _losses_compiled if kernels is None else kernels.losses_and_slopes
@@ -140,10 +139,10 @@ def _losses_in_parts(
 
 
 def _losses(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learning: bool) -> tuple[Tensor, Tensor]:
-    """The two sums (2,) of a stretch, and what each logit (C, V) adds to the first.
+    """The two sums (2,) of a chunk, and the gradient of the first for each logit (C, V).
 
-    Softmax alone goes over the logits with exp, which costs most: the logarithm of its divisor follows from the
-    largest logit and the largest probability, which is at least 1 / V.
+    Only softmax takes exp of the logits, which costs most: the logarithm of its divisor follows from the largest logit
+    and the largest probability, which is at least 1 / V.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     probs = logits.softmax(-1)
@@ -160,7 +159,7 @@ def _losses(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float, learni
 
 
 def _losses_compiled(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The same as a compiler does it in two passes: sums over each row, then the slopes, in the logits' type."""
+    """`_losses` in the form that a compiler fuses into two passes: row sums, then gradients in the logits' type."""
     high = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = high.logsumexp(-1)
     right = logits.gather(-1, gold.unsqueeze(-1)).squeeze(-1).to(high.dtype)
@@ -175,7 +174,7 @@ def _losses_compiled(logits: Tensor, gold: Tensor, mask: Tensor, smoothing: floa
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Settings of an objective that rests on cross-entropy: -log p(gold), smoothed, and terms of the same pass.
+    """Settings of an objective built on smoothed cross-entropy, -log p(gold), with terms of the same forward pass.
 
     The gold token gets weight 1 - e + e / V and every other e / V (e = label_smoothing). V counts the whole vocabulary,
     padding included, as in `torch.nn.functional.cross_entropy`. `weight` is that of the cross-entropy itself.
@@ -183,13 +182,13 @@ class Smoothed:
 
     label_smoothing: BelowOne = 0.1
     weight: NonNegativeFloat = field(default=1.0, kw_only=True)
-    terms: tuple[Term, ...] = field(default=(), kw_only=True)
+    terms: tuple[Term | TermConfig, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     def check(self, model: Model) -> None:
-        """Refuse a model that lacks what a term needs."""
+        """Raise ConfigError for a model that lacks what a term needs."""
         for number, term in enumerate(self.terms):
             try:
                 term.check(model)
@@ -198,7 +197,7 @@ class Smoothed:
 
     @property
     def steady(self) -> bool:
-        """Whether every step does the same, but for random draws: then its launches can be recorded and replayed."""
+        """Whether every step runs the same kernels, but for random draws, so that a CUDA graph can replay it."""
         return not self.terms
 
     def loss_of(self, passed: ForwardOutput, terms: Terms, step: int) -> Loss:
@@ -209,9 +208,9 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class CrossEntropy(Smoothed):
-    """Smoothed cross-entropy, and terms; `inputs` is what the decoder reads meanwhile."""
+    """Smoothed cross-entropy and terms; `inputs` chooses what the decoder reads in training."""
 
-    inputs: InputsChoice = TeacherForcing()
+    inputs: InputsChoice | InputsConfig = TeacherForcing()
 
     @property
     def steady(self) -> bool:
@@ -224,7 +223,7 @@ class CrossEntropy(Smoothed):
             def inputs(memory: Memory) -> Tensor:
                 return read(model, batch, memory, step)
 
-            if batch.room != (0, 0) and self.steady:
+            if batch.capacity != (0, 0) and self.steady:
                 return self._projected(model, *_packed(model, batch))
             passed = forward(model, batch, terms.trace(step), inputs)
             if self.terms:  # they read logits, so that these are there
@@ -234,22 +233,22 @@ class CrossEntropy(Smoothed):
         return objective
 
     def _projected(self, model: TrainableSeq2Seq, states: Tensor, gold: Tensor, mask: Tensor) -> Loss:
-        """states (B, T, D), gold and mask (B, T)."""
+        """The loss of states (B, T, D) with gold and mask (B, T)."""
         flat = states.flatten(0, 1), model.output, gold.flatten(), mask.flatten()
         smoothed, nll = projected_losses(*flat, self.label_smoothing, model.output_bias)
         return Loss(self.weight * smoothed, mask.sum(), {"nll": nll.detach()})
 
 
 def _packed(model: TrainableSeq2Seq, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """States, gold and mask end to end, as one row."""
+    """States, gold and mask of all sentences concatenated without padding, as one row."""
     read = batch.source, batch.source_mask, batch.inputs, batch.target_mask
-    states, layout = model.packed(*read, batch.room)
-    gold = layout.collect(batch.gold)
+    states, layout = model.packed(*read, batch.capacity)
+    gold = layout.pack(batch.gold)
     return states, gold, layout.real(batch.target_mask)
 
 
 def smoothed_loss(log_probs: Tensor, gold: Tensor, mask: Tensor, smoothing: float) -> Loss:
-    """log_probs (B, T, V), gold and mask (B, T). The metric `nll` is the unsmoothed sum."""
+    """The smoothed loss of log_probs (B, T, V), gold and mask (B, T); the metric `nll` is the unsmoothed sum."""
     nll = -log_probs.gather(-1, gold.unsqueeze(-1)).squeeze(-1)  # (B, T)
     smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(-1) if smoothing else nll
     nothing = nll.new_zeros(())

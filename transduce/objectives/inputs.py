@@ -1,6 +1,6 @@
-"""What the decoder reads while it learns: the right answer, its own predictions, or the answer with noise.
+"""What the decoder reads in training: the reference, its own predictions, or the reference with noise.
 
-A model that only ever reads right answers has not learned to go on after a mistake of its own (exposure bias). The two
+A model that only ever reads references has not learned to continue after a mistake of its own (exposure bias). The two
 remedies change the decoder's inputs and nothing else, so the loss, its smoothing and its terms stay cross-entropy's.
 All draws come from torch's global generator, which the loop seeds for each micro-batch.
 Shapes: B pairs, T target length, V vocabulary.
@@ -29,9 +29,25 @@ class Inputs(Protocol):
     def __call__(self, model: Autoregressive, batch: Batch, memory: Memory, step: int) -> Tensor: ...
 
 
+class InputsConfig(Protocol):
+    """The config of what the decoder reads while it learns."""
+
+    def build(self, tools: ObjectiveContext) -> Inputs:
+        """What gives the decoder's inputs for each batch."""
+        ...
+
+
+class ProbabilityConfig(Protocol):
+    """The config of a probability that changes during training."""
+
+    def at(self, step: int) -> float:
+        """After `step` updates."""
+        ...
+
+
 @dataclass(frozen=True)
 class TeacherForcing:
-    """The right answer, shifted by one."""
+    """Read the reference, shifted by one."""
 
     def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
         return lambda model, batch, memory, step: batch.inputs
@@ -42,7 +58,7 @@ class TeacherForcing:
 
 @dataclass(frozen=True)
 class _Ramp:
-    """From `start` to `end` during the first `steps` updates."""
+    """A probability that goes from `start` to `end` during the first `steps` updates."""
 
     start: Probability = 0.0
     end: Probability = 0.25
@@ -57,7 +73,7 @@ class _Ramp:
 
 @dataclass(frozen=True)
 class Linear(_Ramp):
-    """In a straight line, and constant once `end` is reached."""
+    """A straight line, constant once `end` is reached."""
 
     def at(self, step: int) -> float:
         return self.between(min(1.0, step / self.steps))
@@ -65,7 +81,7 @@ class Linear(_Ramp):
 
 @dataclass(frozen=True)
 class Exponential(_Ramp):
-    """The distance to `end` falls by the same factor each update, to a hundredth after `steps`: Bengio's k^i."""
+    """Exponential decay: the distance to `end` falls to a hundredth after `steps` updates (Bengio's k^i)."""
 
     def at(self, step: int) -> float:
         return self.between(1 - 0.01 ** (step / self.steps))
@@ -73,7 +89,7 @@ class Exponential(_Ramp):
 
 @dataclass(frozen=True)
 class InverseSigmoid(_Ramp):
-    """Slow, fast, slow: 1 / (1 + exp(5 - 10 step / steps)) of the way, 0.7 % at first and 99.3 % after `steps`.
+    """An S-curve: 1 / (1 + exp(5 - 10 step / steps)) of the way, 0.7 % at first and 99.3 % after `steps`.
 
     Bengio's k / (k + exp(i / k)) is the same curve with its middle at k ln k and its slope 1 / k, which one number
     binds together; here the middle is always half of `steps`.
@@ -85,7 +101,7 @@ class InverseSigmoid(_Ramp):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same probability throughout."""
+    """A constant probability."""
 
     probability: Probability = 0.1
 
@@ -98,15 +114,15 @@ class Constant:
 
 @dataclass(frozen=True)
 class ScheduledSampling:
-    """Inputs replaced by the model's own predictions, each with a probability that follows a schedule.
+    """Replace inputs by the model's own predictions, each with a scheduled probability.
 
-    Bengio et al. 2015, in two passes as Mihaylova and Martins 2019 do for Transformers: the first reads right answers
-    and says, without gradient and under the same kind of dropout, what the model would have written at each place; the
-    second reads the mixture and is trained. `temperature` 0 takes the most probable token, 1 draws from the model's
-    distribution. Predictions are tokens a search could have gone on from: no end symbol, start symbol or padding.
+    Bengio et al. 2015, in two passes as Mihaylova and Martins 2019 do for Transformers: the first reads the reference
+    and predicts, without gradient and under the same kind of dropout, a token at each position; the second reads the
+    mixture and is trained. `temperature` 0 takes the most probable token, 1 draws from the model's distribution.
+    Predictions are tokens that decoding could have continued from: no end symbol, start symbol or padding.
     """
 
-    schedule: Linear | Exponential | InverseSigmoid | Constant = Linear()
+    schedule: Linear | Exponential | InverseSigmoid | Constant | ProbabilityConfig = Linear()
     temperature: Annotated[float, Bounds(0, expected="0 (the most probable token) or more")] = 0.0
 
     def __post_init__(self) -> None:
@@ -123,8 +139,8 @@ class ScheduledSampling:
                 logits, _ = model.advance(batch.inputs, model.start(memory), mask=batch.target_mask)
                 predicted = self._predict(logits[:, :-1].float(), struck)  # (B, T - 1): for inputs 1, 2, ...
             torch.clear_autocast_cache()  # weights cast where no gradient was wanted must not serve where one is
-            own = torch.cat((batch.inputs[:, :1], predicted), dim=1)
-            return own.where(_draws(batch) < probability, batch.inputs)
+            guessed = torch.cat((batch.inputs[:, :1], predicted), dim=1)
+            return guessed.where(_draws(batch) < probability, batch.inputs)
 
         return inputs
 
@@ -142,12 +158,12 @@ class ScheduledSampling:
 
 @dataclass(frozen=True)
 class InputNoise:
-    """Each input after the start symbol becomes a random token with probability `replace`, unknown with `drop`.
+    """Replace each input after the start symbol by a random token (`replace`) or the unknown token (`drop`).
 
     Unknown tokens are the word dropout of Bowman et al. 2016 (blank noising, Xie et al. 2017): the decoder must look at
     the source for what it cannot read. Random tokens, uniform over the vocabulary without special symbols, are mistakes
     to recover from, as SwitchOut's (Wang et al. 2018) are. The swaps and deletions that Lample et al. 2018 put on
-    *source* sentences are left out: an input moved one place forward is the very answer asked for at its new place.
+    *source* sentences are left out: an input moved one position forward is the very answer expected there.
     """
 
     replace: Probability = 0.1
@@ -181,7 +197,7 @@ InputsChoice = TeacherForcing | ScheduledSampling | InputNoise
 
 
 def special(symbols: Symbols) -> list[int]:
-    """What no search writes and then goes on."""
+    """Tokens that decoding never continues from: padding, start, end and forbidden symbols."""
     return sorted({symbols.pad, symbols.bos, symbols.eos, *symbols.never})
 
 

@@ -1,15 +1,9 @@
-"""Which places of a canvas a parallel decoder has to write in training; the others hold the right answer.
+"""Objectives of parallel decoders: masked prediction (CMLM) and CTC over upsampled frames.
 
-Shapes: B batch, C places of the canvas.
-
-Masked prediction (CMLM, Ghazvininejad et al. 2019): a parallel decoder fills in the places that are hidden from it.
-
-Shapes: B batch, C places of the canvas, V vocabulary.
-
-CTC for a parallel decoder on upsampled frames: -log of the sum over all ways to space the target out.
-
-Graves et al. 2006; Libovicky and Helcl 2018; with glancing Gu and Kong 2021.
-Shapes: B batch, C frames, T target length, V vocabulary, whose size is the blank's number.
+Masked prediction (Ghazvininejad et al. 2019): the decoder fills in the positions of a canvas that are hidden from it;
+a masking strategy chooses them, and the others hold the reference. CTC (Graves et al. 2006; Libovicky and Helcl 2018;
+with glancing Gu and Kong 2021): -log of the sum over all ways to space the target out.
+Shapes: B batch, C positions of the canvas (or frames), T target length, V vocabulary, whose size is the blank's number.
 """
 
 from __future__ import annotations
@@ -31,10 +25,10 @@ from transduce.objectives.cross_entropy import smoothed_loss
 
 @dataclass(frozen=True)
 class Uniform:
-    """A number drawn evenly from 1 to all, anywhere (Ghazvininejad et al. 2019): for a search that refines."""
+    """Hide a number of positions drawn uniformly from 1 to all (Ghazvininejad et al. 2019), for refinement."""
 
     def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
-        """Of `places` (B, C) those to be written; `wrong` (B, C) tells where a first pass errs, if it is asked."""
+        """The positions (B, C) to predict out of `places` (B, C); `wrong()` (B, C): where a first pass errs."""
         count = places.sum(1)
         drawn = (torch.rand(len(count), device=count.device) * count).long() + 1  # 1 .. count
         return draw(places, drawn)
@@ -42,7 +36,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Everything:
-    """All of them (Gu et al. 2018): for a search of one pass."""
+    """Hide all positions (Gu et al. 2018), for decoding in one pass."""
 
     def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
         return places
@@ -50,10 +44,10 @@ class Everything:
 
 @dataclass(frozen=True)
 class Glancing:
-    """All but a share of those that a first pass gets wrong, as many anywhere (GLAT, Qian et al. 2021).
+    """Hide all but a random share, as many as a fraction of those a first pass gets wrong (GLAT, Qian et al. 2021).
 
-    For a search of one pass: what is told helps with what is not, and less is told the more the model knows. The share
-    falls in a line from `first` to `last` within `steps` steps.
+    For decoding in one pass: the revealed tokens help with the hidden ones, and fewer are revealed the more the model
+    knows. The share falls linearly from `first` to `last` within `steps` steps.
     """
 
     first: Annotated[float, Bounds(0, 1, expected="a share from 0 to 1")] = 0.5
@@ -67,22 +61,22 @@ class Glancing:
         return places & ~self.revealed(wrong() & places, places, step)
 
     def revealed(self, wrong: Tensor, among: Tensor, step: int) -> Tensor:
-        """The places (B, C) to give away: as many as the share of `wrong` (B, C), any of `among` (B, C)."""
+        """The positions (B, C) to reveal: `share` times the count of `wrong` (B, C), any of `among` (B, C)."""
         share = self.first + (self.last - self.first) * min(1.0, step / self.steps)
         return draw(among, (wrong.sum(1) * share).long())
 
 
 def draw(among: Tensor, count: Tensor) -> Tensor:
-    """`count` (B,) places a row, chosen evenly among those that are True (B, C)."""
+    """Choose `count` (B,) positions a row uniformly among those that are True (B, C)."""
     chance = torch.rand(among.shape, device=among.device).masked_fill(~among, 2.0)
     return (chance.argsort(dim=1).argsort(dim=1) < count.unsqueeze(1)) & among
 
 
 @dataclass(frozen=True)
 class MaskedPrediction:
-    """Smoothed cross-entropy of the hidden places, and `length_weight` times that of the length, once a sentence.
+    """Smoothed cross-entropy of hidden positions, plus `length_weight` times that of the length, once a sentence.
 
-    The count is that of the hidden places, so that reports are means over what had to be said.
+    The count is that of the hidden positions, so that reports are means over the predicted tokens.
     """
 
     needs: ClassVar[str] = "parallel"  # of a decoder (search/fit.py)
@@ -99,7 +93,7 @@ class MaskedPrediction:
 
     def _loss(self, model: TokenCanvasModel, batch: Batch, step: int) -> Loss:
         memory = model.encode(batch.source, batch.source_mask)
-        canvas = model.lay(memory, batch.gold, batch.target_mask)
+        canvas = model.build_canvas(memory, batch.gold, batch.target_mask)
 
         def wrong() -> Tensor:
             with torch.no_grad():
@@ -116,9 +110,10 @@ class MaskedPrediction:
 
 @dataclass(frozen=True)
 class ParallelCTC:
-    """The count is that of the target's tokens with their end symbol, as in other objectives, though CTC says none.
+    """CTC loss of a parallel decoder; the count is target tokens with their end symbol, as in other objectives.
 
-    A target with more tokens than frames adds nothing; the metric `too_long` counts such sentences.
+    CTC itself has no end symbol. A target with more tokens than frames adds nothing; the metric `too_long` counts such
+    sentences.
     """
 
     kind: ClassVar[str] = "parallel_ctc"
@@ -139,8 +134,8 @@ class ParallelCTC:
             with torch.no_grad():
                 guess = model.refine(canvas, mask, memory).float().log_softmax(-1)
             right = align(guess, batch, frames)
-            told = self.masking.revealed((guess.argmax(-1) != right) & mask, mask, step)
-            canvas = right.where(told, canvas)
+            shown = self.masking.revealed((guess.argmax(-1) != right) & mask, mask, step)
+            canvas = right.where(shown, canvas)
         log_probs = model.refine(canvas, mask, memory).float().log_softmax(-1)
         total = ctc(log_probs, batch, frames)
         metrics = {"nll": total.detach(), "too_long": (needed(batch) > frames).sum()}
@@ -148,20 +143,20 @@ class ParallelCTC:
 
 
 def ctc(log_probs: Tensor, batch: Batch, frames: Tensor) -> Tensor:
-    """The sum of -log p of the targets that have frames enough: log_probs (B, C, V + 1), frames (B,)."""
+    """The sum of -log p of the targets that have enough frames: log_probs (B, C, V + 1), frames (B,)."""
     tokens = (batch.target_mask.sum(1) - 1).clamp(min=0)  # without the end symbol, if the row holds a pair
     blank = log_probs.size(-1) - 1
     return F.ctc_loss(log_probs.transpose(0, 1), batch.gold, frames, tokens, blank, reduction="sum", zero_infinity=True)
 
 
 def needed(batch: Batch) -> Tensor:
-    """The fewest frames (B,) that can say each target: one a token, and one between two that are the same."""
+    """The minimum frames (B,) for each target: one a token, and a blank between two equal ones."""
     gold, mask = batch.gold, batch.target_mask
     return mask.sum(1) - 1 + ((gold[:, 1:] == gold[:, :-1]) & mask[:, 1:]).sum(1)
 
 
 def align(log_probs: Tensor, batch: Batch, frames: Tensor) -> Tensor:
-    """What each frame (B, C) most probably says if all together say the target.
+    """The most probable token of each frame (B, C), given that all frames together spell the target.
 
     Gu and Kong take the most probable path; this takes each frame's most probable token over all paths, which CTC's
     gradient holds: with respect to the logits it is what the model says less what the target wants.

@@ -1,7 +1,7 @@
-"""Learning from a measure of whole translations: draw some, reward them, score them again with gradient.
+"""Sequence-level training: draw translations, reward them, score them again with gradient.
 
-What reinforce.py and minimum_risk.py share. Translations are drawn and scored without dropout: what improves is then
-the model that translates, and the gradient is that of its expected reward, not of one network's draws through another.
+Translations are drawn and scored without dropout: what improves is then the model that translates, and the gradient is
+that of its expected reward, not of one network's draws through another.
 Shapes: B pairs, n candidates of each, N of all, T target length, V vocabulary.
 
 REINFORCE (Williams 1992; for translations Ranzato et al. 2016): what was rewarded becomes more probable.
@@ -34,7 +34,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transduce.core.bounds import Bounds, PositiveFloat, check_bounds
 from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
-from transduce.metrics.sentence import SentenceMetric, SentenceScorer, sentence_scorer
+from transduce.metrics import SentenceMetric, SentenceMetricConfig
+from transduce.metrics.sentence import Scorer, sentence_scorer
 from transduce.model.contract import Autoregressive, Memory, evaluating, rows
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
@@ -47,7 +48,7 @@ Candidate = tuple[int, ...]  # as the model wrote it: with the end symbol unless
 
 @dataclass(frozen=True)
 class SequenceLevel:
-    """The settings that both have.
+    """Settings common to REINFORCE and minimum risk training.
 
     `samples` translations of each sentence are drawn, no longer than `longest_ratio` times the source plus
     `longest_extra` tokens, and rewarded with sentence chrF or BLEU against the reference, from 0 to 1. Cross-entropy,
@@ -59,7 +60,7 @@ class SequenceLevel:
     """
 
     samples: Annotated[int, Bounds(1, expected="at least 1 translation a sentence")] = 8
-    reward: SentenceMetric = "chrf"
+    reward: SentenceMetric | SentenceMetricConfig = "chrf"
     longest_ratio: float = 1.5
     longest_extra: int = 10
     mixing: Annotated[float, Bounds(0, expected="the weight of cross-entropy, 0 or more")] = 0.3
@@ -74,7 +75,7 @@ class SequenceLevel:
         return Limits(self.longest_ratio, self.longest_extra)
 
     def check(self, model: Model) -> None:
-        """Refuse a model that lacks what a term beside cross-entropy needs."""
+        """Raise ConfigError for a model that lacks what a term beside cross-entropy needs."""
         try:
             self.cross_entropy.check(model)
         except ConfigError as error:
@@ -97,19 +98,19 @@ class SequenceLevel:
         return loss
 
     def judge(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """For each sentence a loss with gradient, and the mean reward of what was drawn: (B,), (B,)."""
+        """A loss with gradient (B,) and the mean reward of the drawn translations (B,), for each sentence."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """A batch, encoded: finds translations of its sentences, rewards them and scores them."""
+    """An encoded batch: draws translations of its sentences, rewards them and scores them."""
 
     model: Autoregressive
     memory: Memory
     batch: Batch
     tools: ObjectiveContext
-    scorer: SentenceScorer
+    scorer: Scorer
 
     @cached_property
     def references(self) -> list[Candidate]:
@@ -118,35 +119,35 @@ class Sentences:
 
     @cached_property
     def keys(self) -> list[int]:
-        """What a search's draws follow from, of torch's global generator: others at each step, the same on resuming."""
+        """Seeds of a search's draws, from torch's global generator: new at each step, reproducible on resuming."""
         drawn: list[int] = torch.randint(-(2**63), 2**63 - 1, (len(self.references),)).tolist()
         return drawn
 
     def find(self, search: Search) -> list[list[Candidate]]:
-        """Translations of each sentence."""
+        """Decode translations of each sentence, with their end symbol if finished."""
         eos = self.tools.symbols.eos
         found = search(self.model, self.memory, self.tools.symbols, keys=self.keys)
         torch.clear_autocast_cache()  # weights cast where no gradient was wanted must not serve where one is
-        return [[(*one.tokens, eos) if one.finished else one.tokens for one in sentence] for sentence in found]
+        return [[(*best.tokens, eos) if best.finished else best.tokens for best in sentence] for sentence in found]
 
     def rewards(self, candidates: Sequence[Sequence[Candidate]]) -> Tensor:
-        """Sentence chrF or BLEU, 0 to 1, of n candidates a sentence: (B, n). Both texts are what the tokens spell."""
+        """Sentence chrF or BLEU (B, n), 0 to 1, of n candidates a sentence; both texts are what the tokens spell."""
         read, count = self.tools.detokenize, len(candidates[0])
-        texts = [read(one) for one in chain.from_iterable(candidates)]
+        texts = [read(tokens) for tokens in chain.from_iterable(candidates)]
         references = [text for text in map(read, self.references) for _ in range(count)]
         scores = torch.tensor(self.scorer(texts, references) / 100, dtype=torch.float32)
         return scores.view(-1, count).to(self.memory.mask.device)
 
     def log_probs(self, candidates: Sequence[Sequence[Candidate]]) -> Tensor:
-        """With what log-probability the search would draw n candidates a sentence, with gradient: (B, n).
+        """Log-probabilities (B, n), with gradient, with which sampling would draw n candidates a sentence.
 
         A search never draws some symbols, so they get no probability here either. A translation that the length limit
         cut has no end symbol, and none counts.
         """
         device, symbols = self.memory.mask.device, self.tools.symbols
-        written = [torch.tensor(one) for one in chain.from_iterable(candidates)]
+        written = [torch.tensor(tokens) for tokens in chain.from_iterable(candidates)]
         gold = pad_sequence(written, batch_first=True, padding_value=symbols.pad).to(device)  # (N, T)
-        lengths = torch.tensor([len(one) for one in written]).to(device)
+        lengths = torch.tensor([len(tokens) for tokens in written]).to(device)
         mask = torch.arange(gold.shape[1], device=device) < lengths[:, None]
         inputs = torch.cat((torch.full_like(gold[:, :1], symbols.bos), gold[:, :-1]), dim=1)
         sentence = torch.arange(len(candidates), device=device).repeat_interleave(len(candidates[0]))
@@ -159,7 +160,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Reinforce(SequenceLevel):
-    """Samples that are better than the `baseline` become more probable, worse ones less.
+    """REINFORCE: samples better than the `baseline` become more probable, worse ones less.
 
     "others" is the mean reward of the sentence's other samples (leave-one-out, Kool et al. 2019), "greedy" the reward
     of its greedy translation (self-critical, Rennie et al. 2017), "none" is 0 and noisy.
@@ -189,7 +190,7 @@ class Reinforce(SequenceLevel):
 
 @dataclass(frozen=True)
 class MinimumRisk(SequenceLevel):
-    """Candidates are the distinct ones among `samples` draws, and the reference where `with_reference`, as Shen has it.
+    """Minimum risk training over the distinct ones of `samples` draws, and the reference if `with_reference`.
 
     `sharpness` is the paper's alpha: near 0 all candidates weigh alike, so that also the improbable ones are learned
     from; at 1 they weigh as the model has them.
@@ -210,6 +211,6 @@ class MinimumRisk(SequenceLevel):
 
 
 def repeated(candidates: Sequence[Candidate]) -> list[bool]:
-    """Whether each has come before: candidates are a set."""
-    first = {one: place for place, one in reversed(list(enumerate(candidates)))}
-    return [first[one] != place for place, one in enumerate(candidates)]
+    """Whether each candidate has come before: candidates are a set."""
+    first = {candidate: index for index, candidate in reversed(list(enumerate(candidates)))}
+    return [first[candidate] != index for index, candidate in enumerate(candidates)]

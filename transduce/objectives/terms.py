@@ -1,16 +1,10 @@
-"""Terms: what may be added to the forward pass of cross-entropy or R-Drop, and how their sums are added.
+"""Terms added to the forward pass of cross-entropy or R-Drop, each with a weight, a last step and what it needs.
 
-Shapes: B batch, S source length, T target length, V vocabulary.
+A term reads what the one forward pass of an objective left, and gives a sum over the batch in the objective's unit,
+target tokens, so that its weight means the same however a batch is cut.
 
-What every term has: a weight, a last step, and what it needs of the model.
-
-A term adds to the one forward pass of an objective and reads what that pass left. It gives a sum over the batch in the
-objective's unit, target tokens, so that its weight means the same however a batch is cut.
-
-Guided attention: cross-attention pushed toward the diagonal, or toward given word alignments.
-
-Both read the attention weights that the decoder leaves in its trace, before any dropout on them.
-Shapes: B batch, S source length, T target length, H heads.
+Guided attention pushes cross-attention toward the diagonal, or toward given word alignments. Both read the attention
+weights that the decoder leaves in its trace, before any dropout on them.
 
 Word-level distillation (Hinton et al., 2015; Kim and Rush, 2016, section 3.1): agree with a teacher at each token.
 
@@ -18,19 +12,22 @@ Word-level distillation (Hinton et al., 2015; Kim and Rush, 2016, section 3.1): 
 
 The square keeps the gradient's size as the temperature grows. The papers mix, (1 - a) CE + a KD; here the term's weight
 stands beside the objective's own, so that `weight = a` and `objective.weight = 1 - a` are theirs.
+
+Shapes: B batch, S source length, T target length, V vocabulary, H heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.core.bounds import Bounds, NonNegativeFloat, PositiveFloat, check_bounds
+from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
 from transduce.model.contract import Autoregressive, HasHeads
 from transduce.model.seq2seq import Model
@@ -41,7 +38,7 @@ Added = Callable[[ForwardOutput], Tensor]
 
 @dataclass(frozen=True)
 class Weighted:
-    """`weight` multiplies the term's sum; `until` is the last step that has the term, 0 for all steps."""
+    """Settings of every term: `weight` multiplies its sum, `until` is its last step, 0 for all steps."""
 
     weight: NonNegativeFloat = 1.0
     until: Annotated[int, Bounds(0, expected="a step, or 0 for all of them")] = 0
@@ -53,7 +50,7 @@ class Weighted:
         check_bounds(self)
 
     def check(self, model: Model) -> None:
-        """Refuse a model that lacks what the term needs."""
+        """Raise ConfigError for a model that lacks what the term needs."""
         kinds = [head.kind for head in model.heads]
         if self.head and self.head not in kinds:
             raise ConfigError(
@@ -61,18 +58,18 @@ class Weighted:
             )
 
     def active(self, step: int) -> bool:
-        """`step` counts the updates already made."""
+        """Whether the term counts at this step; `step` is the number of updates made so far."""
         return not self.until or step < self.until
 
 
 def read_head(passed: ForwardOutput, kind: str) -> Tensor:
-    """The logits that the model's head of this kind gives for the memory, in single precision."""
+    """The logits of the model's head of this kind over the memory, in single precision."""
     return cast("HasHeads", passed.model).heads[kind](passed.memory).float()
 
 
 @dataclass(frozen=True)
 class Guided(Weighted):
-    """`layer` of the decoder counts from 0, or from the top when negative; `heads` of it, () for all."""
+    """Settings of guided attention: decoder `layer` from 0, or from the top if negative; `heads` of it, () for all."""
 
     layer: int = -1
     heads: tuple[int, ...] = ()
@@ -95,16 +92,18 @@ class Guided(Weighted):
             self._check_heads(heads)
 
     def _check_heads(self, heads: tuple[int, ...]) -> None:
-        """Of a decoder that looks at the source by so many heads in each layer."""
-        own, looking = heads[self.layer], [layer for layer, count in enumerate(heads) if count]
-        if not own:
+        """Raise ConfigError unless the layer attends to the source with the chosen heads (`heads`: counts a layer)."""
+        count_here, looking = heads[self.layer], [layer for layer, count in enumerate(heads) if count]
+        if not count_here:
             fit = f"choose layer {' or '.join(map(str, looking))}" if looking else "choose a decoder that does"
             raise ConfigError(
                 f"layer: guided attention needs a layer that attends to the source, and layer {self.layer} of"
                 f" model.decoder does not; {fit}, or leave the term out"
             )
-        if max(self.heads, default=0) >= own:
-            raise ConfigError(f"heads: expected numbers from 0 to {own - 1} in this layer, got {list(self.heads)}")
+        if max(self.heads, default=0) >= count_here:
+            raise ConfigError(
+                f"heads: expected numbers from 0 to {count_here - 1} in this layer, got {list(self.heads)}"
+            )
 
     def attention(self, passed: ForwardOutput) -> Tensor:
         """Cross-attention of the chosen layer and heads, (B, heads, T, S), in single precision."""
@@ -125,11 +124,11 @@ class Guided(Weighted):
 
 @dataclass(frozen=True)
 class GuidedAttention(Guided):
-    """Toward the diagonal (Tachibana et al., 2017): a target token pays for looking away from its place in the source.
+    """Guide attention to the diagonal (Tachibana et al., 2017): a target token pays for looking away from it.
 
-    Looking from place t of T at place s of S costs 1 - exp(-(s/S - t/T)^2 / (2 width^2)), S and T the sentence's own
-    lengths; the cost of a token is what its heads look at, on average. The paper takes the mean over all (t, s), which
-    is 1/S of this, and so depends on the length of the source.
+    Looking from position t of T at position s of S costs 1 - exp(-(s/S - t/T)^2 / (2 width^2)), S and T the sentence's
+    own lengths; the cost of a token is what its heads look at, on average. The paper takes the mean over all (t, s),
+    which is 1/S of this, and so depends on the length of the source.
     """
 
     kind: ClassVar[str] = "guided_attention"
@@ -139,27 +138,27 @@ class GuidedAttention(Guided):
         return self._loss
 
     def _loss(self, passed: ForwardOutput) -> Tensor:
-        # Of the memory, not of the source: it has fewer places than there are frames of speech.
+        # Of the memory, not of the source: it has fewer positions than there are frames of speech.
         cost = off_diagonal(passed.memory.mask, passed.batch.target_mask, self.width)
         return (self.attention(passed).mean(1) * cost).sum()
 
 
 def off_diagonal(source_mask: Tensor, target_mask: Tensor, width: float) -> Tensor:
-    """What looking from each target place at each source place costs (B, T, S); nothing where either is padding."""
+    """The cost (B, T, S) of looking from each target at each source position; 0 where either is padding."""
     source, target = places(source_mask).unsqueeze(1), places(target_mask).unsqueeze(2)  # (B, 1, S), (B, T, 1)
     cost = 1 - torch.exp(-(source - target).square() / (2 * width**2))
     return cost.where(source_mask.unsqueeze(1) & target_mask.unsqueeze(2), cost.new_zeros(()))
 
 
 def places(mask: Tensor) -> Tensor:
-    """0, 1/L, 2/L ... along each row of mask (B, L'), where L counts what is real in that row."""
+    """Relative positions 0, 1/L, 2/L ... along each row of mask (B, L'), where L counts the row's real positions."""
     count = torch.arange(mask.size(1), device=mask.device, dtype=torch.float)
     return count / mask.sum(1, keepdim=True).clamp_min(1)
 
 
 @dataclass(frozen=True)
 class GuidedAlignment(Guided):
-    """Toward the corpus's word alignments (Chen et al., 2016): -sum of a_ts log p_ts at each target token with links.
+    """Guide attention to given word alignments (Chen et al., 2016): -sum of a_ts log p_ts at each linked token.
 
     The defaults are those of Garg et al. (2019): one head of the layer below the top. Of several heads each is guided,
     and the mean is taken. Target tokens without links cost nothing.
@@ -187,7 +186,7 @@ class GuidedAlignment(Guided):
 
 @dataclass(frozen=True)
 class Distillation(Weighted):
-    """`teacher` is a run folder; its tokenizer must be the student's own."""
+    """Distil from `teacher`, a run folder; its tokenizer must be the student's own."""
 
     kind: ClassVar[str] = "distillation"
     teacher: str = ""
@@ -208,11 +207,11 @@ class Distillation(Weighted):
             memory = teacher.encode(batch.source, batch.source_mask)
             logits, _ = teacher.advance(passed.inputs, teacher.start(memory), mask=batch.target_mask)
             wanted = (logits.float() / self.temperature).log_softmax(-1)  # (B, T, V)
-        own = passed.log_probs
+        student = passed.log_probs
         if self.temperature != 1:
-            own = (own / self.temperature).log_softmax(-1)
-        apart = F.kl_div(own, wanted, reduction="none", log_target=True).sum(-1)  # (B, T)
-        return self.temperature**2 * apart.where(batch.target_mask, apart.new_zeros(())).sum()
+            student = (student / self.temperature).log_softmax(-1)
+        divergence = F.kl_div(student, wanted, reduction="none", log_target=True).sum(-1)  # (B, T)
+        return self.temperature**2 * divergence.where(batch.target_mask, divergence.new_zeros(())).sum()
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ class CTC(Weighted):
 
 
 def ctc_loss(passed: ForwardOutput) -> Tensor:
-    """The sum over sentences. The lengths go to the host, where torch wants them: one wait a batch on a GPU."""
+    """The CTC loss summed over sentences; one wait a batch on a GPU, since torch wants the lengths on the host."""
     log_probs = read_head(passed, "ctc").log_softmax(-1)  # (B, S * upsample, V + 1)
     mask = passed.memory.mask
     frames = mask.sum(1) * (log_probs.size(1) // mask.size(1))
@@ -244,7 +243,7 @@ def ctc_loss(passed: ForwardOutput) -> Tensor:
 
 @dataclass(frozen=True)
 class Length(Weighted):
-    """-log p(length of the target) under the model's length head, once a sentence, as if one more token were told."""
+    """-log p(length of the target) under the model's length head, once a sentence, as if it were one more token."""
 
     kind: ClassVar[str] = "length"
     head: ClassVar[str] = "length"
@@ -255,7 +254,7 @@ class Length(Weighted):
 
 
 def length_loss(passed: ForwardOutput) -> Tensor:
-    """The sum over sentences; a target longer than the last class is of that class."""
+    """The length loss summed over sentences; a target longer than the last class is of that class."""
     logits = read_head(passed, "length")  # (B, longest + 1)
     length = (passed.batch.target_mask.sum(1) - 1).clamp_max(logits.size(1) - 1)  # -1 in rows without a pair
     return F.cross_entropy(logits, length, reduction="sum", ignore_index=-1)
@@ -273,31 +272,57 @@ class ZLoss(Weighted):
 
 
 def z_loss(passed: ForwardOutput) -> Tensor:
-    """The sum over target tokens."""
+    """The z-loss summed over target tokens."""
     squared = passed.logits.float().logsumexp(-1).square()  # (B, T)
     return squared.where(passed.batch.target_mask, squared.new_zeros(())).sum()
+
+
+class TermConfig(Protocol):
+    """The config of a term. One that derives from `Weighted` has all of this but `build`."""
+
+    @property
+    def weight(self) -> float:
+        """What the term's sum is multiplied by."""
+        ...
+
+    @property
+    def traced(self) -> bool:
+        """Whether the term reads a trace of the decoder."""
+        ...
+
+    def check(self, model: Model) -> None:
+        """Refuse, with ConfigError, a model that lacks what the term needs."""
+        ...
+
+    def active(self, step: int) -> bool:
+        """Whether the update after `step` others has the term."""
+        ...
+
+    def build(self, tools: ObjectiveContext) -> Added:
+        """A function from what a forward pass left to a differentiable sum over the batch, in target tokens."""
+        ...
 
 
 Term = GuidedAttention | GuidedAlignment | CTC | Length | ZLoss | Distillation
 
 
 class Terms:
-    """Terms that have been built, beside an objective."""
+    """The built terms of an objective."""
 
-    def __init__(self, configs: Sequence[Term], tools: ObjectiveContext) -> None:
+    def __init__(self, configs: Sequence[Term | TermConfig], tools: ObjectiveContext) -> None:
         self._terms = [(config, config.build(tools)) for config in configs]
 
     def trace(self, step: int) -> dict[str, Tensor] | None:
-        """An empty trace for the pass to fill, if a term of this step wants one: attention then cannot be fused."""
+        """An empty trace to fill, if a term of this step reads one (attention then cannot be fused), else None."""
         return {} if any(config.traced and config.active(step) for config, _ in self._terms) else None
 
     def add(self, loss: Loss, passed: ForwardOutput, step: int) -> Loss:
-        """The loss with the terms of this step; each reports its own sum, before its weight."""
+        """Add the terms of this step to the loss; each reports its own sum, before its weight."""
         total, metrics = loss.total, dict(loss.metrics)
         for number, (config, term) in enumerate(self._terms):
             if config.active(step):
                 value = term(passed)
                 total = total + config.weight * value
-                name = config.kind
+                name = kind_of(type(config))
                 metrics[name if name not in metrics else f"{name}_{number}"] = value.detach()
         return Loss(total, loss.count, metrics)

@@ -1,12 +1,11 @@
-"""What is asked of one sentence's translation: how it begins, what must appear in it and what must not.
+"""Decoding constraints of a sentence: a forced prefix, phrases to include, and phrases to exclude.
 
-Words become tokens here. The same word can be written in several ways (`▁Haus`, `Ha us`), so each word to include is a
-choice of phrases and each word to exclude a set of them. Imports no torch.
+Words become tokens here. A word can be written in several ways (`▁Haus`, `Ha us`), so each word to include is a choice
+of phrases and each word to exclude a set of them.
 
-Phrases that must appear, as the automaton of Aho and Corasick 1975, in plain Python.
-
-A node is the longest end of what is written that begins a phrase, so that a phrase broken off falls back to whatever
-it still begins. Imports no torch: every engine's beam search follows these tables.
+`Automaton` is that of Aho and Corasick (1975) over the phrases to include. A node is the longest suffix of the written
+text that is a prefix of a phrase, so that a broken-off phrase falls back to whatever it still begins. Every engine's
+beam search follows these tables. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ Phrase = tuple[int, ...]
 
 
 class CancelToken:
-    """Cancels work under way: whoever waited for it is gone. Any thread may cancel; searches look between
-    steps, and what they have then is not finished."""
+    """Cancels running work. Any thread may cancel; searches check it between steps, and leave unfinished results."""
 
     def __init__(self) -> None:
-        self.cell = ctypes.c_int32(0)  # which the native core reads by itself
+        self.cell = ctypes.c_int32(0)  # read by the native core
 
     def cancel(self) -> None:
-        """From now on nobody waits."""
+        """Request that the work end."""
         self.cell.value = 1
 
     @property
@@ -39,27 +37,27 @@ class CancelToken:
 
 @dataclass(frozen=True)
 class DecodingConstraints:
-    """Tokens a translation must begin with, phrases it must hold, and phrases that must not occur in it.
+    """Tokens a translation must begin with, phrases it must contain, and phrases that must not occur in it.
 
-    Of each choice in `include` one phrase at least must appear, its tokens in a row. A prefix overrules `exclude`.
-    `stop` tells a search, between two steps, that it may leave this sentence.
+    At least one phrase of each choice in `include` must appear contiguously. A prefix overrules `exclude`.
+    `cancel_token` lets another thread end the search of this sentence between two steps.
     """
 
     prefix: Phrase = ()
     include: tuple[tuple[Phrase, ...], ...] = ()
     exclude: tuple[Phrase, ...] = ()
-    stop: CancelToken | None = None
+    cancel_token: CancelToken | None = None
 
 
 UNCONSTRAINED = DecodingConstraints()
 
 
 def cancelled_rows(constraints: Sequence[DecodingConstraints]) -> list[int]:
-    """The sentences, by number, that nobody waits for any more."""
+    """Indices of the sentences that are cancelled."""
     return [
         number
         for number, constraint in enumerate(constraints)
-        if constraint.stop is not None and constraint.stop.cancelled
+        if constraint.cancel_token is not None and constraint.cancel_token.cancelled
     ]
 
 
@@ -73,19 +71,19 @@ def check_one_path(constraints: Sequence[DecodingConstraints]) -> None:
 
 
 def constraints_of_words(tokenizer: Tokenizer, include: Sequence[str], exclude: Sequence[str]) -> DecodingConstraints:
-    """Words (or runs of words) as tokens of the target side. A word that cannot be written need not be excluded."""
+    """Turn words to include and exclude into target tokens; a word that cannot be written need not be excluded."""
     for name, words in (("include", include), ("exclude", exclude)):
         for word in words:
             if not word.strip() or not tokenizer.spelling(word):  # a zero-width space has no piece at all
                 raise DataError(f"{name}: a blank word was given; give words that can be seen, or none")
-    struck = {word: _shortest([*tokenizer.spellings(word), *_within(tokenizer, word)]) for word in exclude}
-    wanted = tuple(_choice(tokenizer, word, struck) for word in dict.fromkeys(include))
-    every = sorted({phrase for phrases in struck.values() for phrase in phrases})
-    return DecodingConstraints(include=wanted, exclude=tuple(_shortest(every)))
+    excluded = {word: _shortest([*tokenizer.spellings(word), *_within(tokenizer, word)]) for word in exclude}
+    included = tuple(_choice(tokenizer, word, excluded) for word in dict.fromkeys(include))
+    forbidden = sorted({phrase for phrases in excluded.values() for phrase in phrases})
+    return DecodingConstraints(include=included, exclude=tuple(_shortest(forbidden)))
 
 
-def _choice(tokenizer: Tokenizer, word: str, struck: dict[str, list[Phrase]]) -> tuple[Phrase, ...]:
-    """The ways to write a word that must appear: as after a space, and where none is needed as inside other text."""
+def _choice(tokenizer: Tokenizer, word: str, excluded: dict[str, list[Phrase]]) -> tuple[Phrase, ...]:
+    """List the ways to write an included word: as after a space, and, where no space is needed, inside other text."""
     ways = [tokenizer.spelling(word)]
     if not _spaced(word):
         ways += [tokenizer.spelling(word, inside=True), *_within(tokenizer, word)]
@@ -93,9 +91,9 @@ def _choice(tokenizer: Tokenizer, word: str, struck: dict[str, list[Phrase]]) ->
     if not written:
         unknown = "".join(tokenizer.unknown(word))
         raise DataError(
-            f"include: {word!r} cannot be written, for the model's vocabulary lacks {unknown!r}; leave it out"
+            f"include: {word!r} cannot be written, since the model's vocabulary lacks {unknown!r}; leave it out"
         )
-    for other, phrases in struck.items():
+    for other, phrases in excluded.items():
         written = [way for way in written if not any(holds(way, phrase) for phrase in phrases)]
         if not written:
             raise DataError(f"include: {word!r} cannot be written without {other!r}, which exclude forbids; drop one")
@@ -103,49 +101,49 @@ def _choice(tokenizer: Tokenizer, word: str, struck: dict[str, list[Phrase]]) ->
 
 
 def _within(tokenizer: Tokenizer, word: str) -> list[Phrase]:
-    """Pieces that hold a word among others: only where words are not parted by spaces are these the same word."""
+    """Pieces that contain the word and more; only in scripts without spaces is that the same word."""
     return [] if _spaced(word) else tokenizer.holding(word)
 
 
 def _spaced(word: str) -> bool:
-    """Whether a space stands before the word: its script has digits or cases. `ein` is then not found in `kein`."""
+    """Whether the word's script separates words by spaces: it has digits or cases. `ein` is then not in `kein`."""
     begin = word.strip()[0]
     return begin.isdigit() or begin.lower() != begin.upper()
 
 
 def _shortest(phrases: Sequence[Phrase]) -> list[Phrase]:
-    """Those that hold no other one: the rest cannot occur where these do not."""
-    phrases = [phrase for phrase in phrases if phrase]  # what normalization leaves nothing of cannot be looked for
-    every = set(phrases)
-    lengths: dict[int, set[int]] = {}  # of the phrases that begin with a token
-    for phrase in every:
+    """Keep the phrases that contain no other one: the rest cannot occur without these."""
+    phrases = [phrase for phrase in phrases if phrase]  # normalization may leave nothing of a phrase
+    unique = set(phrases)
+    lengths: dict[int, set[int]] = {}  # lengths of the phrases that begin with a token
+    for phrase in unique:
         lengths.setdefault(phrase[0], set()).add(len(phrase))
 
-    def free(phrase: Phrase) -> bool:
+    def contains_no_other(phrase: Phrase) -> bool:
         runs = ((begin, size) for begin, token in enumerate(phrase) for size in lengths.get(token, ()))
         return not any(
-            size < len(phrase) and begin + size <= len(phrase) and phrase[begin : begin + size] in every
+            size < len(phrase) and begin + size <= len(phrase) and phrase[begin : begin + size] in unique
             for begin, size in runs
         )
 
-    return [phrase for phrase in phrases if free(phrase)]
+    return [phrase for phrase in phrases if contains_no_other(phrase)]
 
 
 def holds(phrase: Phrase, part: Phrase) -> bool:
-    """Whether the part stands in the phrase, in a row."""
+    """Whether `part` occurs contiguously in the phrase."""
     return any(phrase[i : i + len(part)] == part for i in range(len(phrase) - len(part) + 1))
 
 
-Include = tuple[tuple[Phrase, ...], ...]  # of each constraint the phrases that fulfil it
+Include = tuple[tuple[Phrase, ...], ...]  # for each constraint the phrases that fulfil it
 
 
 @dataclass(frozen=True)
 class Automaton:
-    """One sentence's phrases in plain Python. `tokens` are all that occur in them; any other token leads to node 0.
+    """Automaton of one sentence's phrases. `tokens` are all that occur in them; any other token leads to node 0.
 
-    goto[node][i] is the node after token i, complete[node] the constraints fulfilled on arriving there,
-    rest[node][constraint] the tokens that still fulfil a constraint from there, needed[constraint] the same from
-    nowhere.
+    goto[node][i] is the node after token i, complete[node] the constraints fulfilled on reaching it,
+    rest[node][constraint] the tokens that still fulfil a constraint from there, needed[constraint] the tokens from the
+    start.
     """
 
     tokens: list[int]
@@ -182,22 +180,23 @@ def tokens_left(text: Phrase, ways: Sequence[Phrase]) -> int:
 
 
 def without_implied(include: Include) -> Include:
-    """Without the constraints that another fulfils however it is written.
+    """Drop constraints that another one implies in every way it can be written.
 
-    Of two that fulfil each other the first stays.
+    Of two that imply each other the first stays.
     """
     kept: list[tuple[Phrase, ...]] = []
-    for place, ways in enumerate(include):
+    for index, ways in enumerate(include):
         earlier = any(implies(other, ways) for other in kept)
-        if not earlier and not any(implies(o, ways) and not implies(ways, o) for o in include[place + 1 :]):
+        if not earlier and not any(implies(o, ways) and not implies(ways, o) for o in include[index + 1 :]):
             kept.append(ways)
     return tuple(kept)
 
 
 def implies(ways: Sequence[Phrase], others: Sequence[Phrase]) -> bool:
-    """Whether each of the ways holds one of the others."""
+    """Whether each of the ways contains one of the others."""
     return all(any(holds(way, other) for other in others) for way in ways)
 
 
 def ends_with(text: Phrase, end: Phrase) -> bool:
+    """Whether a phrase ends with another."""
     return text[len(text) - len(end) :] == end if len(end) <= len(text) else False

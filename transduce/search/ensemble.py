@@ -1,7 +1,7 @@
-"""Several models that search and score like one: their next-token probabilities are averaged at every step.
+"""Ensembles: models whose next-token probabilities are averaged at every step.
 
-Members may be of any architecture; they share vocabularies and read the same tokens. The mean is of probabilities, not
-of logits (Sutskever et al., 2014), taken over log-softmaxes by log-add-exp so that nothing underflows.
+Members may have any architecture; they share vocabularies and read the same tokens. The mean is of probabilities, not
+of logits (Sutskever et al., 2014), computed from log-softmaxes by log-add-exp so that nothing underflows.
 Shapes: B batch, S source length, t tokens read in one call, V vocabulary.
 """
 
@@ -32,15 +32,15 @@ Trace = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Memories(Memory):
-    """The memory of each member. The mask is the first one's; `layers` is empty, since the members' differ in width."""
+    """Each member's memory. The mask is the first one's; `layers` is empty, since widths differ between members."""
 
     members: tuple[Memory, ...]
 
 
 class Ensemble(nn.Module):
-    """The contract of model/contract.py over several models; `weights` are relative, and equal when not given.
+    """Several models behind the interface of model/contract.py; `weights` are relative, and equal if not given.
 
-    A trace holds what the members trace, each name behind `member.{number}.`.
+    A trace holds each member's tensors, with names prefixed by `member.{number}.`.
     """
 
     def __init__(self, members: Sequence[nn.Module], weights: Sequence[float] = ()) -> None:
@@ -58,43 +58,45 @@ class Ensemble(nn.Module):
         return [cast("Autoregressive", model) for model in self.models]
 
     def static_cache_model(self) -> SupportsStaticCache | None:
-        """This ensemble, if all its members can work in memory set aside once."""
+        """Return the ensemble itself if all members support a static KV cache, else None."""
         return self if all(member.static_cache_model() is not None for member in self.models) else None  # type: ignore[operator]
 
     @property
     def vocabulary(self) -> int:
-        """The number of target tokens, the same for all."""
+        """Size of the target vocabulary, shared by all members."""
         return cast("SupportsStaticCache", self.models[0]).vocabulary
 
-    def allocate_cache(self, room: CacheShape) -> StaticDecoderState | None:
-        """`static` and `cache` are tuples of the members' own."""
-        found = [cast("SupportsStaticCache", model).allocate_cache(room) for model in self.models]
-        held = [one for one in found if one is not None]
-        if len(held) < len(found):
+    def allocate_cache(self, cache_shape: CacheShape) -> StaticDecoderState | None:
+        """Allocate each member's static cache; `static` and `cache` are tuples over the members."""
+        states = [cast("SupportsStaticCache", model).allocate_cache(cache_shape) for model in self.models]
+        allocated = [state for state in states if state is not None]
+        if len(allocated) < len(states):
             return None
         return dataclasses.replace(
-            held[0], static=tuple(one.static for one in held), cache=tuple(one.cache for one in held)
+            allocated[0],
+            static=tuple(state.static for state in allocated),
+            cache=tuple(state.cache for state in allocated),
         )
 
-    def prefill(self, held: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
-        """Each member's part where it belongs."""
+    def prefill(self, state: StaticDecoderState, slots: Tensor, source: Tensor, mask: Tensor) -> None:
+        """Encode b sentences into each member's static cache."""
         for number, model in enumerate(self.models):
-            own = dataclasses.replace(held, static=held.static[number], cache=held.cache[number])
-            cast("SupportsStaticCache", model).prefill(own, slots, source, mask)
+            member_state = dataclasses.replace(state, static=state.static[number], cache=state.cache[number])
+            cast("SupportsStaticCache", model).prefill(member_state, slots, source, mask)
 
     def encode(self, source: Tensor, mask: Tensor, trace: Trace | None = None) -> Memory:
-        """source (B, S) tokens, mask (B, S) True at real ones."""
-        found = []
+        """Encode source (B, S) tokens, mask (B, S) True at real ones, with each member."""
+        memories = []
         for number, member in enumerate(self.members):
-            own: Trace | None = None if trace is None else {}
-            found.append(member.encode(source, mask, own))
-            _add(trace, own, number)
-        return Memories((), found[0].mask, tuple(found))
+            member_trace: Trace | None = None if trace is None else {}
+            memories.append(member.encode(source, mask, member_trace))
+            _add(trace, member_trace, number)
+        return Memories((), memories[0].mask, tuple(memories))
 
     def start(self, memory: Memory) -> DecoderState:
-        """`static` and `cache` are tuples of the members' own, so that searches reorder them as one."""
+        """Start each member; `static` and `cache` are tuples over the members, which searches reorder together."""
         memories = cast("Memories", memory).members
-        states = [member.start(own) for member, own in zip(self.members, memories, strict=True)]
+        states = [member.start(member_memory) for member, member_memory in zip(self.members, memories, strict=True)]
         return DecoderState(
             tuple(state.static for state in states), tuple(state.cache for state in states), states[0].length
         )
@@ -102,25 +104,25 @@ class Ensemble(nn.Module):
     def advance(
         self, tokens: Tensor, state: DecoderState, trace: Trace | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        """Read tokens (B, t); the logarithm of the mean probability (B, t, V) of what follows each, and the state."""
+        """Read tokens (B, t): log of the mean probability (B, t, V) of what follows each, and the new state."""
         mixed: Tensor | None = None
         static, cache, after = [], [], state
         for number, member in enumerate(self.members):
-            own: Trace | None = None if trace is None else {}
+            member_trace: Trace | None = None if trace is None else {}
             before = dataclasses.replace(state, static=state.static[number], cache=state.cache[number])
-            logits, after = member.advance(tokens, before, own, mask)
+            logits, after = member.advance(tokens, before, member_trace, mask)
             weighted = logits.log_softmax(-1, dtype=torch.float32) + self.log_shares[number]
             mixed = weighted if mixed is None else torch.logaddexp(mixed, weighted)
             static.append(after.static)
             cache.append(after.cache)
-            _add(trace, own, number)
+            _add(trace, member_trace, number)
         return cast("Tensor", mixed), dataclasses.replace(after, static=tuple(static), cache=tuple(cache))
 
     def token_log_probs(self, memory: Memory, target: Tensor, mask: Tensor, trace: Trace | None = None) -> Tensor:
-        """log p (B, T) of each token of a given translation, as of one model."""
+        """Log p (B, T) of each token of a given translation under the ensemble."""
         return teacher_forced_log_probs(self, memory, target, mask, trace)
 
 
-def _add(trace: Trace | None, own: Trace | None, number: int) -> None:
+def _add(trace: Trace | None, member_trace: Trace | None, number: int) -> None:
     if trace is not None:
-        trace.update({f"member.{number}.{name}": tensor for name, tensor in (own or {}).items()})
+        trace.update({f"member.{number}.{name}": tensor for name, tensor in (member_trace or {}).items()})

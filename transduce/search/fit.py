@@ -1,12 +1,12 @@
-"""Which search and objective go with which model: these say what they need, a decoder what it offers.
+"""Which search and objective fit which model: they state what they need, a decoder states what it offers.
 
-Both are one word, `needs` and `offers`, of the config class (or of its instances, where a setting decides). Classes of
-the user's own that say nothing are taken for stepwise ones. A search that returns a translation a length
-(`needs_lengths`) fits no decoder with `one_length`. What a search reads besides, a head of the model (`needs_head`) or
-attention to the source (`needs_attention`, of a decoder's `cross_heads`), is known where the whole config is. Imports
-no torch, so that a translator can check too.
+Both are one word, `needs` and `offers`, of the config class (or of its instances, where a setting decides). A user's
+own class without them counts as stepwise. A search that returns one translation per length (`needs_lengths`) does not
+fit a decoder with `one_length`. Other requirements, a head of the model (`needs_head`) or cross-attention
+(`needs_attention`, of a decoder's `cross_heads`), are checked where the whole config is known. Imports no torch, so
+that a translator can check too.
 
-The searches a config can choose from; the first is what a model translates with when nothing is said.
+`SearchChoice` lists the searches of a config; the first is the default of translation.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCColl
 
 @dataclass(frozen=True)
 class SearchOption:
-    """A search by itself, as a command line names it: `search={kind="sample",top_p=0.9}`."""
+    """A search given on a command line: `search={kind="sample",top_p=0.9}`."""
 
-    search: SearchChoice = Beam()
+    search: SearchChoice | SearchConfig = Beam()
 
 
 def search_label(search: SearchConfig) -> str:
-    """A search in a word or two, for people: `beam 4`, `greedy`, `mask_predict`."""
+    """Name a search briefly for people: `beam 4`, `greedy`, `mask_predict`."""
     kind = kind_of(type(search))
     return f"{kind} {search.size}" if isinstance(search, Beam) else kind
 
 
 STEPWISE = "stepwise"
 MEANING = {
-    STEPWISE: "writes token by token",
-    "parallel": "writes all tokens at once",
-    "ctc": "writes all tokens at once, on more frames than tokens",
+    STEPWISE: "decodes token by token",
+    "parallel": "is non-autoregressive",
+    "ctc": "is non-autoregressive with CTC",
 }
 
 
 def check_fit(chosen: Any, decoder: Any, where: str, choices: Iterable[type[Any]]) -> None:
-    """Refuse a config that the decoder's cannot serve; `where` is its dotted key, `choices` all kinds it could be."""
+    """Refuse a config that does not fit the decoder; `where` is its dotted key, `choices` all kinds it could be."""
     needs, offers = _needs(chosen), getattr(decoder, "offers", STEPWISE)
     if needs != offers:
         fitting = [kind_of(cls) for cls in choices if _needs(cls()) == offers]
@@ -66,7 +66,7 @@ def check_fit(chosen: Any, decoder: Any, where: str, choices: Iterable[type[Any]
 
 
 def check_search(search: SearchConfig, decoder: Any, where: str = "search") -> None:
-    """The same for a search, or for that which finds its candidates."""
+    """Refuse a search, or the candidate search of another, that does not fit the decoder."""
     finder, where, choices = _finder(search, where)
     check_fit(finder, decoder, where, choices)
     if getattr(finder, "needs_lengths", False) and getattr(decoder, "one_length", False):
@@ -81,29 +81,29 @@ def check_search(search: SearchConfig, decoder: Any, where: str = "search") -> N
 def check_together(
     objective: Any, objectives: tuple[type[Any], ...], searches: Mapping[str, Any], decoder: Any
 ) -> None:
-    """The same for the objective, one of `objectives`, and for searches by their dotted keys; says what mends all."""
+    """Check the objective, one of `objectives`, and searches by dotted key; the error says which settings fix all."""
     try:
         check_fit(objective, decoder, "objective", objectives)
         for where, search in searches.items():
             check_search(search, decoder, where)
     except ConfigError as error:
         finders = [_finder(search, where) for where, search in searches.items()]
-        words = _mending([(objective, "objective", objectives), *finders], decoder)
+        words = _fixes([(objective, "objective", objectives), *finders], decoder)
         raise ConfigError(f"{error}; set {' '.join(words)}" if words else str(error)) from None
 
 
-def _mending(chosen: Iterable[tuple[Any, str, tuple[type[Any], ...]]], decoder: Any) -> list[str]:
-    """`key=value` words that put the first kind that fits where one does not."""
+def _fixes(chosen: Iterable[tuple[Any, str, tuple[type[Any], ...]]], decoder: Any) -> list[str]:
+    """List `key=value` settings that replace each misfit by the first kind that fits."""
     offers, words = getattr(decoder, "offers", STEPWISE), []
-    for one, where, choices in chosen:
+    for config, where, choices in chosen:
         fitting = [kind_of(cls) for cls in choices if _needs(cls()) == offers]
-        if fitting and _needs(one) != offers:
+        if fitting and _needs(config) != offers:
             words.append(f"{where}.kind={fitting[0]}")
     return words
 
 
 def check_reads(search: SearchConfig, model: Any, where: str = "search") -> None:
-    """Refuse a search that reads what this model, by its config, does not have."""
+    """Refuse a search that needs a head or cross-attention that this model's config lacks."""
     finder, where, choices = _finder(search, where)
     decoder, heads = model.decoder, [head.kind for head in model.heads]
     head = getattr(finder, "needs_head", "")
@@ -115,8 +115,8 @@ def check_reads(search: SearchConfig, model: Any, where: str = "search") -> None
         )
     if getattr(finder, "needs_attention", False) and not any(getattr(decoder, "cross_heads", (1,))):
         raise ConfigError(
-            f"{where}.coverage: expected 0, for model.decoder '{kind_of(type(decoder))}' does not look at the source by"
-            " attention, so that there is nothing to cover with; or choose a decoder that does"
+            f"{where}.coverage: expected 0, since model.decoder '{kind_of(type(decoder))}' has no attention to"
+            " the source; or choose a decoder that has"
         )
 
 
@@ -125,7 +125,7 @@ def _needs(chosen: Any) -> str:
 
 
 def _finder(search: SearchConfig, where: str) -> tuple[Any, str, tuple[type[Any], ...]]:
-    """What runs the model, its dotted key, and all that it could be."""
+    """Return the search that runs the model, its dotted key, and all kinds it could be."""
     if isinstance(search, MinimumBayesRisk):
         return search.candidates, f"{where}.candidates", typing.get_args(Candidates)
     return search, where, typing.get_args(SearchChoice)

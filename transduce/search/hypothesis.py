@@ -1,6 +1,6 @@
-"""What a search finds, and what every search looks like to its callers.
+"""Hypotheses, length penalties, and the interface of every search.
 
-Imports no torch when it runs: a translator with another engine uses these names too.
+Imports no torch at run time: translators with other engines use these names too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LengthNormalization = Literal["gnmt", "power"]
 
 @dataclass(frozen=True)
 class LengthPenalty:
-    """What a log-probability is divided by, as a function of the length, which counts the end symbol.
+    """The divisor of a log-probability as a function of the length, which counts the end symbol.
 
     "gnmt" is ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14), "power" is length^exponent, as in Marian,
     fairseq, Hugging Face's transformers and CTranslate2.
@@ -37,7 +37,7 @@ class LengthPenalty:
 
     @property
     def grows(self) -> bool:
-        """Whether a longer hypothesis is divided by more (or as much), so that the longest bounds all scores."""
+        """Whether the divisor does not decrease with length, so that the longest path bounds all scores."""
         return self.exponent >= 0
 
 
@@ -48,10 +48,10 @@ UNNORMALIZED = LengthPenalty()
 class Hypothesis:
     """One translation of one sentence.
 
-    `tokens` are without start and end symbol. `log_prob` is the model's own log-probability of the tokens and the
-    end symbol, `token_log_probs` its parts, the end symbol's last; no temperature or constraint alters them. `score`
-    is what the search ranks by. `finished` is False when the length limit came before the end symbol, or the end before
-    all that was to be included.
+    `tokens` are without start and end symbol. `log_prob` is the model's own log-probability of the tokens and the end
+    symbol, `token_log_probs` its parts, the end symbol's last; unaffected by temperature and constraints. `score` is
+    what the search ranks by. `finished` is False when the length limit came before the end symbol, or the end before
+    all required phrases.
     """
 
     tokens: tuple[int, ...]
@@ -70,14 +70,14 @@ class Hypothesis:
         coverage: float = 0.0,
         complete: bool = True,
     ) -> Hypothesis:
-        """From what a search wrote: all of it, or as far as the first end symbol.
+        """Build a hypothesis from a search's tokens, up to the first end symbol if there is one.
 
-        `coverage` is the coverage penalty to add, `complete` whether all is there that must be.
+        `coverage` is the coverage penalty to add, `complete` whether all required phrases are there.
         """
         ended = eos in tokens
         length = tokens.index(eos) + 1 if ended else len(tokens)
-        own = tokens[: length - 1] if ended else tokens
-        return cls.written(own, token_log_probs[:length], ended and complete, penalty, coverage)
+        text_tokens = tokens[: length - 1] if ended else tokens
+        return cls.written(text_tokens, token_log_probs[:length], ended and complete, penalty, coverage)
 
     @classmethod
     def written(
@@ -88,7 +88,7 @@ class Hypothesis:
         penalty: LengthPenalty = UNNORMALIZED,
         coverage: float = 0.0,
     ) -> Hypothesis:
-        """From tokens without end symbol and log-probabilities with it, where there is one."""
+        """Build a hypothesis from tokens without end symbol and log-probabilities including it, if finished."""
         parts = tuple(token_log_probs)
         log_prob = math.fsum(parts)
         score = log_prob / penalty(len(parts)) + coverage
@@ -96,37 +96,55 @@ class Hypothesis:
 
 
 def best_first(hypothesis: Hypothesis) -> tuple[bool, float]:
-    """What hypotheses are sorted by."""
+    """Sort key: finished hypotheses first, then by falling score."""
     return not hypothesis.finished, -hypothesis.score
 
 
-class SearchConfig(Protocol):
-    """The settings of a search, such as `Beam(size=4)`; hashable, since the same ones share batches.
+class Reranker(Protocol):
+    """A search config that generates candidates and ranks them by their texts."""
 
-    A config may say more: what it `needs` of a model (fit.py), and where it finds several, how many `hypotheses` and
-    `with_n_best(count)`.
-    """
+    @property
+    def hypotheses(self) -> int:
+        """The number of candidates of a sentence."""
+        ...
 
-    def build(self) -> Search:
-        """The search itself; torch is imported here at the earliest."""
+    def choose(self, texts: Sequence[str]) -> list[tuple[int, float]]:
+        """Choose among the candidates' texts: indices, best first, each with the score it was chosen by."""
         ...
 
 
-class Reranker(Protocol):
-    """A search config that finds candidates and leaves the choice among them to whoever sees their texts."""
+class SearchConfig(Protocol):
+    """The config of a search, such as `Beam(size=4)`; hashable, since equal ones share batches.
+
+    One that is not for decoders that write token by token says so in `needs` (fit.py); one that gives several
+    translations of a sentence has `hypotheses`, their number, and `with_n_best(count)`.
+    """
+
+    def build(self) -> Search:
+        """The search itself. What needs torch is imported here, so that a config can be read without it."""
+        ...
+
+
+class CandidatesConfig(SearchConfig, Protocol):
+    """The config of a search for several candidates, among which something else chooses."""
+
+    @property
+    def needs(self) -> str:
+        """Of a decoder (fit.py)."""
+        ...
 
     @property
     def hypotheses(self) -> int:
         """How many candidates a sentence has."""
         ...
 
-    def choose(self, texts: Sequence[str]) -> list[tuple[int, float]]:
-        """Places among the texts, best first, each with the score it was chosen by."""
+    def with_n_best(self, count: int) -> CandidatesConfig:
+        """The same for so many."""
         ...
 
 
 class Search(Protocol):
-    """Finds translations of a batch of encoded sentences, the same ones whatever else is in the batch."""
+    """Generates translations of a batch of encoded sentences; results do not depend on the rest of the batch."""
 
     def __call__(
         self,
@@ -136,11 +154,10 @@ class Search(Protocol):
         constraints: Sequence[DecodingConstraints] | None = None,
         keys: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        """One list a sentence, best first and never empty.
+        """Return hypotheses of each sentence, best first, at least one.
 
         The model is of the kind that the search needs: `Autoregressive` or `NonAutoregressive` (see fit.py).
-        `constraints`: how each translation must begin, what must appear in it and what must not, one a sentence.
-        `keys`: one 64-bit number a sentence from which its random draws follow; without them the place in the batch is
-        the key.
+        `constraints` and `keys` have one entry per sentence; a key is a 64-bit number that seeds its random draws, by
+        default its index in the batch.
         """
         ...

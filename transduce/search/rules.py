@@ -1,8 +1,8 @@
-"""Which token a search may write next.
+"""Token rules: which tokens a search may write next.
 
 A rule is a function `(allowed (N, V), tokens (N, t), sentence (N,)) -> allowed`: from the tokens written so far
-(without start symbol) and each row's sentence in the batch it strikes out or puts back next tokens. Rules are applied
-in order and never touch a log-probability, so that scores stay the model's own.
+(without start symbol) and each row's sentence in the batch it forbids or allows next tokens. Rules are applied in order
+and never change a log-probability, so that scores stay the model's own.
 Shapes: N rows, B sentences, t tokens so far, V vocabulary.
 """
 
@@ -19,28 +19,28 @@ from transduce.search.settings import Limits, check_tokens, require
 from transduce.text.vocabulary import Symbols
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
-LOWEST = torch.finfo(torch.float32).min / 1e9  # finite, and finite still when the sum of a thousand
+LOWEST = torch.finfo(torch.float32).min / 1e9  # finite, even when a thousand are summed
 
 
 def rules_of(
     limits: Limits, symbols: Symbols, constraints: Sequence[DecodingConstraints], device: torch.device
 ) -> list[Rule]:
-    """What holds at every step, in order of application. The prefix comes last: it overrules the others."""
+    """Rules that hold at every step, in order of application. The prefix comes last: it overrules the others."""
     forced = [constraint.prefix for constraint in constraints]
-    found = [forbid((*symbols.never, *limits.forbid), device)]
+    rules = [forbid((*symbols.never, *limits.forbid), device)]
     if limits.shortest:
-        found.append(hold_back(symbols.eos, [limits.shortest + len(prefix) for prefix in forced], device))
+        rules.append(hold_back(symbols.eos, [limits.shortest + len(prefix) for prefix in forced], device))
     if limits.no_repeat:
-        found.append(no_repeat(limits.no_repeat))
+        rules.append(no_repeat(limits.no_repeat))
     if any(constraint.exclude for constraint in constraints):
-        found.append(exclude([constraint.exclude for constraint in constraints], device))
+        rules.append(exclude([constraint.exclude for constraint in constraints], device))
     if any(forced):
-        found.append(force(forced, device))
-    return found
+        rules.append(force(forced, device))
+    return rules
 
 
 def checked(constraints: Sequence[DecodingConstraints] | None, batch: int) -> Sequence[DecodingConstraints]:
-    """DecodingConstraints for each sentence; none were given: nothing is asked."""
+    """Return one constraint per sentence, UNCONSTRAINED where none are given."""
     if constraints is None:
         return [UNCONSTRAINED] * batch
     if len(constraints) != batch:
@@ -49,9 +49,9 @@ def checked(constraints: Sequence[DecodingConstraints] | None, batch: int) -> Se
 
 
 def next_log_probs(logits: Tensor, tokens: Tensor, sentence: Tensor, rules: Sequence[Rule], eos: int) -> Tensor:
-    """Log-probabilities (N, V) of the next token, -inf where a rule forbids it. logits (N, V), in any precision.
+    """Log-probabilities (N, V) of the next token, -inf where a rule forbids it; logits (N, V) in any precision.
 
-    A row to which nothing is left may end: every row has a token that can be written.
+    A row without any allowed token may end: every row has a token to write.
     """
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
     end = log_probs[:, eos].clamp(min=LOWEST)  # (N,)
@@ -65,7 +65,7 @@ def next_log_probs(logits: Tensor, tokens: Tensor, sentence: Tensor, rules: Sequ
 
 
 def forbid(never: Sequence[int], device: torch.device) -> Rule:
-    """Never these tokens."""
+    """Rule: never these tokens."""
     columns = torch.tensor(never, dtype=torch.int64, device=device)
 
     highest = max(never, default=-1)
@@ -79,7 +79,7 @@ def forbid(never: Sequence[int], device: torch.device) -> Rule:
 
 
 def hold_back(eos: int, shortest: Sequence[int], device: torch.device) -> Rule:
-    """No end symbol before a sentence has `shortest` (B) tokens."""
+    """Rule: no end symbol before a sentence has `shortest` (B) tokens."""
     needed = torch.tensor(shortest, device=device)
     last = max(shortest)
 
@@ -87,22 +87,22 @@ def hold_back(eos: int, shortest: Sequence[int], device: torch.device) -> Rule:
         step = tokens.shape[1]
         if step >= last:
             return allowed
-        held = allowed.clone()
-        held[:, eos] &= needed[sentence] <= step
-        return held
+        restricted = allowed.clone()
+        restricted[:, eos] &= needed[sentence] <= step
+        return restricted
 
     return rule
 
 
 def no_repeat(size: int) -> Rule:
-    """No n-gram of `size` tokens twice in one translation."""
+    """Rule: no n-gram of `size` tokens twice in one translation."""
 
     def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
         step = tokens.shape[1]
         if step < size:
             return allowed
         grams = tokens.unfold(1, size, 1)  # (N, step - size + 1, size)
-        latest = tokens[:, step - size + 1 :]  # (N, size - 1): what the next token would complete
+        latest = tokens[:, step - size + 1 :]  # (N, size - 1): the beginning of an n-gram
         repeats = (grams[..., :-1] == latest[:, None]).all(-1)  # (N, step - size + 1)
         return strike(allowed, grams[..., -1], repeats)
 
@@ -110,39 +110,39 @@ def no_repeat(size: int) -> Rule:
 
 
 def strike(allowed: Tensor, tokens: Tensor, where: Tensor) -> Tensor:
-    """Take from allowed (N, V) those of tokens (N, M) that stand `where` (N, M)."""
+    """Forbid in allowed (N, V) those of tokens (N, M) for which `where` (N, M) is True."""
     count, vocabulary = allowed.shape
-    struck = torch.zeros(count, vocabulary + 1, dtype=torch.bool, device=allowed.device)
-    columns = torch.where(where, tokens, vocabulary)  # one column more takes what is not struck
-    return allowed & ~struck.scatter(1, columns, True)[:, :vocabulary]
+    forbidden = torch.zeros(count, vocabulary + 1, dtype=torch.bool, device=allowed.device)
+    columns = torch.where(where, tokens, vocabulary)  # an extra column absorbs the others
+    return allowed & ~forbidden.scatter(1, columns, True)[:, :vocabulary]
 
 
 def exclude(phrases: Sequence[Sequence[Phrase]], device: torch.device) -> Rule:
-    """No phrase of those given for each sentence: its last token is struck where the others have just been written."""
-    longest = max(len(phrase) for own in phrases for phrase in own)
+    """Rule: no phrase excluded for a sentence; its last token is forbidden after the others."""
+    longest = max(len(phrase) for phrases_of_sentence in phrases for phrase in phrases_of_sentence)
     most = max(map(len, phrases))
-    padded = [phrase_table(own, most, longest) for own in phrases]
+    padded = [phrase_table(phrases_of_sentence, most, longest) for phrases_of_sentence in phrases]
     table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, most, longest)
-    highest = max(max(phrase) for own in phrases for phrase in own)
+    highest = max(max(phrase) for phrases_of_sentence in phrases for phrase in phrases_of_sentence)
 
     def rule(allowed: Tensor, tokens: Tensor, sentence: Tensor) -> Tensor:
         check_tokens("exclude", highest, allowed.shape[1])
         latest = F.pad(tokens, (longest - 1, 0), value=-3)[:, tokens.shape[1] :]  # (N, longest - 1)
-        own = table[sentence]  # (N, most, longest)
-        head, last = own[..., :-1], own[..., -1]
+        patterns = table[sentence]  # (N, most, longest)
+        head, last = patterns[..., :-1], patterns[..., -1]
         return strike(allowed, last, ((head == -1) | (head == latest[:, None])).all(-1) & (last >= 0))
 
     return rule
 
 
 def phrase_table(phrases: Sequence[Phrase], most: int, longest: int) -> list[list[int]]:
-    """Phrases as lines of one length: -1 stands for any token, -2 is none that could be written."""
+    """Pad phrases to one length: -1 stands for any token, -2 for none."""
     free, absent = [-1] * longest, [-2] * longest
     return [[*free, *phrase][-longest:] for phrase in phrases] + [absent] * (most - len(phrases))
 
 
 def force(prefixes: Sequence[Phrase], device: torch.device) -> Rule:
-    """Only the prefix's token as long as it lasts, whatever the rules before this one said."""
+    """Rule: only the prefix's token while it lasts, whatever earlier rules say."""
     longest = max(len(prefix) for prefix in prefixes)
     padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
     table = torch.tensor(padded, dtype=torch.int64, device=device)  # (B, longest)
@@ -153,7 +153,7 @@ def force(prefixes: Sequence[Phrase], device: torch.device) -> Rule:
         if step >= longest:
             return allowed
         check_tokens("prefix", highest, allowed.shape[1])
-        wanted = table[sentence, step, None]  # (N, 1), -1 where the prefix is over
-        return torch.where(wanted < 0, allowed, torch.arange(allowed.shape[1], device=allowed.device) == wanted)
+        forced = table[sentence, step, None]  # (N, 1), -1 after the prefix
+        return torch.where(forced < 0, allowed, torch.arange(allowed.shape[1], device=allowed.device) == forced)
 
     return rule

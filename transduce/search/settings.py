@@ -1,61 +1,58 @@
-"""The settings of every search; what each builds is imported when it is built, and torch with it.
+"""Settings of every search; `build` imports the search itself, and torch with it.
 
-So a translator with another engine reads and checks the same settings on a machine that has no torch.
+So a translator with another engine reads and checks the same settings on a machine without torch. `Limits` are obeyed
+by rules.py and by every engine.
 
-How long a translation may be, and which tokens it may never hold: the settings; rules.py obeys them.
-
-Imports no torch: an engine without it has the same limits.
-
-Minimum Bayes risk: the candidate that agrees best with all the others, rather than the most probable one.
-
-Kumar and Byrne, 2004; over samples Eikema and Aziz, 2020. Candidates come from another search. Agreement is a sentence
-metric of texts, which a search does not see: the translator has the candidates found and calls `choose`.
+Minimum Bayes risk (Kumar and Byrne, 2004; over samples Eikema and Aziz, 2020) selects the candidate that agrees best
+with all others, rather than the most probable one. Candidates come from another search. Agreement is a sentence metric
+of texts, which a search does not see: the translator generates the candidates and calls `choose`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Self, get_args
 
 from transduce.core.bounds import Bounds, check_bounds
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
+from transduce.metrics import SentenceMetric, SentenceMetricConfig
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import LengthNormalization, LengthPenalty, Search
+from transduce.search.hypothesis import CandidatesConfig, LengthNormalization, LengthPenalty, Search
 
-LARGEST_RATIO = 100  # tokens of a translation for each of its source
-MOST_ADDED = 4096  # tokens whatever the source, by longest_extra or shortest
+LARGEST_RATIO = 100  # tokens of a translation per source token
+MOST_ADDED = 4096  # tokens independent of the source, by longest_extra or shortest
 MOST_LONGEST = 100_000
 _LONGEST_PREFIX = 4  # times the longest source, as a server allows too
 
 
 def require(holds: bool, field: str, value: object, expected: str) -> None:
-    """Refuse a setting that does not hold; the config loader puts the section before `field`."""
+    """Refuse a setting unless `holds`; the config loader puts the section before `field`."""
     if not holds:
         raise ConfigError(f"{field}: expected {expected}, got {value!r}")
 
 
 def check_tokens(name: str, highest: int, vocabulary: int) -> None:
-    """Refuse constraints in tokens that no text could have become."""
+    """Refuse constraint tokens outside the vocabulary."""
     if highest >= vocabulary:
         raise ValueError(f"{name}: expected tokens below the vocabulary's size ({vocabulary}), got {highest}")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what a search writes. Lengths count from the end of a forced prefix.
+    """Limits of what a search writes. Lengths count from the end of a forced prefix.
 
-    A translation with its end symbol has at most `longest_ratio` times its source's length plus `longest_extra`
-    tokens, and never more than `longest`: its own source decides, not the batch. Before the end come at least
-    `shortest` tokens, even where the source is too short for that. `no_repeat` is the size of n-grams that may occur
-    only once, 0 for no such rule. `forbid` lists tokens never to write besides those of `Symbols.never`.
+    A translation with its end symbol has at most `longest_ratio` times its source's length plus `longest_extra` tokens,
+    and never more than `longest`: its own source decides, not the batch. At least `shortest` tokens precede the end,
+    even for short sources. `no_repeat` is the size of n-grams that may occur only once, 0 for no such rule. `forbid`
+    lists tokens never to write besides those of `Symbols.never`.
     """
 
     longest_ratio: Annotated[float, Bounds(0, LARGEST_RATIO, expected=f"a number from 0 to {LARGEST_RATIO}")] = 2.0
-    longest_extra: Annotated[int, Bounds(0, MOST_ADDED, expected=f"a whole number from 0 to {MOST_ADDED:,}")] = 20
-    longest: Annotated[int, Bounds(1, MOST_LONGEST, expected=f"a whole number from 1 to {MOST_LONGEST:,}")] = 512
-    shortest: Annotated[int, Bounds(most=MOST_ADDED, expected=f"a whole number from 0 to {MOST_ADDED:,}")] = 0
+    longest_extra: Annotated[int, Bounds(0, MOST_ADDED, expected=f"an integer from 0 to {MOST_ADDED:,}")] = 20
+    longest: Annotated[int, Bounds(1, MOST_LONGEST, expected=f"an integer from 1 to {MOST_LONGEST:,}")] = 512
+    shortest: Annotated[int, Bounds(most=MOST_ADDED, expected=f"an integer from 0 to {MOST_ADDED:,}")] = 0
     no_repeat: Annotated[int, Bounds(0, expected="an n-gram size, or 0 for no such rule")] = 0
     forbid: tuple[int, ...] = ()
 
@@ -65,21 +62,21 @@ class Limits:
             0 <= self.shortest < self.longest,
             "shortest",
             self.shortest,
-            f"a whole number from 0 up to, not including, longest ({self.longest})",
+            f"an integer from 0 up to, not including, longest ({self.longest})",
         )
         require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
 
     def lengths(self, sources: Sequence[int], constraints: Sequence[DecodingConstraints]) -> list[int]:
-        """The most steps each sentence may take, end symbol included. `sources` are their lengths, end included."""
-        wanted = {source: int(self.longest_ratio * source) + self.longest_extra for source in set(sources)}
-        written = {source: min(max(length, self.shortest + 1), self.longest) for source, length in wanted.items()}
+        """The maximum number of steps per sentence. These and the source lengths `sources` include the end symbol."""
+        allowed = {source: int(self.longest_ratio * source) + self.longest_extra for source in set(sources)}
+        bounded = {source: min(max(length, self.shortest + 1), self.longest) for source, length in allowed.items()}
         return [
-            written[source] + len(constraint.prefix) for source, constraint in zip(sources, constraints, strict=True)
+            bounded[source] + len(constraint.prefix) for source, constraint in zip(sources, constraints, strict=True)
         ]
 
 
 def checked_prefix(tokens: Sequence[int], longest_source: int) -> tuple[int, ...]:
-    """The beginning of a translation; one that is longer than what a text of the model becomes is refused."""
+    """Check a forced prefix: refuse one longer than the tokens of any text that the model translates."""
     most = max(_LONGEST_PREFIX * longest_source, Limits.longest)
     if len(tokens) > most:
         raise DataError(
@@ -92,23 +89,21 @@ def checked_prefix(tokens: Sequence[int], longest_source: int) -> tuple[int, ...
 MOST_PATHS = 4096  # of one sentence, in any search: as in the native core (engines/native/src/core.cpp)
 MOST_STEPS = 1 << 21  # of all paths of a sentence together, where its source does not bound them
 MOST_ITERATIONS = 1000
-Paths = Annotated[
-    int, Bounds(1, MOST_PATHS, expected="a whole number of at least 1", too_large=f"at most {MOST_PATHS:,}")
-]
+Paths = Annotated[int, Bounds(1, MOST_PATHS, expected="an integer of at least 1", too_large=f"at most {MOST_PATHS:,}")]
 CoverageWeight = Annotated[float, Bounds(0, expected="a weight of at least 0, such as 0.2, or 0 for no such penalty")]
-Iterations = Annotated[int, Bounds(1, MOST_ITERATIONS, expected=f"a whole number from 1 to {MOST_ITERATIONS:,}")]
-COLDEST = 1e-4  # below it log-probabilities divided by the temperature leave float32
+Iterations = Annotated[int, Bounds(1, MOST_ITERATIONS, expected=f"an integer from 1 to {MOST_ITERATIONS:,}")]
+COLDEST = 1e-4  # below it log-probabilities divided by the temperature overflow float32
 _TEMPERATURE = f"a number of at least {COLDEST} (for the most probable token use kind 'greedy')"
 
 
 def require_few(**counts: int) -> None:
-    """Refuse more paths of a sentence than any engine searches."""
+    """Refuse more paths per sentence than any engine supports."""
     for name, count in counts.items():
         require(count <= MOST_PATHS, name, count, f"at most {MOST_PATHS:,}")
 
 
 def require_bounded(paths: int, limits: Limits) -> None:
-    """Refuse limits that let so many paths of a short sentence grow for hours."""
+    """Refuse limits that would let so many paths of a short sentence run for hours."""
     most = MOST_STEPS // paths
     expected = f"at most {most:,} tokens where a sentence has {paths:,} paths"
     require(limits.shortest <= most, "limits.shortest", limits.shortest, expected)
@@ -117,17 +112,16 @@ def require_bounded(paths: int, limits: Limits) -> None:
 
 @dataclass(frozen=True)
 class Beam:
-    """The `size` best paths at each step, ranked at their end by log-probability / ((5 + length) / 6)^length_penalty.
+    """Beam search: the `size` best paths, ranked by log-probability / ((5 + length) / 6)^length_penalty when finished.
 
-    With `length_normalization` "power" they are ranked by log-probability / length^length_penalty, as in Marian.
-    `length` counts the end symbol; a penalty of 0 ranks by log-probability, more favours longer translations.
-    With `shrinking` each finished path gives up its place in the beam, which ends when no place is left (Bahdanau et
-    al. 2015's search, and Marian's; Huang et al. 2017 compare the two).
-    `n_best` hypotheses a sentence are returned, all different, fewer only where the rules allow no more. With `groups`
-    the beam falls into as many parts that search one after another at each step, a token less likely by `diversity` for
-    every path of an earlier part that takes it; what two parts found alike is replaced by what else they found.
-    `coverage` is the weight of the coverage penalty. Where words must be included, the beam of a sentence has at least
-    one place more than these have tokens.
+    With `length_normalization` "power" the divisor is length^length_penalty, as in Marian. `length` counts the end
+    symbol; a penalty of 0 ranks by log-probability, a larger one favours longer translations. With `shrinking` each
+    finished path gives up its slot in the beam, which ends when no slot is left (Bahdanau et al. 2015's search, and
+    Marian's; Huang et al. 2017 compare the two). `n_best` hypotheses per sentence are returned, all different, fewer
+    only if the rules allow no more. `groups` splits the beam into parts that search in turn at each step, where a token
+    is less likely by `diversity` for every path of an earlier part that takes it; duplicates between parts are replaced
+    by their other hypotheses. `coverage` is the weight of the coverage penalty. With words to include, the beam of a
+    sentence has at least one slot more than these have tokens.
     """
 
     needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
@@ -147,30 +141,30 @@ class Beam:
         require_bounded(self.size, self.limits)
         known = self.length_normalization in get_args(LengthNormalization)
         require(known, "length_normalization", self.length_normalization, "'gnmt' or 'power'")
-        expected = f"a whole number from 1 to the beam's size ({self.size}); raise size for more"
+        expected = f"an integer from 1 to the beam's size ({self.size}); raise size for more"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
-        whole = self.groups >= 1 and self.size % self.groups == 0
-        require(whole, "groups", self.groups, f"a number of equal parts of the beam's size ({self.size})")
+        divides = self.groups >= 1 and self.size % self.groups == 0
+        require(divides, "groups", self.groups, f"a number of equal parts of the beam's size ({self.size})")
 
     @property
     def penalty(self) -> LengthPenalty:
-        """What log-probabilities of finished paths are divided by."""
+        """The length penalty, which divides log-probabilities of finished paths."""
         return LengthPenalty(self.length_penalty, self.length_normalization)
 
     @property
     def needs_attention(self) -> bool:
-        """Whether this search reads the decoder's attention to the source, so that there must be one."""
+        """Whether this search reads cross-attention, which the decoder must then have."""
         return self.coverage > 0
 
     @property
     def hypotheses(self) -> int:
-        """How many a sentence gets."""
+        """The number of hypotheses of a sentence."""
         return self.n_best
 
     def with_n_best(self, count: int) -> Beam:
-        """The same for so many hypotheses, and as wide as that takes."""
-        wide = -(-count // self.groups) * self.groups
-        return replace(self, size=max(self.size, wide), n_best=count)
+        """Return these settings for so many hypotheses, with the beam widened if needed."""
+        width = -(-count // self.groups) * self.groups
+        return replace(self, size=max(self.size, width), n_best=count)
 
     def build(self) -> Search:
         from transduce.search.beam import BeamSearch
@@ -180,7 +174,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class Greedy:
-    """The most probable token at each step; of equals the lowest number."""
+    """Greedy search: the most probable token at each step, ties to the lowest id."""
 
     needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
 
@@ -194,10 +188,10 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Sample:
-    """Tokens drawn at random, `samples` translations a sentence, the most probable of them first.
+    """Sampling: `samples` random translations per sentence, the most probable first.
 
-    The distribution is sharpened (`temperature` below 1) or flattened, then cut to the `top_k` most probable tokens
-    (0: all), then to the fewest whose probabilities sum to `top_p`. Tokens as probable as the last one kept stay too.
+    The distribution is sharpened (`temperature` below 1) or flattened, then cut to the `top_k` most probable tokens (0:
+    all), then to the fewest whose probabilities sum to `top_p`. Tokens that tie with the last one kept stay too.
     """
 
     needs: ClassVar[str] = "stepwise"
@@ -215,11 +209,11 @@ class Sample:
 
     @property
     def hypotheses(self) -> int:
-        """How many a sentence gets."""
+        """The number of hypotheses of a sentence."""
         return self.samples
 
     def with_n_best(self, count: int) -> Self:
-        """So many draws."""
+        """Return these settings for so many samples."""
         return replace(self, samples=count)
 
     def build(self) -> Search:
@@ -230,11 +224,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class MaskPredict:
-    """Write everything, then `iterations` - 1 times write again what the model was least sure of.
+    """Mask-predict: predict all tokens, then `iterations` - 1 times predict the least certain ones again.
 
-    Ghazvininejad et al. 2019, section 4: of n places floor(n * (T - t) / T) are written again before iteration t of T.
-    The `length_candidates` most probable lengths are tried, and the mean log-probability of the tokens decides (the
-    paper leaves out the length's own, which stands in the end symbol's place here). One iteration is a single pass.
+    Ghazvininejad et al. 2019, section 4: of n positions floor(n * (T - t) / T) are masked again before iteration t of
+    T. The `length_candidates` most probable lengths are tried, and the mean log-probability of the tokens decides (the
+    paper leaves out the length's own, which takes the end symbol's position here). One iteration is a single pass.
     """
 
     needs: ClassVar[str] = "parallel"  # of a decoder (fit.py)
@@ -246,21 +240,21 @@ class MaskPredict:
     def __post_init__(self) -> None:
         check_bounds(self)
         candidates = self.length_candidates
-        expected = f"a whole number from 1 to length_candidates ({candidates}); raise those for more"
+        expected = f"an integer from 1 to length_candidates ({candidates}); raise those for more"
         require(1 <= self.n_best <= candidates, "n_best", self.n_best, expected)
 
     @property
     def hypotheses(self) -> int:
-        """How many a sentence gets at most."""
+        """The maximum number of hypotheses of a sentence."""
         return self.n_best
 
     @property
     def needs_lengths(self) -> bool:
-        """Whether a sentence must have several lengths to try, for each gives one translation."""
+        """Whether a sentence must have several lengths to try, since each gives one translation."""
         return self.n_best > 1
 
     def with_n_best(self, count: int) -> MaskPredict:
-        """The same for so many hypotheses, and as many lengths tried as that takes."""
+        """Return these settings for so many hypotheses, with as many lengths if needed."""
         return replace(self, length_candidates=max(self.length_candidates, count), n_best=count)
 
     def build(self) -> Search:
@@ -271,11 +265,12 @@ class MaskPredict:
 
 @dataclass(frozen=True)
 class CTCCollapse:
-    """The most probable token or blank in every frame; equal neighbours are one, then blanks fall away.
+    """CTC decoding: the most probable token or blank in every frame; repetitions are merged, then blanks removed.
 
-    The log-probability is that of this one path, cut after each token, and thus at most that of the translation, which
-    is the sum over all its paths. With `size` above 1 a prefix beam search adds up the paths of that many beginnings
-    (Hannun et al. 2014, without a language model), and a second pass gives the `n_best` their exact log-probabilities.
+    The log-probability is that of this single path, split at each token, and thus at most that of the translation,
+    which is the sum over all its paths. With `size` above 1 a prefix beam search sums the paths of that many prefixes
+    (Hannun et al. 2014, without a language model), and a second pass computes the exact log-probabilities of the
+    `n_best`.
     """
 
     kind: ClassVar[str] = "ctc"
@@ -286,16 +281,16 @@ class CTCCollapse:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        expected = f"a whole number from 1 to the number of beginnings, size = {self.size}"
+        expected = f"an integer from 1 to the number of prefixes, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
 
     @property
     def hypotheses(self) -> int:
-        """How many a sentence gets at most."""
+        """The maximum number of hypotheses of a sentence."""
         return self.n_best
 
     def with_n_best(self, count: int) -> CTCCollapse:
-        """The same for so many hypotheses, of as many beginnings as that takes."""
+        """Return these settings for so many hypotheses, with as many prefixes if needed."""
         return replace(self, size=max(self.size, count), n_best=count)
 
     def build(self) -> Search:
@@ -306,10 +301,10 @@ class CTCCollapse:
 
 @dataclass(frozen=True)
 class Joint:
-    """Candidates of a beam search and of the model's CTC head, `size` each, ranked by both (joint.py).
+    """Joint decoding: candidates of a beam search and of the CTC head, `size` each, ranked by both.
 
-    The score is (1 - weight) log p of the decoder + weight log p of the head. For models of speech above all, whose
-    order is that of the source; the model must have a head that a CTC term has trained.
+    The score is (1 - weight) log p of the decoder + weight log p of the head. For speech models above all, whose order
+    is that of the source; the model must have a head trained by a CTC term.
     """
 
     needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
@@ -323,21 +318,21 @@ class Joint:
     def __post_init__(self) -> None:
         check_bounds(self)
         require_bounded(self.size, self.limits)
-        expected = f"a whole number from 1 to the candidates of each kind, size = {self.size}"
+        expected = f"an integer from 1 to the candidates of each kind, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
 
     @property
     def beam(self) -> Beam:
-        """What finds the decoder's candidates."""
+        """The beam search for the decoder's candidates."""
         return Beam(self.size, 0.0, self.size, self.limits)
 
     @property
     def hypotheses(self) -> int:
-        """How many a sentence gets at most."""
+        """The maximum number of hypotheses of a sentence."""
         return self.n_best
 
     def with_n_best(self, count: int) -> Joint:
-        """The same for so many hypotheses, of as many candidates as that takes."""
+        """Return these settings for so many hypotheses, with as many candidates if needed."""
         return replace(self, size=max(self.size, count), n_best=count)
 
     def build(self) -> Search:
@@ -348,7 +343,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Samples(Sample):
-    """Sampling as elsewhere, but of many translations unless another number is given."""
+    """Sampling with many samples by default, as candidates."""
 
     kind: ClassVar[str] = "sample"
 
@@ -360,16 +355,16 @@ Candidates = Samples | Beam | MaskPredict | CTCCollapse | Joint
 
 @dataclass(frozen=True)
 class MinimumBayesRisk:
-    """Of `candidates`, the `n_best` with the greatest expected utility: the mean over all other candidates, 0 to 100.
+    """Minimum Bayes risk: the `n_best` of `candidates` with the greatest expected utility over all others, 0 to 100.
 
-    Candidates are counted as they were drawn: a text drawn twice weighs twice, and supports itself. `tokenize` names
+    Candidates count as they were drawn: a text drawn twice weighs twice, and supports itself. `tokenize` names
     sacreBLEU's tokenizer for the utility "bleu"; "chrf" needs none.
     """
 
     kind: ClassVar[str] = "mbr"
 
-    candidates: Candidates = Samples()
-    utility: Literal["chrf", "bleu"] = "chrf"
+    candidates: Candidates | CandidatesConfig = Samples()
+    utility: SentenceMetric | SentenceMetricConfig = "chrf"
     n_best: int = 1
     tokenize: str = "13a"
 
@@ -380,7 +375,7 @@ class MinimumBayesRisk:
                 "candidates: expected a search with several hypotheses, such as {kind='sample',samples=32} or"
                 f" {{kind='beam',size=8,n_best=8}}, got '{kind_of(type(self.candidates))}', which gives {most}"
             )
-        require(1 <= self.n_best <= most, "n_best", self.n_best, f"a whole number from 1 to the {most} candidates")
+        require(1 <= self.n_best <= most, "n_best", self.n_best, f"an integer from 1 to the {most} candidates")
 
     @property
     def needs(self) -> str:
@@ -388,31 +383,31 @@ class MinimumBayesRisk:
 
     @property
     def hypotheses(self) -> int:
-        """How many candidates a sentence has."""
+        """The number of candidates of a sentence."""
         return self.candidates.hypotheses
 
     def with_n_best(self, count: int) -> MinimumBayesRisk:
-        """The same for so many, of at least as many candidates."""
+        """Return these settings for so many results, with at least as many candidates."""
         candidates = self.candidates if self.hypotheses >= count else self.candidates.with_n_best(count)
         return replace(self, candidates=candidates, n_best=count)
 
     def build(self) -> Search:
-        """The search for all candidates."""
+        """Build the search for all candidates."""
         return self.candidates.build()
 
     def choose(self, texts: Sequence[str]) -> list[tuple[int, float]]:
-        """The place among the candidates' texts and the expected utility of each chosen one, best first.
+        """Choose among the candidates' texts: index and expected utility of each chosen one, best first.
 
-        Of equal texts the first stands for all; of equally good ones the first comes first.
+        Of equal texts the first stands for all; ties go to the first.
         """
-        from transduce.metrics.sentence import sentence_scorer  # numpy comes with it: only now
+        from transduce.metrics.sentence import sentence_scorer  # imports numpy: only now
 
         first: dict[str, int] = {}
-        for place, text in enumerate(texts):
-            first.setdefault(text, place)
+        for index, text in enumerate(texts):
+            first.setdefault(text, index)
         others = max(1, len(texts) - 1)
         utilities = sentence_scorer(self.utility, self.tokenize).matrix(list(first), texts)
-        itself = [utilities[row, place] for row, place in enumerate(first.values())]
+        itself = [utilities[row, index] for row, index in enumerate(first.values())]
         expected = [(float(total) - float(own)) / others for total, own in zip(utilities.sum(1), itself, strict=True)]
         ranked = sorted(zip(first.values(), expected, strict=True), key=lambda pair: -pair[1])
         return ranked[: self.n_best]

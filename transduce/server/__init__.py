@@ -1,6 +1,7 @@
-"""A translation server: the protocols of LibreTranslate and DeepL and one of our own, over batches of all users' texts.
+"""A translation server: the APIs of LibreTranslate and DeepL and one of our own, over batches of all users' texts.
 
     from transduce.server import Served, Settings, application
+
     app = application([Served("demo", transduce.load("runs/demo/model"), (("en", "de"), ("de", "en")))])
 
 Needs the extra `serve`; the models it serves need torch only where they are not converted.

@@ -1,15 +1,15 @@
-"""The one way in: admits work while what is admitted and not done stays below a number of tokens.
+"""Admission control: a gate on tokens in flight, API keys with rate limits, and the cost of a request.
 
-That number is a setting, and less where the model is slow: what is admitted should be done within `patience` seconds.
-A request of more tokens than a quarter of it holds that quarter and feeds its sentences through it, so that a long
-document neither waits for an empty server nor keeps everybody else out. While many are turned away, few requests are in
-at a time: a longer queue would help nobody, and those who are in have their answers soon.
+The gate admits work while the tokens admitted and not done stay below a limit. The limit is a setting, and lower where
+the model is slow: what is admitted should be done within `patience` seconds. A request of more tokens than a quarter of
+it holds that quarter and feeds its sentences through it, so that a long document neither waits for an empty server nor
+keeps everybody else out. While many requests are rejected, few are in at a time: a longer queue would help nobody, and
+admitted requests have their answers soon.
 
-Who may ask, and how often: API keys compared in constant time, and a bucket of requests for each asker.
+API keys are compared in constant time, with a token bucket of requests for each caller.
 
-What one request may cost: its work in tokens, and the attention weights that it asks for.
-
-Both are counted from the texts before any of the work begins, and what is too much is refused.
+The cost of a request is its work in tokens, and the attention weights that it asks for. Both are counted from the texts
+before any of the work begins, and a request that costs too much is rejected.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from contextlib import contextmanager
 from transduce.server.answers import Refused
 from transduce.server.settings import Settings
 
-CROWD = 96  # requests of the usual size that are let in however slow the model is,
+CROWD = 96  # requests of the usual size that are admitted however slow the model is,
 CROWD_TOKENS = 4096  # but no more tokens than these
-MEMORY = 5.0  # seconds of work that the estimate of its speed remembers
-FEW = 16  # requests that are in at a time while many are turned away,
-HASTE = 5  # or more where the model does them in this part of its patience
-MANY = 0.1  # of all that came in the last second or so, if they were
+MEMORY = 5.0  # seconds of work in the moving estimate of throughput
+FEW = 16  # requests in flight while many are rejected,
+HASTE = 5  # or more where the model does them in this fraction of its patience
+MANY = 0.1  # share of rejections among recent requests that counts as many, if they were
 SEVERAL = 8  # at least
 RECENT = 1.0  # seconds
 
 
 class Gate:
-    """Counts tokens that are admitted and not done. All of it happens in the event loop's thread."""
+    """Admit requests by the tokens in flight. Runs in the event loop's thread only."""
 
     def __init__(self, most: int, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.most, self.patience, self._clock = most, patience, clock
         self.held = self.requests = self.admitted = self.refused = 0
         self.closed = False
-        self._done = self._busy = 0.0  # tokens and seconds, both fading
-        self._usual = 64.0  # tokens of a request, as they were lately
-        self._came = self._turned = 0.0  # requests, and those turned away for want of room, both fading
+        self._done = self._busy = 0.0  # tokens and seconds, exponentially decayed
+        self._usual = 64.0  # tokens of a request, moving average
+        self._came = self._turned = 0.0  # requests, and those rejected for lack of capacity, decayed
         self._since = self._counted = clock()
 
     @property
     def rate(self) -> float:
-        """Tokens a second that the model does while it has work; 0 as long as nobody knows."""
+        """Throughput in tokens a second while there is work; 0 if unknown."""
         return self._done / self._busy if self._busy > 0.05 else 0.0
 
     @property
     def capacity(self) -> int:
-        """Tokens that may be held now."""
+        """Tokens that may be in flight now."""
         if not self.rate:
             return self.most
         crowd = min(CROWD_TOKENS, CROWD * self._usual)
@@ -63,13 +63,13 @@ class Gate:
 
     @property
     def places(self) -> float:
-        """Requests that may be in now, however few their tokens: any number where hardly any are turned away."""
+        """Requests that may be in flight now, however few their tokens: unlimited unless many are rejected."""
         if self._turned < max(SEVERAL, MANY * self._came):
             return math.inf
         return max(FEW, self.rate * self.patience / HASTE / self._usual)
 
     def check(self, tokens: float = 0) -> None:
-        """Refuse work for which there is no room now; without a number, work as it usually comes."""
+        """Raise Refused if there is no capacity for `tokens` now; without a number, for a usual request."""
         if self.closed:
             self.refused += 1
             raise Refused(503, "this server is shutting down; ask another, or again later", "draining", 1, close=True)
@@ -81,7 +81,7 @@ class Gate:
 
     @contextmanager
     def admit(self, tokens: int) -> Iterator[int]:
-        """Let work of so many tokens in; gives how many of them may be under way at a time."""
+        """Admit work of so many tokens; yield how many of them may be under way at a time."""
         share = min(tokens, max(1, self.capacity // 4))
         self.check(share)
         self._usual += 0.005 * (share - self._usual)
@@ -98,18 +98,18 @@ class Gate:
             self.requests -= 1
 
     def done(self, tokens: int) -> None:
-        """So many tokens were worked off."""
+        """Record that so many tokens are done."""
         self._pass(tokens)
 
     def _count(self, turned: int) -> None:
-        """One more came, and was let in or turned away."""
+        """Record a request, admitted (0) or rejected (1)."""
         now = self._clock()
         fade = math.exp((self._counted - now) / RECENT)
         self._counted = now
         self._came, self._turned = self._came * fade + 1, self._turned * fade + turned
 
     def _pass(self, tokens: int) -> None:
-        """Time goes by, busy if anything is held."""
+        """Advance the clock of the throughput estimate by so many tokens."""
         now = self._clock()
         passed, self._since = now - self._since, now
         if self.held:
@@ -119,17 +119,17 @@ class Gate:
         self._done += tokens
 
 
-MOST_ASKERS = 10_000  # remembered at a time; who has been silent the longest is forgotten first
+MOST_ASKERS = 10_000  # least recently used callers are dropped first
 WRONG_SECONDS = 1.0  # until a wrong key is answered
-MOST_WRONG = 16  # wrong keys of one address that wait for their answer; more are not looked at
-EVERYBODY = b""  # the asker where no keys are needed
+MOST_WRONG = 16  # wrong keys of one address that wait for their answer; more are rejected unread
+EVERYBODY = b""  # the caller where no keys are needed
 
 
 class Keys:
-    """The keys of a server, none if everybody may ask, and how many requests a minute each has (0: any number).
+    """The API keys of a server, none if it is open to all, and the requests a minute for each (0: unlimited).
 
     A wrong key is answered after a delay. Whoever waits for it holds nothing but a connection, and an address that has
-    `MOST_WRONG` of them waiting is refused whatever its key: so one address tries that many keys a second at most.
+    `MOST_WRONG` of them waiting is rejected whatever its key: so one address tries that many keys a second at most.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class Keys:
         wrong_seconds: float = WRONG_SECONDS,
     ) -> None:
         self._minute, self._clock, self._wrong_seconds = a_minute, clock, wrong_seconds
-        self._buckets: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # asker: requests left, and when
-        self._wrong: Counter[str] = Counter()  # wrong keys that wait, by address
+        self._buckets: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # caller: requests left, and when
+        self._wrong: Counter[str] = Counter()  # waiting wrong keys, by address
         self.replace(keys)
 
     def replace(self, keys: Sequence[str]) -> None:
-        """From now on these are the keys; requests that are under way go on."""
+        """Replace the keys; requests in flight continue."""
         self._digests = [_digest(key) for key in keys]
 
     @property
@@ -153,7 +153,7 @@ class Keys:
         return bool(self._digests)
 
     async def admit(self, key: str, address: str) -> bytes:
-        """As `check`, with the delay of a wrong key. Gives who asks, as a digest of the key."""
+        """Run `check` with the delay of a wrong key; return the caller as a digest of the key."""
         if self.required and self._wrong[address] >= MOST_WRONG:
             raise Refused(429, "Too many wrong API keys from this address", "key", math.ceil(self._wrong_seconds))
         try:
@@ -173,12 +173,12 @@ class Keys:
                 del self._wrong[address]
 
     def check(self, key: str, address: str) -> bytes:
-        """Refuse who has no key or a wrong one, or asks too often."""
+        """Raise Refused for a missing or wrong key, or too many requests; return the caller."""
         asker = _digest(key) if self.required else _digest(address)
         if self.required:
             if not key:
                 raise Refused(400, "Please contact the server operator to get an API key", "key")
-            known = [hmac.compare_digest(asker, digest) for digest in self._digests]  # all of them, whichever it is
+            known = [hmac.compare_digest(asker, digest) for digest in self._digests]  # all of them: constant time
             if not any(known):
                 raise Refused(403, "Invalid API key", "key")
         if self._minute:
@@ -203,19 +203,21 @@ def _digest(text: str) -> bytes:
 
 MOST_INCLUDED = 128  # tokens of words that must appear
 MOST_EXCLUDED = 1000  # characters of words that must not
-CELLS_A_TOKEN = 64  # attention weights that count as much as a token at the gate
-PASSES_ALIGNED = 2  # of the model over a sentence: to translate it, and to see where it looked
-PASSES_TAGGED = 3  # over a passage with tags: the same, and once more in stretches where the tags cannot be placed
+CELLS_A_TOKEN = 64  # attention weights that cost as much as a token
+PASSES_ALIGNED = 2  # passes of the model over a sentence: translation and alignment
+PASSES_TAGGED = 3  # over a passage with tags: once more, in segments, where the tags cannot be placed
 
 
 def width_of(n_best: int, beam: int, included: int = 0) -> int:
-    """How many times the usual work a search does: more hypotheses than a usual beam has cost more, and the search for
-    words that must appear keeps one for each of their tokens."""
+    """The work of a search as a multiple of the usual: more hypotheses than a usual beam has cost more.
+
+    The search for forced words keeps a hypothesis for each of their tokens.
+    """
     return max(1, n_best // 2, beam // 4, included // 4)
 
 
 def check_included(included: int, tokens: int, settings: Settings) -> int:
-    """The tokens of words that must appear, if a search can keep so many hypotheses of a sentence of some tokens."""
+    """Check the tokens of forced words against what a search can hold for a sentence of `tokens`; return them."""
     if included > MOST_INCLUDED:
         raise Refused(
             422,
@@ -234,7 +236,7 @@ def check_included(included: int, tokens: int, settings: Settings) -> int:
 
 
 def check_work(tokens: int, settings: Settings) -> int:
-    """The tokens, if a request may be that much work."""
+    """Check a request's work in tokens against the limit; return it."""
     if tokens > settings.request_tokens:
         raise Refused(
             422,
@@ -247,7 +249,7 @@ def check_work(tokens: int, settings: Settings) -> int:
 
 
 def check_lengths(name: str, texts: Sequence[str], settings: Settings) -> None:
-    """Refuse more and longer texts than are allowed in the field `name`."""
+    """Raise Refused for more or longer texts than are allowed in the field `name`."""
     if len(texts) > settings.texts:
         raise Refused(
             400, f"{name}: expected at most {settings.texts} texts, got {len(texts)}; send fewer at a time", "limit"
@@ -260,7 +262,7 @@ def check_lengths(name: str, texts: Sequence[str], settings: Settings) -> None:
 
 
 def check_excluded(words: Sequence[str]) -> None:
-    """Words that must not appear: each may be written in many ways, all of which are looked for at every step."""
+    """Raise Refused for too many forbidden words: each has many spellings, all checked at every step."""
     characters = sum(map(len, words))
     if characters > MOST_EXCLUDED:
         raise Refused(
@@ -269,7 +271,7 @@ def check_excluded(words: Sequence[str]) -> None:
 
 
 def check_cells(cells: int, settings: Settings, what: str = "the answer") -> int:
-    """The number of attention weights, if so many may be asked for."""
+    """Check the number of attention weights of a request against the limit; return it."""
     if cells > settings.cells:
         raise Refused(
             422,

@@ -1,4 +1,4 @@
-"""How a handler ends: with its answer, or because time ran out or the client went away; refusals in every protocol."""
+"""End a request: with its answer, a timeout, or a client that went away; errors in the words of every protocol."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from transduce.server.protocols.reading import key_of, query_of
 from transduce.server.state import ServerState
 
 T = TypeVar("T")
-GONE = 499  # for the meter: nobody reads it
+GONE = 499  # for the metrics alone: nobody reads it
 TOO_LONG = 413
 
 
 def state_of(request: Request) -> ServerState:
-    """What the application shares."""
+    """The shared state of the application."""
     state: ServerState = request.app.state.transduce
     return state
 
 
 async def asker_of(request: Request, fields: Mapping[str, list[Any]] | None = None) -> bytes:
-    """Who asks, if they may: refused where a key is needed and wrong, or used too often."""
+    """Identify the caller; raise Refused for a missing or wrong key, or too many requests."""
     state = state_of(request)
     return await state.keys.admit(key_of(request, fields), state.proxies.address(request))
 
 
 async def check_insider(request: Request) -> None:
-    """Where keys are needed, what tells of the server itself is for programs on this machine and whoever has one."""
+    """Restrict endpoints about the server itself, where keys are needed, to local programs and key holders."""
     state = state_of(request)
     if state.keys.required and not state.proxies.is_local(request):
         await asker_of(request, query_of(request))
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives. It is cancelled when the client goes away, or after the seconds that a request has."""
+    """Await the work; cancel it when the client goes away, or after the seconds that a request has."""
     state = state_of(request)
     task, watch = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
@@ -53,15 +53,15 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             raise Gone
         raise Refused(504, f"the answer took longer than {state.settings.seconds:g} s", "deadline", 1)
     finally:
-        for one in (task, watch):
-            if not one.done():
-                one.cancel()
+        for unfinished in (task, watch):
+            if not unfinished.done():
+                unfinished.cancel()
                 with suppress(asyncio.CancelledError, Exception):
-                    await one
+                    await unfinished
 
 
 def _result(task: asyncio.Future[T]) -> T:
-    """What a user can put right is a refusal."""
+    """The result; turn a UserError into a 400."""
     try:
         return task.result()
     except UserError as error:
@@ -74,7 +74,7 @@ async def _gone(request: Request) -> None:
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """A refusal, in the words of the protocol that was spoken."""
+    """The error response to an exception, in the words of the request's protocol."""
     if isinstance(error, Gone):
         state_of(request).meter.gone()
         return Response(status_code=GONE)
@@ -88,7 +88,7 @@ async def refused(request: Request, error: Exception) -> Response:
 
 
 class Lingering(Json):
-    """An answer to a request whose body goes on: the rest is read and thrown away for some `seconds`.
+    """A response to a request whose body continues: the rest is read and discarded for some `seconds`.
 
     A connection that is closed while the client still writes is reset, and the answer is lost with it.
     """
@@ -106,18 +106,18 @@ class Lingering(Json):
 
 
 def failed(path: str, error: Refused, seconds: float = 0.0) -> Response:
-    """The answer to a request that is refused; the rest of a body that is too long is read for some `seconds`."""
+    """The response to a rejected request; the rest of a body that is too long is read for some `seconds`."""
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if error.close:
         headers["Connection"] = "close"
     kind = Lingering if error.status == TOO_LONG and error.close and seconds else Json
-    answer = kind(_told(path, error), error.status, headers)
+    answer = kind(_error_body(path, error), error.status, headers)
     if isinstance(answer, Lingering):
         answer.seconds = seconds
     return answer
 
 
-def _told(path: str, error: Refused) -> dict[str, str]:
+def _error_body(path: str, error: Refused) -> dict[str, str]:
     first = path[1:].partition("/")[0]
     if first in ("v2", "v3"):  # DeepL
         return {"message": error.message}

@@ -1,9 +1,7 @@
-"""Answers as JSON: small ones at once, large ones in a thread and in many small steps.
+"""JSON responses, large ones written in a thread in small steps; and the exception that rejects a request.
 
 `json.dumps` holds the interpreter's lock until it is done, in a thread too. A large answer is therefore written piece
 by piece, so that the event loop has its turn in between.
-
-What a request can be refused for: one exception, answered in the words of the protocol that was spoken.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from starlette.responses import Response
 
 
 class Refused(Exception):
-    """A request is not answered: an HTTP `status`, a `message` for people, a `code` for programs.
+    """A rejected request: an HTTP `status`, a `message` for people, a `code` for programs.
 
-    `retry_after` (seconds) says when to come again, `close` that the connection must not be used further.
+    `retry_after` (seconds) says when to retry, `close` that the connection must not be used further.
     """
 
     def __init__(self, status: int, message: str, code: str = "", retry_after: int = 0, close: bool = False) -> None:
@@ -29,11 +27,11 @@ class Refused(Exception):
 
 
 class Gone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 LARGE = 16384  # characters or numbers of an answer, by a rough count, from which it is written in a thread
-STRETCH = 512  # items of a flat list that are written at once
+CHUNK = 512  # items of a flat list that are written at once
 
 
 class Json(Response):
@@ -46,30 +44,30 @@ class Json(Response):
 
 
 async def rendered(make: Callable[[], Any], size: int) -> Json:
-    """The answer that `make` gives, where its `size` is large made and written in a thread."""
+    """The response that `make` gives; made and written in a thread if its `size` is large."""
     if size < LARGE:
         return Json(make())
     return Json(await asyncio.to_thread(lambda: b"".join(piece.encode() for piece in pieces(make()))))
 
 
 def pieces(tree: Any) -> Iterator[str]:
-    """JSON in pieces, none of which takes long: what they are together is what `json.dumps` gives."""
+    """Yield the output of `json.dumps` in pieces, none of which takes long."""
     if isinstance(tree, dict):
         yield "{"
         for number, (name, value) in enumerate(tree.items()):
             yield f"{',' if number else ''}{_dumped(name)}:"
             yield from pieces(value)
         yield "}"
-    elif isinstance(tree, (list, tuple)) and any(isinstance(one, (dict, list, tuple)) for one in tree):
+    elif isinstance(tree, (list, tuple)) and any(isinstance(item, (dict, list, tuple)) for item in tree):
         yield "["
-        for number, one in enumerate(tree):
+        for number, item in enumerate(tree):
             yield "," if number else ""
-            yield from pieces(one) if _is_deep(one) else (_dumped(one),)
+            yield from pieces(item) if _is_deep(item) else (_dumped(item),)
         yield "]"
     elif isinstance(tree, (list, tuple)):
         yield "["
-        for begin in range(0, len(tree), STRETCH):
-            yield ("," if begin else "") + _dumped(tree[begin : begin + STRETCH])[1:-1]
+        for begin in range(0, len(tree), CHUNK):
+            yield ("," if begin else "") + _dumped(tree[begin : begin + CHUNK])[1:-1]
         yield "]"
     else:
         yield _dumped(tree)

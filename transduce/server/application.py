@@ -1,9 +1,8 @@
-"""The application: every protocol over the same models, as an ASGI app that any server can run.
+"""The ASGI application: every protocol over one set of models, and a guard around every request.
 
-What happens to every request, as plain ASGI: nothing here stands between a handler and a client that goes away.
-
-Only names that this server answers to are let in, every answer has headers that keep a browser from anything but this
-server, every request is counted, and what goes wrong unforeseen is logged and answered too.
+The guard is plain ASGI, so that nothing stands between a handler and a client that goes away. It admits only requests
+for the server's own host names, adds security headers to every answer, counts requests, and logs and answers unexpected
+errors.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ HEADERS = [
 ]
 CLOSE = (b"connection", b"close")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]*)(?::[0-9]{0,5})?")  # RFC 9110, section 7.2: name and port
-STRANGE_SITES = ("cross-site", "same-site")  # what a browser says of a page that is not our own
+STRANGE_SITES = ("cross-site", "same-site")  # a browser's Sec-Fetch-Site for a page that is not our own
 
 
 class Guard:
-    """Wraps the application."""
+    """ASGI middleware around the application: hosts, admission, headers, metrics, unexpected errors."""
 
     def __init__(self, app: ASGIApp, state: ServerState, endpoints: Sequence[str]) -> None:
         self.app, self.state, self._endpoints = app, state, frozenset(endpoints)
@@ -83,7 +82,7 @@ class Guard:
             self.state.meter.answered(endpoint, status, time.perf_counter() - begun)
 
     def _chosen(self, scope: Scope) -> ASGIApp:
-        """Work for which there is no room is refused before any of it is read."""
+        """Reject work for which there is no capacity before any of it is read."""
         headers = Headers(scope=scope)
         try:
             self._check_host(headers)
@@ -96,7 +95,7 @@ class Guard:
         return self.app
 
     def _check_host(self, headers: Headers) -> None:
-        """Whether the request is meant for us: a page elsewhere can have its own name lead to this address."""
+        """Check the Host header: a page elsewhere can have its own name resolve to this address."""
         given = headers.getlist("host") or [""]
         match = _HOST.fullmatch(given[0])
         if len(given) > 1 or match is None:
@@ -109,13 +108,13 @@ class Guard:
 
 
 def _check_site(headers: Headers) -> None:
-    """Refuse what a page of another site sends: it could not read the answer, but have us work."""
+    """Reject requests from pages of other sites, which could not read the answer but use up the model."""
     if headers.get("sec-fetch-site", "").lower() in STRANGE_SITES:
         raise Refused(403, "pages of other sites may not send requests to this server", "site")
 
 
 def application(models: Sequence[Served], settings: Settings | None = None) -> Starlette:
-    """An ASGI app that translates with these models; `app.state.transduce` is what its handlers share."""
+    """Build the ASGI app that translates with these models; `app.state.transduce` is its ServerState."""
     state = ServerState(models, settings or Settings())
     routes = [*_health(), *libretranslate.routes(), *deepl.routes(), *v1.routes(), *pages.routes(state)]
     endpoints = [route.path for route in routes if isinstance(route, Route)]

@@ -1,9 +1,8 @@
-"""Sentences of different users joined into batches: worker threads take what waits, by tokens, and run the model.
+"""Batch sentences of different users: worker threads take queued sentences, by tokens, and run the model.
 
-A thread that is free takes a sentence at once; where the last batch held several, it first waits a few milliseconds
-for more. Sentences that nobody waits for any more are not begun, and those in the model are asked to stop.
-
-What can be asked of a model, in kinds: items of one kind and the same settings go through it together.
+A free thread takes a sentence at once; where the last batch held several, it first waits a few milliseconds for more.
+Sentences of cancelled requests are not begun, and those in the model are cancelled. Items of one kind of work and
+equal settings go through the model together.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from transduce.translate.translator import Translator
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text to translate, and what is asked of it alone; of score and alignment, `prefix` is the translation given."""
+    """A text to translate with its own constraints; for scores and alignments, `prefix` is the given translation."""
 
     text: str
     to: str = ""
@@ -43,7 +42,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Translate:
-    """Search for translations, with a search config, and align them if asked to."""
+    """Translate with a search config, and align if requested."""
 
     search: SearchConfig
     align: Unit | None = None
@@ -58,7 +57,7 @@ class Translate:
             exclude=[item.exclude for item in items],
             align=self.align,
             dense=False,
-            stops=stops,
+            cancel_tokens=stops,
             tokens={item.text: item.tokens for item in items if item.tokens is not None},
         )
         return list(translator.run([item.text for item in items], options))
@@ -66,7 +65,7 @@ class Translate:
 
 @dataclass(frozen=True)
 class Score:
-    """How probable given translations are."""
+    """Score given translations."""
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Scored]:
         """One score an item."""
@@ -77,7 +76,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Align:
-    """Where given translations look, in one decoder layer or all; links alone, or the whole matrix."""
+    """Align given translations by one decoder layer or all; links alone, or the whole matrix."""
 
     unit: Unit
     layer: int | None = None
@@ -94,12 +93,12 @@ Work = Translate | Score | Align
 
 
 log = logging.getLogger("transduce.server")
-POLITENESS = 10  # by which the model's threads stand back behind the loop, as `nice` counts
+POLITENESS = 10  # niceness of the model's threads, relative to the event loop
 
 
 @dataclass(eq=False)
 class QueuedWork:
-    """A sentence on its way: what is asked, what it costs, and where the answer goes."""
+    """A queued sentence: its kind of work, its cost, and the future of its result."""
 
     work: Work
     item: Sentence
@@ -109,25 +108,25 @@ class QueuedWork:
 
 
 class Batcher:
-    """The queue of one model and the threads that empty it; `told(sentences, tokens, seconds)` hears of every batch."""
+    """The queue of one model and its worker threads; `report(sentences, tokens, seconds)` follows every batch."""
 
-    def __init__(self, translator: Translator, settings: Settings, told: Callable[[int, int, float], None]) -> None:
-        self.translator, self.settings, self._told = translator, settings, told
+    def __init__(self, translator: Translator, settings: Settings, report: Callable[[int, int, float], None]) -> None:
+        self.translator, self.settings, self._report = translator, settings, report
         self.running = 0  # sentences in the model
         self.gathering = 0  # threads that wait for more sentences
         self._waiting: deque[QueuedWork] = deque()
-        self._waiting_tokens = 0  # of all of them
+        self._waiting_tokens = 0  # of all queued sentences
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closed = False
-        self._company = False
+        self._last_was_shared = False
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     async def run(self, work: Work, item: Sentence, tokens: int) -> Any:
-        """What the work gives for one item. Cancelled, it stops the work."""
+        """Queue one item and await its result; cancelling the call cancels the work."""
         job = QueuedWork(work, item, tokens, asyncio.get_running_loop().create_future())
         with self._changed:
             if self._closed:
@@ -143,7 +142,7 @@ class Batcher:
             raise
 
     def close(self) -> None:
-        """End the threads when what waits is done."""
+        """Join the threads once the queue is empty."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -162,28 +161,28 @@ class Batcher:
             begun = time.monotonic()
             answers = self._answers(batch)
             tokens, seconds = sum(job.tokens for job in batch), time.monotonic() - begun
-            # The loop may be gone, and with it whoever waited.
+            # The loop may be closed, and with it all clients.
             with suppress(RuntimeError):
                 batch[0].future.get_loop().call_soon_threadsafe(self._deliver, batch, answers, tokens, seconds)
 
     def _next(self) -> list[QueuedWork]:
-        """The next batch, or none where no more will come."""
+        """The next batch, or [] when the batcher is closed and the queue empty."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                if self._company and not self._closed:
+                if self._last_was_shared and not self._closed:
                     self.gathering += 1
-                    self._wait_for_company()
+                    self._wait_for_more()
                     self.gathering -= 1
                 batch = self._take()
                 if batch:
-                    self._company = len(batch) > 1
+                    self._last_was_shared = len(batch) > 1
                     self.running += len(batch)
                     return batch
                 if self._closed and not self._waiting:
                     return []
 
-    def _wait_for_company(self) -> None:
+    def _wait_for_more(self) -> None:
         until = time.monotonic() + self.settings.gather
         while self._waiting_tokens < self.settings.batch_tokens:
             left = until - time.monotonic()
@@ -192,22 +191,22 @@ class Batcher:
             self._changed.wait(left)
 
     def _take(self) -> list[QueuedWork]:
-        """As many as fit of those that ask the same as the first, in order; who is not wanted any more is dropped."""
+        """Take queued items of the first one's work, in order, as many as fit; drop cancelled ones."""
         batch: list[QueuedWork] = []
         passed: list[QueuedWork] = []
-        room = self.settings.batch_tokens
-        while self._waiting and room > 0:
+        free = self.settings.batch_tokens
+        while self._waiting and free > 0:
             job = self._waiting.popleft()
             self._waiting_tokens -= job.tokens
             if job.stop.cancelled:
                 continue
-            if batch and (job.work != batch[0].work or job.tokens > room):
+            if batch and (job.work != batch[0].work or job.tokens > free):
                 passed.append(job)
                 if len(passed) >= 64:
                     break
                 continue
             batch.append(job)
-            room -= job.tokens
+            free -= job.tokens
         self._waiting.extendleft(reversed(passed))
         self._waiting_tokens += sum(job.tokens for job in passed)
         if passed:
@@ -215,7 +214,7 @@ class Batcher:
         return batch
 
     def _answers(self, batch: Sequence[QueuedWork]) -> list[Any]:
-        """Of each job a result or an exception. Where a batch fails, each is tried alone: one is at fault."""
+        """A result or an exception for each job. Where a batch fails, each is retried alone: one is at fault."""
         work, translator = batch[0].work, self.translator
         try:
             return list(work.run(translator, [job.item for job in batch], [job.stop for job in batch]))
@@ -227,10 +226,10 @@ class Batcher:
             return [error]
 
     def _deliver(self, batch: Sequence[QueuedWork], answers: Sequence[Any], tokens: int, seconds: float) -> None:
-        """In the loop's thread: give everybody their answer."""
+        """Resolve the futures; runs in the event loop's thread."""
         with self._changed:
             self.running -= len(batch)
-        self._told(len(batch), tokens, seconds)
+        self._report(len(batch), tokens, seconds)
         for job, answer in zip(batch, answers, strict=True):
             if job.future.done():
                 continue  # cancelled meanwhile
@@ -241,7 +240,10 @@ class Batcher:
 
 
 def _step_back() -> None:
-    """Let this thread, and those the engine starts from it, yield to the loop: it must answer, if only to refuse."""
+    """Lower the priority of this thread, and of those the engine starts from it, below the event loop's.
+
+    The loop must stay responsive, if only to reject requests.
+    """
     with suppress(OSError, AttributeError):  # where threads have no priorities of their own
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + POLITENESS)

@@ -1,8 +1,8 @@
-"""Inspections of a model in a child process: torch takes neither the server's memory nor its interpreter.
+"""Inspect models in a child process: torch takes neither the server's memory nor its interpreter.
 
 The child starts with the first inspection, opens the models it is asked about, and ends after a minute without one.
-When nobody waits for its answer any more, the answer is thrown away; only if it takes longer is the child killed. A
-server that runs torch itself inspects in a thread of its own instead.
+When a request is cancelled, its answer is discarded; only if it takes longer is the child killed. A server that runs
+torch itself inspects in a thread of its own instead.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from transduce.server.models import Served
 from transduce.translate.translator import Translator
 
 IDLE_SECONDS = 60.0  # without an inspection, after which the child ends and its memory is free
-LOOK_SECONDS = 0.02  # between two looks at whether somebody still waits
-GRACE_SECONDS = 5.0  # for an answer that nobody waits for: to load torch again takes as long
-THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # one sentence needs no more; translations have the others
-ANSWERED, REFUSED, LACKING, FAILED = "answered", "refused", "lacking", "failed"  # how the child's answer begins
+LOOK_SECONDS = 0.02  # between two checks for cancellation
+GRACE_SECONDS = 5.0  # for a cancelled answer: to load torch again takes as long
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # one sentence needs no more; translations use the others
+ANSWERED, REFUSED, LACKING, FAILED = "answered", "refused", "lacking", "failed"  # first field of the child's answer
 # The child imports what the server does, and nothing from the folder that it was started in.
 PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor})"
 
 
 @dataclass(frozen=True)
 class Inspect:
-    """All that can be seen of one sentence; see `transduce.inspection.inspect.inspect`."""
+    """Inspect one sentence; see `transduce.inspection.inspect.inspect`."""
 
     text: str
     to: str
@@ -74,27 +74,27 @@ class Learn:
 
 
 Job = Inspect | Learn
-Work = tuple[str, Callable[[], Translator], Job]  # a model's name, how it is opened, and what to find out
+Work = tuple[str, Callable[[], Translator], Job]  # a model's name, how it is opened, and the job
 
 
 def as_json(tree: Any) -> bytes:
-    """A tree as JSON, written in small steps: the event loop has its turn in between."""
+    """Serialize a tree as JSON in small steps, so that the event loop has its turn in between."""
     return b"".join(piece.encode() for piece in pieces(tree))
 
 
 class Abandoned(RunError):
-    """Nobody waits for the answer any more."""
+    """The request for an inspection was cancelled."""
 
     def __init__(self) -> None:
-        super().__init__("inspect: nobody waits for the answer any more; ask again")
+        super().__init__("inspect: cancelled before the answer was ready; try again")
 
 
 class NoAnswer(OSError):
-    """The child died before anything was heard of it."""
+    """The child died before it sent anything."""
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def _raising_no_answer() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
@@ -102,7 +102,7 @@ def _unheard() -> Iterator[None]:
 
 
 class InspectionProcess:
-    """Runs inspections one at a time, in the child where that spares this process torch."""
+    """Runs inspections one at a time, in the child where that keeps torch out of this process."""
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS, grace_seconds: float = GRACE_SECONDS) -> None:
         self._idle_seconds, self._grace_seconds = idle_seconds, grace_seconds
@@ -112,7 +112,7 @@ class InspectionProcess:
         self._timer: threading.Timer | None = None
 
     def run(self, served: Served, job: Job, stop: CancelToken) -> bytes:
-        """The inspection as JSON; a refusal is a UserError, a missing library a ModuleNotFoundError."""
+        """The inspection as JSON; raise UserError if it is rejected, ModuleNotFoundError for a missing library."""
         with self._lock:
             if served.reopen is None or _runs_torch():
                 return as_json(job.run(served.translator, stop))
@@ -128,19 +128,19 @@ class InspectionProcess:
                 self._end_child()
                 if self._closed.cancelled:
                     raise Abandoned from None
-                words = "the process that looks into models ended early; ask again"
+                words = "the inspection process ended early; try again"
                 raise Refused(503, f"inspect: {words}", "inspection", 1) from None
             finally:
                 self._start_timer()
 
     def _ask(self, work: Work, stop: CancelToken) -> bytes:
-        """The answer of the child; of a new one where the old one has died since it was last asked."""
+        """The answer of the child; of a new one where the old one has died since the last inspection."""
         if self._child is not None and self._child.process.poll() is not None:
             self._end_child()
         if self._child is not None:
             try:
                 return self._child.ask(work, stop, self._closed, self._grace_seconds)
-            except NoAnswer:  # most likely it died before this job could be what killed it
+            except NoAnswer:  # it most likely died before it began this job
                 self._end_child()
         if self._closed.cancelled:
             raise Abandoned
@@ -184,7 +184,7 @@ class InspectionProcess:
 
 
 def _runs_torch() -> bool:
-    """Whether torch is in this process already: then a child would spare nothing."""
+    """Whether this process has imported torch: then a child would spare nothing."""
     return sys.modules.get("torch") is not None
 
 
@@ -209,9 +209,9 @@ class _InspectionChild:
     def ask(self, work: Work, stop: CancelToken, closed: CancelToken, grace: float) -> bytes:
         """The JSON of an answer.
 
-        `Abandoned` where nobody waited for it, TimeoutError where it took too long for that.
+        `Abandoned` if the request was cancelled meanwhile, TimeoutError if the answer took too long after that.
         """
-        with _unheard():
+        with _raising_no_answer():
             self._pipe.send(work)
         since: float | None = None
         while not self._pipe.poll(LOOK_SECONDS):
@@ -219,7 +219,7 @@ class _InspectionChild:
                 since = time.monotonic()
             if closed.cancelled or (since is not None and time.monotonic() - since > grace):
                 raise TimeoutError
-        with _unheard():
+        with _raising_no_answer():
             how, words = self._pipe.recv()
         answer = self._pipe.recv_bytes() if how == ANSWERED else b""
         if since is not None:
@@ -239,9 +239,9 @@ class _InspectionChild:
 
 
 def main(descriptor: int) -> None:
-    """The child: answer until the parent closes its end of the pipe."""
-    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the server: it answers first and then ends us
-        signal.signal(one, signal.SIG_IGN)
+    """Run the child: answer until the parent closes its end of the pipe."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the server: it answers first and then ends us
+        signal.signal(number, signal.SIG_IGN)
     translators: dict[str, Translator] = {}
     with Connection(descriptor) as pipe, suppress(EOFError, BrokenPipeError):
         while True:
@@ -253,7 +253,7 @@ def main(descriptor: int) -> None:
                 pipe.send((REFUSED, str(error)))
             except ModuleNotFoundError as error:
                 pipe.send((LACKING, error.name))
-            except Exception as error:  # a fault of ours, for the server's log
+            except Exception as error:  # a bug, for the server's log
                 traceback.print_exc()
                 pipe.send((FAILED, f"{type(error).__name__}: {error}"))
             else:

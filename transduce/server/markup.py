@@ -1,12 +1,11 @@
-"""HTML: text is translated, tags stay. A passage with tags inside it is translated whole, and every tag goes to where
-the words it stood at have gone, as the model's attention tells.
+"""Translate HTML and plain text around their markup: text is translated, tags, spacing and marks stay.
 
-Tags are kept letter for letter; what is inside script, style, code and the like, or marked translate="no", is not
-touched. Where tags would cross each other, the stretches between them are translated one by one instead.
+A passage with tags inside it is translated whole, and every tag moves to where the words it stood at have gone, by the
+model's attention. Tags are kept letter for letter; what is inside script, style, code and the like, or marked
+translate="no", is not touched. Where tags would cross each other, the segments between them are translated one by one
+instead.
 
-Texts taken apart and put together again: sentences with their spacing, and HTML with its tags where they belong.
-
-A `Layout` names the sentences to translate; `joined` puts their translations where they stood.
+A `Layout` names the sentences of a plain text to translate; `joined` puts their translations where they stood.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Layout:
 
     @classmethod
     def of(cls, text: str, whole: bool = False) -> Layout:
-        """In sentences, or as a whole (but for the space around it)."""
+        """Split a text into sentences, or take it as a whole (without the space around it)."""
         if not whole:
             return cls(tuple(bare_sentences(text)))
         bare = text.strip()
@@ -52,18 +51,18 @@ class Layout:
 
     @property
     def texts(self) -> list[str]:
-        """What is to be translated, in order."""
+        """The texts to translate, in order."""
         return [part.text for part in self.parts if part.text]
 
     def joined(self, translations: Sequence[str], target: str) -> str:
-        """The text again, in another language."""
+        """Join the translations with the text's own spacing."""
         spaces = self.spaces(target)
         return spaces[0] + "".join(text + space for text, space in zip(translations, spaces[1:], strict=True))
 
     def spaces(self, target: str) -> list[str]:
-        """What stands before the first sentence and after each.
+        """The spaces before the first sentence and after each.
 
-        Between sentences a space is put in or left out where the languages differ in that; nothing else changes.
+        Between sentences a space is added or removed where the languages differ in that; nothing else changes.
         """
         found = [""]
         last = len(self.parts) - 1
@@ -80,12 +79,12 @@ class Layout:
 
 
 def bare_sentences(text: str) -> list[TextPiece]:
-    """The sentences of a text, and as spaces all that is not translated."""
+    """The sentences of a text, with all that is not translated as spaces."""
     return [bare for part in sentences(text) for bare in _bare(part)]
 
 
 def _bare(part: TextPiece) -> Iterator[TextPiece]:
-    """A sentence without what stands around it."""
+    """A sentence without the marks and spaces around it."""
     begin, end = _BEFORE.match(part.text).end(), _AFTER.search(part.text).start()  # type: ignore[union-attr]
     if any(map(str.isalnum, part.text[begin:end])):
         if begin:
@@ -98,7 +97,7 @@ def _bare(part: TextPiece) -> Iterator[TextPiece]:
 _TOKEN = re.compile(
     r"<!--.*?(?:-->|$)|<[!?][^<>]*+>|<(/?)([a-zA-Z][^\s/<>]*+)((?:[^<>\"']|\"[^\"]*+\"|'[^']*+')*+)>", re.DOTALL
 )
-MOST_TAGS = 100  # in a sentence; of more, nobody knows what they mark
+MOST_TAGS = 100  # in a sentence; more cannot be placed sensibly
 _INLINE = frozenset(
     "a abbr b bdi bdo cite data del dfn em font i ins label mark q s samp small span strong sub sup time u var".split()
 )
@@ -111,7 +110,7 @@ _SPACE, _BREAK = re.compile(r"\s+"), re.compile(r"\r\n|\r|\n")
 
 
 def _unwrapped(space: re.Match[str]) -> str:
-    """White space as a browser has it: one line break is a space; a blank line is left, for somebody meant it."""
+    """Collapse white space as a browser does: one line break is a space; a blank line stays, since it is meant."""
     return " " * len(space[0]) if len(_BREAK.findall(space[0])) < 2 else space[0]
 
 
@@ -127,13 +126,13 @@ class Tag:
 
 @dataclass(frozen=True)
 class Passage:
-    """Text between tags that part it from other text, with the inline tags inside; `text` is unescaped."""
+    """Text between block tags, with the inline tags inside; `text` is unescaped."""
 
     text: str
     tags: tuple[Tag, ...] = ()
 
     def sentences(self) -> list[Piece]:
-        """Passages of one sentence each, and the space between them; a tag between two goes where it belongs."""
+        """Split into passages of one sentence and the spaces between them; a tag between two goes where it belongs."""
         found: list[Piece] = []
         begin, rest = 0, deque(self.tags)
         cut = sentences if self.tags else bare_sentences  # a tag around a picture must not lose it
@@ -143,22 +142,22 @@ class Passage:
             after = end + len(part.space)
             text, space = self.text[begin:end], self.text[end:after]
             last = number == len(parts) - 1
-            own = []
+            inside = []
             while rest and text and (last or rest[0].at < end or (rest[0].closing and rest[0].at <= after)):
-                own.append(rest.popleft())
-            moved = tuple(replace(tag, at=min(max(tag.at - begin, 0), len(text))) for tag in own)
+                inside.append(rest.popleft())
+            moved = tuple(replace(tag, at=min(max(tag.at - begin, 0), len(text))) for tag in inside)
             found += [Passage(text, moved)] * bool(text) + [html.escape(space)] * bool(space)
             begin = after
         return found
 
     def stripped(self, before: int) -> Passage:
-        """Without the space around it, of which so many characters are before."""
+        """Strip the space around it, of which `before` characters are leading."""
         text = self.text.strip()
         moved = (replace(tag, at=max(0, min(tag.at - before, len(text)))) for tag in self.tags)
         return Passage(text, tuple(moved))
 
     def stretches(self) -> list[Piece]:
-        """The text between the tags, each stretch by itself, and the tags; a stop or a comma alone is left as it is."""
+        """Split at the tags: each segment of text by itself, and the tags; punctuation alone stays as it is."""
         found: list[Piece] = []
         ends = [*(tag.at for tag in self.tags), len(self.text)]
         for begin, end, tag in zip([0, *ends], ends, [*self.tags, None], strict=False):
@@ -172,7 +171,7 @@ Piece = str | Passage  # what stays as it is, or is translated
 
 
 def passages(text: str) -> list[Piece]:
-    """A document in passages and what lies between them."""
+    """Split a document into passages and what lies between them."""
     found: list[Piece] = []
     open_text, open_tags, depth, inside = "", [], 0, ""
     for match, between in _tokens(text):
@@ -199,7 +198,7 @@ def passages(text: str) -> list[Piece]:
 
 
 def _tokens(text: str) -> Iterator[tuple[re.Match[str] | None, str]]:
-    """Each tag, or None at the end, with the text before it."""
+    """Yield each tag, or None at the end, with the text before it."""
     at = 0
     for match in _TOKEN.finditer(text):
         yield match, text[at : match.start()]
@@ -217,7 +216,7 @@ def _stays(name: str, attributes: str) -> bool:
 
 
 def _kept(attributes: str) -> bool:
-    """Whether they say translate="no"."""
+    """Whether the attributes say translate="no"."""
     found = ((name.lower(), value.strip("\"'").strip().lower()) for name, value in _ATTRIBUTE.findall(attributes))
     return ("translate", "no") in found
 
@@ -229,7 +228,7 @@ def _closed(text: str, tags: list[Tag]) -> list[Piece]:
 
 
 def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
-    """Text escaped, with tags put in before the characters named."""
+    """Escape text and insert tags before the given characters."""
     parts, begin = [], 0
     for at, tag in tags:
         parts += [html.escape(text[begin:at], quote=False), tag]
@@ -238,7 +237,7 @@ def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
 
 
 def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | None:
-    """The translation of a passage with its tags, by an alignment of pieces; None where that cannot be done well."""
+    """Insert the tags of a passage into its translation, by an alignment of pieces; None where that fails."""
     if not passage.tags:
         return html.escape(target, quote=False)
     if alignment is None or len(passage.tags) > MOST_TAGS:
@@ -254,7 +253,7 @@ def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | 
 
 
 def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """From where to where each piece stands in the text; None where they do not spell it."""
+    """The span of each piece in the text; None where the pieces do not spell it."""
     spans, at = [], 0
     for piece in pieces:
         bare = piece.replace("▁", " ").strip(" ")
@@ -273,7 +272,7 @@ Element = tuple[int, int, int, int]  # where it begins and ends in the target, a
 
 
 def _whole_words(passage: Passage, element: Span, target: str, span: Span) -> Span:
-    """The span of an element in the target, grown to words that it begins or ends in, if it did not in the source."""
+    """Grow an element's span in the target to whole words, where it had whole words in the source."""
     begin, end = span
     while not _within_word(passage.text, element[0]) and _within_word(target, begin):
         begin -= 1
@@ -283,7 +282,7 @@ def _whole_words(passage: Passage, element: Span, target: str, span: Span) -> Sp
 
 
 def _within_word(text: str, at: int) -> bool:
-    """Whether letters stand on both sides, in scripts that part words by spaces."""
+    """Whether letters stand on both sides, in scripts that separate words by spaces."""
     around = text[max(at - 1, 0) : at + 1]
     return (
         len(around) == 2 and at > 0 and all(c.isalnum() and (c < "\u0e00" or "\u1e00" <= c < "\u2000") for c in around)
@@ -291,7 +290,7 @@ def _within_word(text: str, at: int) -> bool:
 
 
 def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) -> list[tuple[int, str]] | None:
-    """Where in the target each tag goes, in order, at `whole` words or not; None where elements would cross."""
+    """The target position of each tag, in order, at `whole` words or not; None where elements would cross."""
     pairs, single = _elements(passage.tags)
     spans: list[Element] = []
     for first, last in pairs:
@@ -311,14 +310,14 @@ def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) ->
 
 
 def _reached(passage: Passage, element: Span, target: str, links: Sequence[Link], whole: bool) -> Span | None:
-    """From where to where in the target the words of an element have gone; None where nobody knows."""
+    """The span in the target that the words of an element are linked to; None if they have no links."""
     begin, end = element
     reached = [to for (left, right), to in links if left < end and right > begin]
     if not reached and passage.text[begin:end].strip():
         return None
-    place = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
-    after = max((right for _, right in reached), default=place)
-    return _whole_words(passage, element, target, (place, after)) if reached and whole else (place, after)
+    left_end = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
+    right_end = max((right for _, right in reached), default=left_end)
+    return _whole_words(passage, element, target, (left_end, right_end)) if reached and whole else (left_end, right_end)
 
 
 def _cross(one: Element, other: Element) -> bool:
@@ -329,7 +328,7 @@ def _cross(one: Element, other: Element) -> bool:
 
 
 def _in_order(passage: Passage, spans: Sequence[Element]) -> list[tuple[int, str]]:
-    """Tags by place; at one place elements that end come first, the innermost of them before the others."""
+    """Sort tags by position; at one position elements that end come first, the innermost of them before the others."""
     marks: list[tuple[tuple[int, int, int], str]] = []
     for begin, end, first, last in spans:
         marks.append(((begin, 0 if begin == end and first == last else 1, first), passage.tags[first].text))
@@ -341,7 +340,7 @@ def _in_order(passage: Passage, spans: Sequence[Element]) -> list[tuple[int, str
 
 
 def _elements(tags: Sequence[Tag]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Tags that belong together, by number, and those that have no partner in the passage."""
+    """Pairs of tags that belong together, by number, and tags without a partner in the passage."""
     pairs: list[tuple[int, int]] = []
     opened: list[int] = []
     single = []
@@ -349,7 +348,7 @@ def _elements(tags: Sequence[Tag]) -> tuple[list[tuple[int, int]], list[int]]:
         if not tag.closing:
             opened.append(number)
             continue
-        partner = next((one for one in reversed(opened) if tags[one].name == tag.name), None)
+        partner = next((index for index in reversed(opened) if tags[index].name == tag.name), None)
         if partner is None:
             single.append(number)
         else:
@@ -359,7 +358,7 @@ def _elements(tags: Sequence[Tag]) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def _end_of_words(passage: Passage, at: int, target: str) -> int:
-    """Where a place of the source is in the target by its share of the text, at the nearest space before."""
+    """Map a source position to the target by its share of the text, at the nearest space before."""
     if not passage.text[:at].strip():
         return 0
     if not passage.text[at:].strip():

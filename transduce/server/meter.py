@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it. No text, key or address is a label; endpoints are a closed list."""
+"""Prometheus metrics of a server. No text, key or address is a label; endpoints are a closed list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Meter:
-    """The counters of one application."""
+    """The metrics of one application."""
 
     def __init__(self, state: ServerState) -> None:
         self.registry = CollectorRegistry()
@@ -44,31 +44,31 @@ class Meter:
             "transduce_gate_refused": ("Requests refused since the start.", lambda: state.gate.refused),
             "transduce_waiting_sentences": (
                 "Sentences that wait for the model.",
-                lambda: sum(one.waiting for one in state.batchers.values()),
+                lambda: sum(batcher.waiting for batcher in state.batchers.values()),
             ),
             "transduce_running_sentences": (
                 "Sentences in the model.",
-                lambda: sum(one.running for one in state.batchers.values()),
+                lambda: sum(batcher.running for batcher in state.batchers.values()),
             ),
         }
         for name, (text, read) in gauges.items():
             Gauge(name, text, registry=self.registry).set_function(read)
 
     def answered(self, endpoint: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Record an answered request."""
         self._requests.labels(endpoint, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
     def gone(self) -> None:
-        """A client went away."""
+        """Record a client that went away."""
         self._gone.inc()
 
     def batch(self, sentences: int, tokens: int, seconds: float) -> None:
-        """A batch was translated."""
+        """Record a translated batch."""
         self._batches.observe(sentences)
         self._batch_seconds.observe(seconds)
         self._tokens.inc(tokens)
 
     def text(self) -> bytes:
-        """All of it."""
+        """Export all metrics as text."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""The models a server has, which languages each translates, and the way from one language to another."""
+"""The models of a server, the languages each translates, and the route from one language to another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transduce.translate.translator import Translator
 class Served:
     """One model: its name, what runs it, and the (source, target) languages it translates between.
 
-    `reopen` gives the translator again in another process; it can be pickled. Inspections run there (see
+    `reopen` opens the translator again in another process; it can be pickled. Inspections run there (see
     inspection_process.py), and without it here.
     """
 
@@ -42,14 +42,14 @@ class Served:
 
     @cached_property
     def tagged(self) -> frozenset[str]:
-        """Target languages that the source must be marked with."""
+        """Target languages that need a tag on the source."""
         tokenizer = self.translator.tokenizers.source
         return frozenset(target for _, target in self.pairs if tokenizer.has_tag(target))
 
 
 @dataclass(frozen=True)
 class RouteHop:
-    """A step of a way: one model from a language to another."""
+    """A step of a route: one model from a language to another."""
 
     served: Served
     source: str
@@ -57,7 +57,7 @@ class RouteHop:
 
     @property
     def to(self) -> str:
-        """What the translator is told to translate to: "" for a model of one direction."""
+        """The target language to pass to the translator: "" for a model of one direction."""
         return self.target if self.target in self.served.tagged else ""
 
 
@@ -67,61 +67,61 @@ class Models:
     def __init__(self, served: Sequence[Served], pivot: str = "") -> None:
         if not served:
             raise ConfigError("models: none is given; a server needs one at least")
-        names = [one.name for one in served]
+        names = [model.name for model in served]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"models: two have the name {name!r}; rename one of the folders")
         self.served, self.pivot = tuple(served), pivot
         self._hops: dict[tuple[str, str], RouteHop] = {}
-        for one in served:
-            for source, target in one.pairs:
-                self._hops.setdefault((source, target), RouteHop(one, source, target))
+        for model in served:
+            for source, target in model.pairs:
+                self._hops.setdefault((source, target), RouteHop(model, source, target))
         if pivot and pivot not in self.languages:
             raise ConfigError(f"pivot: expected one of {', '.join(self.languages)}, got {pivot!r}")
 
     @property
     def shadowed(self) -> tuple[RouteHop, ...]:
-        """Directions that a model has and an earlier one is taken for, where none is asked for by name."""
-        every = [RouteHop(one, source, target) for one in self.served for source, target in one.pairs]
+        """Directions that a model has but an earlier model serves, unless requested by name."""
+        every = [RouteHop(model, source, target) for model in self.served for source, target in model.pairs]
         return tuple(hop for hop in every if self._hops[hop.source, hop.target].served is not hop.served)
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
-        """Of either side."""
+        """All languages of either side."""
         return tuple(sorted({language for pair in self._hops for language in pair}))
 
     @cached_property
     def known(self) -> tuple[str, ...]:
-        """Of either side, those that can be translated first."""
-        return (*self.sources, *(one for one in self.languages if one not in self.sources))
+        """All languages of either side, source languages first."""
+        return (*self.sources, *(language for language in self.languages if language not in self.sources))
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """What can be translated at all."""
+        """Languages that can be translated."""
         return tuple(sorted({source for source, _ in self._hops}))
 
     def targets(self, source: str) -> tuple[str, ...]:
-        """What a language can be translated to, directly or through the pivot."""
+        """Target languages of a source language, directly or through the pivot."""
         every = sorted({target for _, target in self._hops})
         return tuple(target for target in every if target != source and self._way(source, target))
 
     def named(self, name: str) -> Served:
-        """The model of a name."""
-        for one in self.served:
-            if one.name == name:
-                return one
+        """The model of a name, or Refused with 404."""
+        for model in self.served:
+            if model.name == name:
+                return model
         raise Refused(
-            404, f"no model is named {name!r}; there are {', '.join(one.name for one in self.served)}", "model"
+            404, f"no model is named {name!r}; there are {', '.join(model.name for model in self.served)}", "model"
         )
 
     def route(self, source: str, target: str) -> tuple[RouteHop, ...]:
         """One hop, two by the pivot, or none where both are one language; codes in any case."""
         known = find(source, self.languages), find(target, self.languages)
         begin, end = known
-        for name, asked, one in (("source", source, begin), ("target", target, end)):
-            if one is None:
+        for name, requested, code in (("source", source, begin), ("target", target, end)):
+            if code is None:
                 there = self.sources if name == "source" or begin is None else self.targets(begin)
-                text = f"{asked} is not supported as {name}; expected one of {', '.join(there) or begin}"
+                text = f"{requested} is not supported as {name}; expected one of {', '.join(there) or begin}"
                 raise Refused(400, text, "language")
         assert begin is not None
         assert end is not None
@@ -145,9 +145,9 @@ class Models:
 
 
 def open_models(words: Iterable[str], load: Callable[[Path], Translator]) -> list[Served]:
-    """The models that a command line names: folders, each with its languages before it where they are not in it.
+    """Open the models that a command line names: folders, each with its languages before it if it has none inside.
 
-    `load` can be pickled, as `transduce.load` can: a process of its own opens a model again to look inside.
+    `load` can be pickled, as `transduce.load` can: a process of its own opens a model again to inspect it.
     """
     found = []
     for word in words:
@@ -164,7 +164,7 @@ def open_models(words: Iterable[str], load: Callable[[Path], Translator]) -> lis
 
 
 def _split(word: str) -> tuple[Pairs, Path]:
-    """`en-de,de-en=FOLDER`, or a folder alone."""
+    """Parse `en-de,de-en=FOLDER`, or a folder alone."""
     names, sign, folder = word.partition("=")
     if not sign or Path(word).exists():
         return (), Path(word)
@@ -179,10 +179,10 @@ def _split(word: str) -> tuple[Pairs, Path]:
 
 
 def pairs_of(folder: Path, translator: Translator) -> Pairs:
-    """The languages of a model, as its folder tells: directions that were measured, or its tags, each to each."""
+    """The languages of a model, from its folder: measured directions, or its tags, each to each."""
     pairs = directions_of(folder, translator.tokenizers.source)
     if not pairs:
         raise ConfigError(
-            f"{folder}: which languages it translates is not told there; say so, as in: transduce serve en-de={folder}"
+            f"{folder}: its languages are not stated there; state them, as in: transduce serve en-de={folder}"
         )
     return pairs

@@ -1,8 +1,8 @@
-"""An application run by uvicorn: headers that come slowly or without end are cut off, signals drain before they end.
+"""Run an application with uvicorn: limits on headers and connections, graceful shutdown, reloading of API keys.
 
-SIGTERM and SIGINT close the gate at once: readiness says so, and new work is refused with words, for the server goes on
-listening; what was admitted is answered, and then the process ends with code 0. A second signal does not wait.
-SIGHUP has the API keys read again. Where file descriptors run out, accepting pauses and the log says so once a minute.
+SIGTERM and SIGINT close the gate at once: readiness reports it, and new work is rejected with an error, for the server
+keeps listening; what was admitted is answered, and then the process ends with code 0. A second signal does not wait.
+SIGHUP reloads the API keys. Where file descriptors run out, accepting pauses and the log says so once a minute.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from transduce.server.state import ServerState
 
 MOST_HEADER_BYTES = 32 << 10
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
-REFUSED_SECONDS = 1.0  # for a connection too many to say something, and be told so
-BACKLOG = 2048  # connections that the system keeps waiting for us
-ACCEPTED = 64  # of these that are accepted at once, before anybody else has a turn
-SPARE_FILES = 16  # descriptors left for files of pages, and for connections that are told to go
+REFUSED_SECONDS = 1.0  # for a rejected connection to send a request, and get the error
+BACKLOG = 2048  # connections that the system queues for us
+ACCEPTED = 64  # of these that are accepted at once, before other events
+SPARE_FILES = 16  # descriptors left for files of pages, and for rejected connections
 NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-SILENCE = 60.0  # seconds between two lines about the same trouble
+SILENCE = 60.0  # seconds between two log lines about one problem
 log = logging.getLogger("transduce.server")
 
 FULL = (
@@ -48,11 +48,11 @@ FULL = (
 
 
 class Overlong(Exception):
-    """More header bytes than anybody needs; the parser answers 400."""
+    """Too many header bytes; the parser answers 400."""
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's own, with a limit to the size of headers and to the time they may take."""
+    """uvicorn's protocol with a limit to the size of headers and to the time they may take."""
 
     header_seconds, most_connections = 10.0, 1024  # set by `serve`
 
@@ -64,11 +64,11 @@ class Protocol(HttpToolsProtocol):
         self._wait_for_headers()
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:  # what was sent is read first: a connection closed before that takes the answer with it
+        if self._refused:  # read what was sent first: closing a connection before that loses the answer
             self._refuse()
             return
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._wait_for_headers()  # the next request of a connection that was kept
+            self._wait_for_headers()  # the next request of a kept-alive connection
         super().data_received(data)
 
     def on_message_begin(self) -> None:
@@ -116,18 +116,18 @@ class Protocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Drains on the first signal and ends on the second."""
+    """Drain on the first signal and end on the second."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
         self._state = state
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, with words of our own where no connection can be accepted."""
+        """Start as uvicorn does, with our own log line where no connection can be accepted."""
         asyncio.get_running_loop().set_exception_handler(Trouble())
         await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(BACKLOG)  # which uvicorn set to as many as are accepted at once
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # uvicorn set it to ACCEPTED
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
@@ -135,7 +135,7 @@ class Server(uvicorn.Server):
         self._state.drain()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and refuse, until all that was admitted is answered; only then close what we listen on."""
+        """Keep listening, and rejecting, until all admitted requests are answered; only then close the sockets."""
         clock, seconds = asyncio.get_running_loop().time, self.config.timeout_graceful_shutdown or 0
         begun = clock()
         while self._state.gate.requests and not self.force_exit and clock() - begun < seconds:
@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
 
 
 class Trouble:
-    """What the loop says of errors nobody waits for: one line a minute while connections cannot be accepted.
+    """The event loop's exception handler: one line a minute while connections cannot be accepted.
 
     asyncio itself stops accepting for a second then, but reports each of many attempts with a traceback.
     """
@@ -170,9 +170,9 @@ def serve(
     read_keys: Callable[[], Sequence[str]] | None = None,
     early: Sequence[int] = (),
 ) -> None:
-    """Run until a signal comes; says on standard error where it listens, and at the end what became of all requests.
+    """Serve until a signal arrives; print the address, and at the end the number of requests, on standard error.
 
-    `read_keys` gives the API keys anew when SIGHUP comes; `early` holds those that came before now.
+    `read_keys` reads the API keys anew on SIGHUP; `early` holds the signals that arrived before.
     """
     state: ServerState = app.state.transduce
     listener = _listen(host, port)
@@ -183,7 +183,7 @@ def serve(
         http=type("LimitedProtocol", (Protocol,), limits),
         ws="none",
         lifespan="on",
-        log_level="error",  # what strangers send is no news
+        log_level="error",  # invalid requests are not worth a line
         access_log=False,
         backlog=ACCEPTED,
         server_header=False,
@@ -191,16 +191,16 @@ def serve(
         timeout_keep_alive=15,
         timeout_graceful_shutdown=int(state.settings.seconds) + 5,
     )
-    for one in state.models.served:
-        say(f"{one.name}: {', '.join(map('-'.join, one.pairs))}")
+    for model in state.models.served:
+        say(f"{model.name}: {', '.join(map('-'.join, model.pairs))}")
     for hop in state.models.shadowed:
         (first,) = state.models.route(hop.source, hop.target)
-        told = f"{hop.source}-{hop.target} goes to {first.served.name}, named first; to this model by its name alone"
-        say(f"{hop.served.name}: {told}")
+        note = f"{hop.source}-{hop.target} goes to {first.served.name}, named first; to this model by its name alone"
+        say(f"{hop.served.name}: {note}")
     logging.getLogger("transduce.server").addHandler(logging.StreamHandler())
-    sys.setswitchinterval(0.0005)  # the loop waits for the threads of the models no longer than this
+    sys.setswitchinterval(0.0005)  # the event loop waits for the model's threads no longer than this
     gc.collect()
-    gc.freeze()  # nor for a search of all that stays anyway
+    gc.freeze()  # nor for the collection of permanent objects
     with _rereading(state, read_keys, early):
         name = f"[{host}]" if ":" in host else host
         say(f"listening on http://{name}:{listener.getsockname()[1]}")
@@ -213,7 +213,7 @@ def serve(
 def _rereading(
     state: ServerState, read_keys: Callable[[], Sequence[str]] | None, early: Sequence[int]
 ) -> Iterator[None]:
-    """Meanwhile SIGHUP has the API keys read again: requests under way go on, and a bad file changes nothing."""
+    """Reload the API keys on SIGHUP meanwhile: requests in flight continue, and a bad file changes nothing."""
 
     def reread(number: int, frame: FrameType | None) -> None:
         if read_keys is None:
@@ -238,7 +238,7 @@ def _rereading(
 
 
 def _allowed_connections(wanted: int) -> int:
-    """As many connections as the process may have open files for, which it asks the system for; says if fewer."""
+    """The number of connections for which the process may have open files; raise the limit, or say if fewer."""
     count = wanted + 256
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
@@ -257,7 +257,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)  # from now on who connects is kept waiting, and not refused
+        listener.listen(BACKLOG)  # from now on connections are queued, not refused
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise RunError(f"{host}:{port}: cannot listen there ({why}); give another --host or --port") from None

@@ -1,7 +1,4 @@
-"""How a server behaves: limits that are on by default, and how requests of different users share the model.
-
-Who asks, by address: the peer of the connection, or whom a trusted proxy names.
-"""
+"""Settings of a server: limits, enabled unless changed, and batching; and the client's address behind proxies."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")  # headers by which a 
 
 
 class Proxies:
-    """The proxies whose `X-Forwarded-For` is believed: addresses or networks such as 10.0.0.0/8."""
+    """The proxies whose `X-Forwarded-For` is trusted: addresses or networks such as 10.0.0.0/8."""
 
     def __init__(self, words: Sequence[str] = ()) -> None:
         self._networks: list[IPv4Network | IPv6Network] = []
@@ -30,13 +27,13 @@ class Proxies:
                 ) from None
 
     def address(self, request: HTTPConnection) -> str:
-        """The address of who asks.
+        """The client's address: the peer of the connection, or whom trusted proxies name.
 
-        Every proxy appends the address that it was asked from, so the list is read from its end: the first one that is
-        no proxy of ours is the client. What stands before it may be anybody's invention.
+        Every proxy appends the address of its own client, so the list is read from its end: the first one that is no
+        proxy of ours is the client. What stands before it may be anybody's invention.
         """
         found = request.client.host if request.client else ""
-        hops = [one.strip() for line in request.headers.getlist("x-forwarded-for") for one in line.split(",")]
+        hops = [hop.strip() for line in request.headers.getlist("x-forwarded-for") for hop in line.split(",")]
         while hops and self._trusts(found):
             if not _is_address(hops[-1]):
                 break
@@ -44,7 +41,7 @@ class Proxies:
         return found
 
     def is_local(self, request: HTTPConnection) -> bool:
-        """Whether a program on this machine asks, and no proxy for somebody else."""
+        """Whether a program on this machine sent the request, and not a proxy for another client."""
         peer = request.client.host if request.client else ""
         forwarded = any(name in request.headers for name in FORWARDED)
         return _is_address(peer) and ip_address(peer).is_loopback and not forwarded and not self._trusts(peer)
@@ -61,7 +58,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-# The least and the most of each: what one process can hold, with room above what large machines need.
+# The minimum and maximum of each: what one process can hold, with reserves above what large machines need.
 BOUNDS = {
     "characters": (1, 10_000_000),
     "texts": (1, 100_000),
@@ -79,17 +76,20 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of one request: `characters` of a text, `texts`, bytes of its `body`, `alternatives`, `seconds` until it
-    is answered, `body_seconds` for its body and `header_seconds` for its headers to arrive. `request_tokens` bound its
+    """Limits of one request, limits of all, and how requests share the model.
+
+    Of one request: `characters` of a text, `texts`, bytes of its `body`, `alternatives`, `seconds` until it is
+    answered, `body_seconds` for its body and `header_seconds` for its headers to arrive. `request_tokens` bound its
     work, and `cells` the attention weights that it asks for: both are counted before any work begins.
 
-    Limits of all: `connections` held open, and the gate: `queue_tokens` that are admitted and not done, or fewer where
-    the model would take longer than `patience` seconds for them. `batch_tokens` go to the model together, by one of
-    `workers` threads, after waiting `gather` seconds for company where there is some.
-    `pivot` is the language to go through where no model translates directly, "" for none. `keys` are asked for where
-    there are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the
-    names this server answers to (none: all), which keeps web pages from reaching it under a name of their own.
-    `proxies` are addresses or networks whose `X-Forwarded-For` is believed.
+    Of all: `connections` held open, and the gate: `queue_tokens` that are admitted and not done, or fewer where the
+    model would take longer than `patience` seconds for them. `batch_tokens` go to the model together, by one of
+    `workers` threads, after waiting `gather` seconds for other requests in the batch where there are some.
+
+    `pivot` is the language to go through where no model translates directly, "" for none. `keys` are required if there
+    are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the names this
+    server answers to (none: all), which keeps web pages from reaching it under a name of their own. `proxies` are
+    addresses or networks whose `X-Forwarded-For` is trusted.
     """
 
     characters: int = 5000
@@ -116,8 +116,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name, (least, most) in BOUNDS.items():
             if not least <= getattr(self, name) <= most:
-                told = f"expected a whole number from {least:,} to {most:,}, got {getattr(self, name)}"
-                raise ConfigError(f"{name}: {told}; docs/serving.md says what it bounds (Limits)")
+                problem = f"expected an integer from {least:,} to {most:,}, got {getattr(self, name)}"
+                raise ConfigError(f"{name}: {problem}; docs/serving.md says what it bounds (Limits)")
         for name in ("seconds", "body_seconds", "header_seconds", "patience"):
             if not 0 < getattr(self, name) <= 86400:
                 raise ConfigError(f"{name}: expected seconds above 0, a day at most, got {getattr(self, name)}")
@@ -128,6 +128,6 @@ class Settings:
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    """Refuse API keys that no header can carry as they are."""
+    """Raise ConfigError for API keys that no header can carry as they are."""
     if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in keys):
         raise ConfigError("keys: expected visible ASCII characters without spaces, got a key that has others")

@@ -1,4 +1,4 @@
-"""What all handlers of an application share: settings, models, the gate, and the threads behind it."""
+"""The shared state of an application's handlers: settings, models, the gate, and the threads behind it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ServerState:
-    """One a server. `run` is for work of other kinds than translating (looking into a model, say)."""
+    """The state of one server; `run` is for work other than translating (inspecting a model, say)."""
 
     def __init__(self, served: Sequence[Served], settings: Settings) -> None:
         self.settings = settings
@@ -38,70 +38,75 @@ class ServerState:
         self.proxies = Proxies(settings.proxies)
         self.detector = Detector(self.models.known)
         self._detects = False
-        self.batchers = {one.name: Batcher(_bounded(one.translator, settings), settings, self._told) for one in served}
-        self.characters: Counter[bytes] = Counter()  # translated since the start, by who asked
+        self.batchers = {
+            model.name: Batcher(_bounded(model.translator, settings), settings, self._report) for model in served
+        }
+        self.characters: Counter[bytes] = Counter()  # translated since the start, by caller
         self._made: dict[str, Any] = {}
         self.inspections = InspectionProcess()
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
     async def run(self, work: Callable[[CancelToken], T], tokens: int = 64) -> T:
-        """What a function gives, run in a thread of its own behind the gate, one at a time.
+        """Run a function behind the gate in a thread of its own, one at a time.
 
-        Cancelled, it asks the function to stop; the room at the gate is free when the thread is, and not before.
+        When cancelled, it asks the function to stop; its share of the gate is released when the thread ends, and not
+        before.
         """
-        room, stop = ExitStack(), CancelToken()
-        room.enter_context(self.gate.admit(tokens))
+        admission, stop = ExitStack(), CancelToken()
+        admission.enter_context(self.gate.admit(tokens))
         job = self._aside.submit(_tidied, work, stop)
         ended = asyncio.wrap_future(job)
-        ended.add_done_callback(lambda _: room.close())
+        ended.add_done_callback(lambda _: admission.close())
         ended.add_done_callback(_seen)
         try:
-            return await asyncio.shield(ended)  # whose end is that of the thread, whoever waits
+            return await asyncio.shield(ended)  # ends with the thread, even if the request is cancelled
         except asyncio.CancelledError:
             stop.cancel()
             job.cancel()  # if it has not begun
             raise
 
     async def detecting(self) -> Detector:
-        """The detector when it has read its tables, at first in a thread: meanwhile the loop answers others."""
+        """The language detector, its tables loaded in a thread at first: meanwhile the loop serves other requests."""
         if not self._detects:
             await asyncio.to_thread(self.detector.prepare)
             self._detects = True
         return self.detector
 
     def once(self, name: str, make: Callable[[ServerState], T]) -> T:
-        """What `make` gives for this state, made at the first call: for what is the same for everybody."""
+        """The result of `make` for this state, cached at the first call: for what is common to all requests."""
         if name not in self._made:
             self._made[name] = make(self)
         made: T = self._made[name]
         return made
 
     def drain(self) -> None:
-        """Let nobody in from now on; who is in is served."""
+        """Stop admitting requests; in-flight ones complete."""
         self.gate.closed = True
 
     def close(self) -> None:
-        """End the threads."""
+        """Drain, and end the threads."""
         self.drain()
         for batcher in self.batchers.values():
             batcher.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
         self.inspections.close()
 
-    def _told(self, sentences: int, tokens: int, seconds: float) -> None:
+    def _report(self, sentences: int, tokens: int, seconds: float) -> None:
         self.gate.done(tokens)
         self.meter.batch(sentences, tokens, seconds)
 
 
 def _seen(ended: asyncio.Future[Any]) -> None:
-    """Look at the error of work that nobody waits for any more: asyncio would log it as one that was missed."""
+    """Retrieve the exception of cancelled work: asyncio would log it as never retrieved."""
     if not ended.cancelled():
         ended.exception()
 
 
 def _tidied(work: Callable[[CancelToken], T], stop: CancelToken) -> T:
-    """What work gives. Memory that it needed for a moment is the system's again; modules that it loaded stay: nobody
-    waits while the collector looks through torch."""
+    """Run work, then return its temporary memory to the system and freeze the modules that it loaded.
+
+    Frozen, they stay: nobody waits while the collector looks through torch.
+    """
     known = len(sys.modules)
     try:
         return work(stop)
@@ -112,14 +117,14 @@ def _tidied(work: Callable[[CancelToken], T], stop: CancelToken) -> T:
 
 
 def _trim() -> None:
-    """Give free memory back to the system: each thread has a heap of its own, which keeps what it once had."""
+    """Return free memory to the system: each thread has a heap of its own, which keeps what it once had."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)
 
 
 def _bounded(translator: Translator, settings: Settings) -> Translator:
-    """The same model, with batches no larger than a server's: a long sentence is cut into parts, which fill some."""
+    """A copy of the translator with batches no larger than a server's; parts of one long sentence fill several."""
     found = copy(translator)
     found.batch_tokens = min(translator.batch_tokens, settings.batch_tokens)
     return found

@@ -1,6 +1,6 @@
-"""From a request to its answers: languages, sentences, the gate, the model, and the text put together again.
+"""From a request to its answers: languages, sentences, the gate, the model, and the translated text.
 
-The sentences of one request side by side: how many are begun at a time, and how many tokens are under way.
+The sentences of one request run side by side, within limits on how many are begun and how many tokens are under way.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MOST_TASKS = 256  # sentences of a request that are begun at a time
 
 
 class TokenSemaphore:
-    """Room for so many tokens under way; who does not fit waits for those before."""
+    """A semaphore over tokens under way, first come, first served."""
 
     def __init__(self, tokens: int) -> None:
         self._free, self._all = tokens, tokens
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, tokens: int) -> int:
-        """Wait for room; gives how much was taken, for more than there ever is takes all of it."""
+        """Wait for capacity; return how much was taken. More than there ever is takes all of it."""
         tokens = min(tokens, self._all)
         if self._waiting or self._free < tokens:
             turn = asyncio.get_running_loop().create_future()
@@ -53,7 +53,7 @@ class TokenSemaphore:
         return tokens
 
     def give(self, tokens: int) -> None:
-        """Leave; who waited longest comes next."""
+        """Release tokens; the longest waiting task comes next."""
         self._free += tokens
         while self._waiting and (self._waiting[0][0] <= self._free or self._waiting[0][1].cancelled()):
             wanted, turn = self._waiting.popleft()
@@ -63,48 +63,48 @@ class TokenSemaphore:
 
 
 class LoopTurns:
-    """One task at a time goes on in each turn of the event loop: milliseconds of work must not add up to a second."""
+    """Let one task at a time run in each turn of the event loop: milliseconds of work must not add up to a second."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def come(self) -> None:
-        """Wait for a turn of the loop in which nobody else of these goes on."""
+        """Wait for a turn of the loop in which no other of these tasks runs."""
         async with self._lock:
             await asyncio.sleep(0)
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]], most: int = MOST_TASKS) -> list[T]:
-    """All results in order, of at most so many that are begun at a time. Where one fails, the others are cancelled.
+    """Gather all results in order, with at most `most` begun at a time; where one fails, the others are cancelled.
 
-    Work that an iterator makes is made when its turn comes: of a request that ends early the rest is never made.
+    Coroutines of an iterator are made when their turn comes: of a request that ends early the rest is never made.
     """
     waiting = iter(work)
     ahead = deque(islice(waiting, 2))
     if len(ahead) < 2:
-        return [await one for one in ahead]
+        return [await coroutine for coroutine in ahead]
     found: dict[int, T] = {}
     errors: list[BaseException] = []
     running: set[asyncio.Future[T]] = set()
-    room = asyncio.Semaphore(most)
+    slots = asyncio.Semaphore(most)
 
-    def ended(place: int, task: asyncio.Future[T]) -> None:
+    def ended(index: int, task: asyncio.Future[T]) -> None:
         running.discard(task)
-        room.release()
+        slots.release()
         if task.cancelled():
             errors.append(asyncio.CancelledError())
         elif (error := task.exception()) is not None:
             errors.append(error)
         else:
-            found[place] = task.result()
+            found[index] = task.result()
 
     count = 0
     try:
-        while await room.acquire() and not errors:
-            one = ahead.popleft() if ahead else next(waiting, None)
-            if one is None:
+        while await slots.acquire() and not errors:
+            coroutine = ahead.popleft() if ahead else next(waiting, None)
+            if coroutine is None:
                 break
-            task = asyncio.ensure_future(one)
+            task = asyncio.ensure_future(coroutine)
             running.add(task)
             task.add_done_callback(partial(ended, count))
             count += 1
@@ -116,11 +116,11 @@ async def together(work: Iterable[Coroutine[Any, Any, T]], most: int = MOST_TASK
             left.close()  # nobody will await it
     if errors:
         raise errors[0]
-    return [found[place] for place in range(count)]
+    return [found[index] for index in range(count)]
 
 
 async def _cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Those that run end now."""
+    """Cancel running tasks and wait for them."""
     rest = list(tasks)
     for task in rest:
         task.cancel()
@@ -129,17 +129,17 @@ async def _cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 LONG = 2000  # characters,
-MANY = 8  # or texts: from so many on they are taken apart in a thread
-FEW_TASKS = 8  # the same of stretches between the tags of a sentence
-MANY_SENTENCES = 200  # of a text: from so many on they are put together in a thread
-Tokenized = dict[tuple[str, str], tuple[int, ...]]  # by model and sentence; "" stands for the prefix of translations
+MANY = 8  # or texts: from so many on they are split in a thread
+FEW_TASKS = 8  # segments between the tags of a sentence that are begun at a time
+MANY_SENTENCES = 200  # of a text: from so many on they are joined in a thread
+Tokenized = dict[tuple[str, str], tuple[int, ...]]  # tokens, by model and sentence; "" is the prefix
 
 
 @dataclass(frozen=True)
 class TranslationRequest:
-    """What a request wants of its texts. `source` "auto" is found out; `whole` keeps sentences together.
+    """Texts to translate with their options; `source` "auto" is detected, `whole` keeps sentences together.
 
-    `asker` is whose characters are counted.
+    `asker` is the caller whose characters are counted.
     """
 
     texts: tuple[str, ...]
@@ -159,7 +159,7 @@ class TranslationRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a text; `alternatives` are (text, score, log-probability), `sentences` (source, text, space).
+    """The translation of a text; `alternatives` are (text, score, log-probability), `sentences` (source, text, space).
 
     But for HTML, `before` and the text and space of all sentences are the whole. `alignments` are one a sentence.
     """
@@ -178,7 +178,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class TextPlan:
-    """A text, the way it goes, and its parts: sentences, or HTML."""
+    """A text, its route, and its parts: sentences, or HTML."""
 
     text: str
     hops: tuple[RouteHop, ...]
@@ -189,22 +189,24 @@ class TextPlan:
 
     @property
     def sentences(self) -> list[str]:
-        """All that will be translated."""
-        return [one.text for one in self.pieces if isinstance(one, Passage)] if self.pieces else self.layout.texts
+        """All sentences that will be translated."""
+        return [piece.text for piece in self.pieces if isinstance(piece, Passage)] if self.pieces else self.layout.texts
 
     def passes(self, aligned: bool) -> Iterator[tuple[str, int]]:
-        """The same, each with how often the model reads it."""
-        for one in self.pieces:
-            if isinstance(one, Passage):
-                yield one.text, PASSES_TAGGED if one.tags else 1
+        """Yield each sentence with the number of passes of the model over it."""
+        for piece in self.pieces:
+            if isinstance(piece, Passage):
+                yield piece.text, PASSES_TAGGED if piece.tags else 1
         for text in () if self.pieces else self.layout.texts:
             yield text, PASSES_ALIGNED if aligned else 1
 
 
 @dataclass(frozen=True)
 class AdmittedRequest:
-    """A request that is ready for the gate: plans of all texts, tokens of their sentences, how many times the usual
-    work its search does, and all of its work."""
+    """A request ready for the gate: plans of all texts, tokens of their sentences, and its cost.
+
+    `width` is the work of its search as a multiple of the usual, `work` all of its work in tokens.
+    """
 
     plans: Sequence[TextPlan]
     tokens: Tokenized
@@ -214,10 +216,10 @@ class AdmittedRequest:
 
 @dataclass
 class RequestRunner:
-    """One admitted request on its way; `tokens` are those of its sentences, as far as they are known."""
+    """Runs one admitted request; `tokens` are those of its sentences, as far as they are known."""
 
     state: ServerState
-    asked: TranslationRequest
+    request: TranslationRequest
     window: TokenSemaphore
     tokens: Tokenized
     width: int = 1
@@ -225,15 +227,15 @@ class RequestRunner:
     turn: LoopTurns = field(default_factory=LoopTurns)  # of work on tags, which takes milliseconds a passage
 
     async def answer(self, plan: TextPlan) -> Answer:
-        """One text translated."""
+        """Translate one text."""
         if not plan.hops:
-            before, *spaces = plan.layout.spaces(self.asked.target)
+            before, *spaces = plan.layout.spaces(self.request.target)
             same = tuple((text, text, space) for text, space in zip(plan.layout.texts, spaces, strict=True))
             return Answer(plan.text, plan.source, detected=plan.detected, before=before, sentences=same)
         if plan.pieces:
             return await self._markup(plan)
         texts = plan.layout.texts
-        work = (self.sentence(text, plan.hops, self.asked.align, not i) for i, text in enumerate(texts))
+        work = (self.sentence(text, plan.hops, self.request.align, not i) for i, text in enumerate(texts))
         found = await together(work, self.most)
         if len(found) > MANY_SENTENCES:
             return await asyncio.to_thread(self._joined, plan, texts, found)
@@ -242,12 +244,12 @@ class RequestRunner:
     async def sentence(
         self, text: str, hops: Sequence[RouteHop], align: Unit | None = None, first: bool = True
     ) -> Translation:
-        """One sentence through all models of its way; what is asked for goes to the last."""
+        """Translate one sentence through all models of its route; options apply to the last."""
         for hop in hops[:-1]:
             text = (await self._hop(hop, Sentence(text, hop.to), Translate(hop.served.translator.search))).text
-        hop, asked = hops[-1], self.asked
-        item = Sentence(text, hop.to, asked.prefix if first else "", asked.include, asked.exclude)
-        search = hop.served.translator.choose_search(asked.beam, asked.n_best)
+        hop, request = hops[-1], self.request
+        item = Sentence(text, hop.to, request.prefix if first else "", request.include, request.exclude)
+        search = hop.served.translator.choose_search(request.beam, request.n_best)
         return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None))
 
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
@@ -269,7 +271,7 @@ class RequestRunner:
     def _joined(self, plan: TextPlan, texts: Sequence[str], found: Sequence[Translation]) -> Answer:
         target = plan.hops[-1].target
         before, *spaces = plan.layout.spaces(target)
-        aligned = [one.alignment for one in found if one.alignment is not None]
+        aligned = [sentence.alignment for sentence in found if sentence.alignment is not None]
         whole = _side_by_side(plan, found)
         return Answer(
             whole.text,
@@ -281,16 +283,16 @@ class RequestRunner:
             tuple(self._alternatives(plan, whole, found)),
             tuple(aligned) if len(aligned) == len(found) else (),
             before,
-            tuple((text, one.text, space) for text, one, space in zip(texts, found, spaces, strict=True)),
+            tuple((text, made.text, space) for text, made, space in zip(texts, found, spaces, strict=True)),
         )
 
     def _alternatives(
         self, plan: TextPlan, best: Translation, found: Sequence[Translation]
     ) -> list[tuple[str, float, float]]:
-        """The second best of all sentences together, then the third; a sentence that has none keeps its best."""
+        """The second best of all sentences together, then the third; a sentence without one keeps its best."""
         texts = {best.text}
         others = []
-        for rank in range(self.asked.n_best - 1):
+        for rank in range(self.request.n_best - 1):
             chosen = [one.alternatives[rank] if rank < len(one.alternatives) else one for one in found]
             whole = _side_by_side(plan, chosen)
             if whole.text not in texts:
@@ -299,8 +301,8 @@ class RequestRunner:
         return others
 
     async def _markup(self, plan: TextPlan) -> Answer:
-        one = _in_a_row(await together((self._passage(piece, plan.hops) for piece in plan.pieces), self.most))
-        return Answer(one.text, plan.source, one.score, one.log_prob, one.finished, plan.detected)
+        made = _in_a_row(await together((self._passage(piece, plan.hops) for piece in plan.pieces), self.most))
+        return Answer(made.text, plan.source, made.score, made.log_prob, made.finished, plan.detected)
 
     async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):
@@ -316,62 +318,64 @@ class RequestRunner:
                 await self.turn.come()
             text = placed(bare, found.text, found.alignment)
         if text is None:  # tags and words went different ways
-            flow = RequestRunner(self.state, replace(self.asked, n_best=1), self.window, {}, self.width, turn=self.turn)
+            flow = RequestRunner(
+                self.state, replace(self.request, n_best=1), self.window, {}, self.width, turn=self.turn
+            )
             await self.turn.come()
-            parts = await together((flow._passage(one, hops) for one in bare.stretches()), FEW_TASKS)
+            parts = await together((flow._passage(segment, hops) for segment in bare.stretches()), FEW_TASKS)
             found = _in_a_row(parts)
             text = found.text
         return replace(found, text=before + text + "".join(texts))
 
 
 def _side_by_side(plan: TextPlan, found: Sequence[Translation]) -> Translation:
-    """The sentences of a text as one, with what stood between them."""
-    return Translation.joined(found, plan.layout.joined([one.text for one in found], plan.hops[-1].target))
+    """Join the sentences of a text, with the spaces between them."""
+    return Translation.joined(found, plan.layout.joined([sentence.text for sentence in found], plan.hops[-1].target))
 
 
 def _in_a_row(parts: Sequence[Translation]) -> Translation:
-    """What stands one after the other, as one."""
-    return Translation.joined(parts, "".join(one.text for one in parts))
+    """Concatenate translations."""
+    return Translation.joined(parts, "".join(part.text for part in parts))
 
 
-async def prepared(state: ServerState, asked: TranslationRequest) -> AdmittedRequest:
-    """A request taken apart, if it is not too much work; what is long in a thread, for the loop must not wait."""
+async def prepared(state: ServerState, request: TranslationRequest) -> AdmittedRequest:
+    """Split a request and check its cost; a long one in a thread, for the loop must not wait."""
 
     def work() -> AdmittedRequest:
-        plans = planned(state, asked)
+        plans = planned(state, request)
         tokens = tokenize(plans)
-        width = width_of(asked.n_best, asked.beam, _included(plans, asked, tokens, state.settings))
-        return AdmittedRequest(plans, tokens, width, check_work(cost(tokens, plans, asked) * width, state.settings))
+        width = width_of(request.n_best, request.beam, _included(plans, request, tokens, state.settings))
+        return AdmittedRequest(plans, tokens, width, check_work(cost(tokens, plans, request) * width, state.settings))
 
-    if asked.source == "auto":
+    if request.source == "auto":
         await state.detecting()
-    long = sum(map(len, asked.texts)) + len(asked.prefix) > LONG or len(asked.texts) > MANY
+    long = sum(map(len, request.texts)) + len(request.prefix) > LONG or len(request.texts) > MANY
     return await asyncio.to_thread(work) if long else work()
 
 
-def planned(state: ServerState, asked: TranslationRequest) -> list[TextPlan]:
-    """The way and the parts of every text."""
-    models = Models((state.models.named(asked.model),)) if asked.model else state.models
+def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
+    """The route and the parts of every text."""
+    models = Models((state.models.named(request.model),)) if request.model else state.models
     plans = []
-    for text in asked.texts:
-        source, detected = asked.source, None
+    for text in request.texts:
+        source, detected = request.source, None
         if source == "auto":
             found = state.detector.detect(text)
-            detected = likely_source(found, partial(_models_between, models, asked.target))
+            detected = likely_source(found, partial(_models_between, models, request.target))
             source = detected.language
-        hops = models.route(source, asked.target)
-        if asked.align and len(hops) > 1:
+        hops = models.route(source, request.target)
+        if request.align and len(hops) > 1:
             raise _unaligned(hops)
-        html = asked.format == "html"
-        pieces = [one for piece in passages(text) for one in _apart(piece)] if html else ()
-        whole = not hops or asked.whole or bool(asked.include or asked.prefix)
+        html = request.format == "html"
+        pieces = [part for piece in passages(text) for part in _apart(piece)] if html else ()
+        whole = not hops or request.whole or bool(request.include or request.prefix)
         layout = Layout(()) if html else Layout.of(text, whole)
         plans.append(TextPlan(text, hops, source, detected, layout, tuple(pieces)))
     return plans
 
 
 def _unaligned(hops: Sequence[RouteHop]) -> Refused:
-    """Why a way of several models has no alignment."""
+    """The error for an alignment through several models."""
     source, pivot, target = hops[0].source, hops[0].target, hops[-1].target
     return Refused(
         422,
@@ -393,40 +397,40 @@ def _models_between(models: Models, target: str, source: str) -> int | None:
 
 
 def tokenize(plans: Sequence[TextPlan]) -> Tokenized:
-    """The tokens of all sentences for all models on their way."""
+    """The tokens of all sentences for all models on their route."""
     return {
         (hop.served.name, text): tokenized(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences
     }
 
 
-def cost(known: Tokenized, plans: Sequence[TextPlan], asked: TranslationRequest) -> int:
-    """What a request asks of the gate before the width of its search: tokens, by how often the model reads them."""
-    tokens = 0
+def cost(tokens: Tokenized, plans: Sequence[TextPlan], request: TranslationRequest) -> int:
+    """The cost of a request before the width of its search: tokens, by how often the model reads them."""
+    total = 0
     for plan in plans:
         for hop in plan.hops:
-            read = plan.passes(asked.align is not None)
-            tokens += sum((len(known[hop.served.name, text]) + 1) * times for text, times in read)
-        if plan.hops and asked.prefix:
+            read = plan.passes(request.align is not None)
+            total += sum((len(tokens[hop.served.name, text]) + 1) * times for text, times in read)
+        if plan.hops and request.prefix:
             last = plan.hops[-1]
-            known[last.served.name, ""] = _prefix_tokens(last, asked.prefix)
-            tokens += len(known[last.served.name, ""])
-    return max(1, tokens)
+            tokens[last.served.name, ""] = _prefix_tokens(last, request.prefix)
+            total += len(tokens[last.served.name, ""])
+    return max(1, total)
 
 
-def _included(plans: Sequence[TextPlan], asked: TranslationRequest, known: Tokenized, settings: Settings) -> int:
-    """How many tokens the words have that must appear, where the last model's search can have so many."""
+def _included(plans: Sequence[TextPlan], request: TranslationRequest, tokens: Tokenized, settings: Settings) -> int:
+    """The number of tokens of forced words, if the last model's search can handle so many."""
     most = 0
-    lasts = {plan.hops[-1].served.name: plan.hops[-1] for plan in plans if plan.hops and asked.include}
+    lasts = {plan.hops[-1].served.name: plan.hops[-1] for plan in plans if plan.hops and request.include}
     for last in lasts.values():
         tokenizer = last.served.translator.tokenizers.target
-        tokens = sum(len(tokenizer.spelling(word)) for word in asked.include)
-        longest = max((len(own) + 1 for (name, _), own in known.items() if name == last.served.name), default=0)
-        most = max(most, check_included(tokens, longest, settings))
+        forced = sum(len(tokenizer.spelling(word)) for word in request.include)
+        longest = max((len(own) + 1 for (name, _), own in tokens.items() if name == last.served.name), default=0)
+        most = max(most, check_included(forced, longest, settings))
     return most
 
 
 def _prefix_tokens(hop: RouteHop, prefix: str) -> tuple[int, ...]:
-    """The tokens that a translation must begin with, if the model can write so many."""
+    """The tokens of the prefix, if the model can write so many."""
     translator = hop.served.translator
     found, most = translator.tokenizers.target.encode([prefix])[0], 4 * translator.longest
     if len(found) > most:
@@ -435,16 +439,16 @@ def _prefix_tokens(hop: RouteHop, prefix: str) -> tuple[int, ...]:
 
 
 def tokenized(hop: RouteHop, text: str) -> tuple[int, ...]:
-    """Source tokens; of languages on the way the text that is known stands for what will come."""
+    """Source tokens; for later models of a route, those of the original text, as an estimate."""
     return tuple(hop.served.translator.tokenizers.source.encode([text])[0])
 
 
-async def translate(state: ServerState, asked: TranslationRequest) -> list[Answer]:
-    """Everything a request asks for, in order."""
-    ready = await prepared(state, asked)
+async def translate(state: ServerState, request: TranslationRequest) -> list[Answer]:
+    """Translate all texts of a request, in order."""
+    ready = await prepared(state, request)
     with state.gate.admit(ready.work) as share:
         most = max(FEW_TASKS, MOST_TASKS // len(ready.plans))
-        flow = RequestRunner(state, asked, TokenSemaphore(share), ready.tokens, ready.width, most)
+        flow = RequestRunner(state, request, TokenSemaphore(share), ready.tokens, ready.width, most)
         answers = await together(flow.answer(plan) for plan in ready.plans)
-    state.characters[asked.asker] += sum(map(len, asked.texts))
+    state.characters[request.asker] += sum(map(len, request.texts))
     return answers

@@ -1,8 +1,8 @@
-"""Which source word each target word came from, read from a model's attention: links, matrices, Pharaoh lines.
+"""Word alignments from a model's cross-attention: links, matrices, Pharaoh lines.
 
-A model attends from pieces to pieces; what reaches the pieces of a source word is added up, what leaves the pieces of a
-target word averaged, and every target word is linked to the source word that it looks at most.
-Shapes: T target and S source pieces, or words once they are merged. Imports no torch.
+A model attends from pieces to pieces. Weights are summed over the pieces of a source word and averaged over those of a
+target word, and every target word is linked to the source word of its largest weight.
+Shapes: T target and S source pieces, or words once merged. Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from transduce.text.segment import group_by_length
 from transduce.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:  # numpy is slow to import, and who asks for no alignment needs none
+if TYPE_CHECKING:  # numpy is slow to import, and only alignments need it
     import numpy as np
     from numpy.typing import NDArray
 
@@ -24,12 +24,11 @@ Unit = Literal["words", "pieces"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """Links between the units of a text and of its translation. Units are words between white space, or pieces.
+    """Links between the units of a text and of its translation; units are white-space words, or pieces.
 
-    `links` are (source, target), counted from 0, one for each target unit that looks at any source unit, and
-    `strengths` the weight of each link. `weights[target][source]` is the whole matrix: it exists for a text that the
-    model read at once. A text that was cut into parts has links alone, since its matrix grows with the square of its
-    length.
+    `links` are (source, target), counted from 0, one for each target unit with any weight, and `strengths` the weight
+    of each link. `weights[target][source]` is the full matrix: it exists for a text that the model read in one piece.
+    A text that was split into parts has only links, since its matrix grows with the square of its length.
     """
 
     source: tuple[str, ...] = ()
@@ -40,7 +39,7 @@ class Alignment:
 
     @classmethod
     def read(cls, source: Sequence[str], target: Sequence[str], weights: Floats, dense: bool = True) -> Alignment:
-        """Link each target unit to the first source unit of the greatest weight; weights (T, S)."""
+        """Link each target unit to the first source unit of the largest weight; weights (T, S)."""
         matrix = tuple(map(tuple, weights.tolist())) if dense else ()
         return cls.linked(source, target, _strongest(weights), matrix)
 
@@ -52,27 +51,27 @@ class Alignment:
         links: Iterable[tuple[int, int, float]],
         weights: tuple[tuple[float, ...], ...] = (),
     ) -> Alignment:
-        """From links (source, target, weight) in any order."""
-        found = sorted(links)
-        pairs, strengths = tuple((s, t) for s, t, _ in found), tuple(weight for *_, weight in found)
+        """Build an alignment from links (source, target, weight) in any order."""
+        ordered = sorted(links)
+        pairs, strengths = tuple((s, t) for s, t, _ in ordered), tuple(weight for *_, weight in ordered)
         return cls(tuple(source), tuple(target), weights, pairs, strengths)
 
     def pharaoh(self) -> str:
-        """The links as `0-0 1-2`, source first."""
+        """Format the links as `0-0 1-2`, source first."""
         return " ".join(f"{source}-{target}" for source, target in self.links)
 
 
 def _strongest(weights: Floats) -> Iterator[tuple[int, int, float]]:
-    """The link (source, target, weight) of each target unit that looks at anything; weights (T, S)."""
+    """Yield the link (source, target, weight) of each target unit with any weight; weights (T, S)."""
     if weights.size:
-        for number, (place, weight) in enumerate(zip(weights.argmax(1).tolist(), weights.max(1).tolist(), strict=True)):
+        for number, (best, weight) in enumerate(zip(weights.argmax(1).tolist(), weights.max(1).tolist(), strict=True)):
             if weight > 0:
-                yield place, number, weight
+                yield best, number, weight
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """Tokens of a text, its units, and the unit that each token belongs to; frames of a file are no tuple."""
+    """A text's tokens, its units, and the unit of each token; `tokens` of a source file are frames, not a tuple."""
 
     tokens: Any
     units: tuple[str, ...]
@@ -80,35 +79,36 @@ class Grouped:
 
 
 def group_text(tokenizer: Tokenizer, text: str, unit: Unit, tokens: Sequence[int] | None = None) -> Grouped:
-    """A text as the model reads it, in units; `tokens` are its own, where they are known."""
+    """Tokenize a text as the model reads it, and map its tokens to units; `tokens` are its own, where known."""
     if tokens is None:
         (tokens,) = tokenizer.encode([text])
     if unit == "words":
         words = text.split()
-        apart = tokenizer.encode(words)
-        if [*tokens] == [token for one in apart for token in one]:
-            return Grouped(tuple(tokens), tuple(words), tuple(n for n, one in enumerate(apart) for _ in one))
-    return group_tokens(tokenizer, tokens, text, unit)  # a tokenizer of one's own may join or split words
+        word_tokens = tokenizer.encode(words)
+        if [*tokens] == [token for pieces in word_tokens for token in pieces]:
+            unit_of = tuple(n for n, pieces in enumerate(word_tokens) for _ in pieces)
+            return Grouped(tuple(tokens), tuple(words), unit_of)
+    return group_tokens(tokenizer, tokens, text, unit)  # a user's tokenizer may join or split words
 
 
 def group_tokens(tokenizer: Tokenizer, tokens: Sequence[int], text: str, unit: Unit) -> Grouped:
-    """Tokens whose text this is, in units; a token belongs to the word that the tokens up to it end with."""
+    """Map the given tokens of a text to units; a token belongs to the last word of the text decoded up to it."""
     if unit == "pieces":
         return Grouped(tuple(tokens), tuple(tokenizer.pieces(tokens)), tuple(range(len(tokens))))
     words = text.split()
-    found = []
+    unit_of_token = []
     for end in range(1, len(tokens) + 1):
-        begun = tokenizer.decode(tokens[:end])
-        number = len(begun.split()) - (not begun[-1:].isspace())  # after a space, the word to come
-        found.append(min(max(number, 0), max(len(words) - 1, 0)))
-    return Grouped(tuple(tokens), tuple(words), tuple(found))
+        prefix = tokenizer.decode(tokens[:end])
+        number = len(prefix.split()) - (not prefix[-1:].isspace())  # after a space, the next word
+        unit_of_token.append(min(max(number, 0), max(len(words) - 1, 0)))
+    return Grouped(tuple(tokens), tuple(words), tuple(unit_of_token))
 
 
 def merge(weights: Floats, source: Grouped, target: Grouped) -> Floats:
-    """Attention between pieces (T, S) as attention between units."""
+    """Turn attention between pieces (T, S) into attention between units."""
     import numpy as np
 
-    if not (source.units and target.units):  # tokens may have no text at all
+    if not (source.units and target.units):  # tokens may decode to no text
         return np.zeros((len(target.units), len(source.units)), dtype=np.float32)
     gathered = np.zeros((len(source.units), len(weights)), dtype=np.float32)
     np.add.at(gathered, list(source.unit), weights.T)
@@ -129,37 +129,37 @@ class AlignedPart:
 
 
 def join(blocks: Sequence[AlignedPart], joined: Sequence[bool] = (), dense: bool = True) -> Alignment:
-    """One alignment of a text translated in parts. `joined` says where a part goes on with a word of the one before.
+    """Join the alignments of a text translated in parts; `joined` marks parts that continue the last word before them.
 
-    The matrix is kept for a text of one part, where it is asked for as `dense`; no part is linked to another.
+    The matrix is returned only for a text of one part and if `dense`; no unit is linked to another part.
     """
     if len(blocks) == 1:
         (block,) = blocks
         return Alignment.read(block.source.units, block.target.units, block.weights, dense)
     source: list[str] = []
     target: list[str] = []
-    places = []
-    cut: dict[int, dict[int, float]] = {}  # target words that two parts or more write: all of their weights
-    for block, goes_on in zip(blocks, joined or [False] * len(blocks), strict=True):
+    offsets = []
+    cut: dict[int, dict[int, float]] = {}  # target words written by two or more parts: their summed weights
+    for block, continues in zip(blocks, joined or [False] * len(blocks), strict=True):
         end = len(target)
-        places.append((_append(source, block.source.units, goes_on), _append(target, block.target.units, goes_on)))
-        if places[-1][1] < end:
-            cut[places[-1][1]] = {}
+        offsets.append((_append(source, block.source.units, continues), _append(target, block.target.units, continues)))
+        if offsets[-1][1] < end:
+            cut[offsets[-1][1]] = {}
     links: list[tuple[int, int, float]] = []
-    for block, (left, top) in zip(blocks, places, strict=True):
+    for block, (left, top) in zip(blocks, offsets, strict=True):
         links += [(left + s, top + t, weight) for s, t, weight in _strongest(block.weights) if top + t not in cut]
         seams = cut.keys() & {top, top + len(block.weights) - 1} if block.weights.size else ()
         for number in seams:
-            for place, weight in enumerate(block.weights[number - top].tolist(), left):
-                cut[number][place] = cut[number].get(place, 0.0) + weight
+            for position, weight in enumerate(block.weights[number - top].tolist(), left):
+                cut[number][position] = cut[number].get(position, 0.0) + weight
     for number, weights in cut.items():
-        best = max(weights, key=lambda place: (weights[place], -place), default=0)
+        best = max(weights, key=lambda position: (weights[position], -position), default=0)
         links += [(best, number, weights[best])] if weights.get(best, 0.0) > 0 else []
     return Alignment.linked(source, target, links)
 
 
 def _append(units: list[str], new: Sequence[str], joined: bool) -> int:
-    """Put `new` behind `units`, its first to their last if joined; the place where it begins."""
+    """Append `new` to `units`, merging its first with their last if joined; returns the index where it begins."""
     begin = len(units)
     if joined and units and new:
         begin -= 1
@@ -170,7 +170,7 @@ def _append(units: list[str], new: Sequence[str], joined: bool) -> int:
 
 
 class Attends(Protocol):
-    """What runs the model: see `Engine` in translator.py."""
+    """The engine method that alignments need; see `Engine` in engines/base.py."""
 
     def attend(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
@@ -184,12 +184,13 @@ def attend_all(
     layer: int | None,
     batch_tokens: int,
 ) -> list[AlignedPart]:
-    """Every pair read by the model with the target given. Tags and end symbols are no part of the weights."""
+    """Compute unit attention of every pair by forced decoding; tags and end symbols are cut from the weights."""
     lengths = [len(tag) + max(len(s.tokens), len(t.tokens)) + 1 for tag, (s, t) in zip(tags, pairs, strict=True)]
-    found: dict[int, AlignedPart] = {}
+    parts: dict[int, AlignedPart] = {}
     for batch in group_by_length(lengths, batch_tokens):
-        sources = [tags[i] + pairs[i][0].tokens if tags[i] else pairs[i][0].tokens for i in batch]  # frames have none
+        # Frames have no tags.
+        sources = [tags[i] + pairs[i][0].tokens if tags[i] else pairs[i][0].tokens for i in batch]
         targets = [pairs[i][1].tokens for i in batch]
         for i, weights in zip(batch, engine.attend(sources, targets, layer), strict=True):
-            found[i] = AlignedPart(*pairs[i], merge(weights[:, len(tags[i]) :], *pairs[i]))
-    return [found[i] for i in range(len(pairs))]
+            parts[i] = AlignedPart(*pairs[i], merge(weights[:, len(tags[i]) :], *pairs[i]))
+    return [parts[i] for i in range(len(pairs))]

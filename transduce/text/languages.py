@@ -1,15 +1,15 @@
-"""Codes of languages, their names in English and Chinese, and how a code that was asked for finds one served.
+"""Language codes and names, matching of requested codes to served ones, and language detection.
 
-Frequent words and greetings that tell languages apart: none of the other languages here has them often.
+`find` matches a requested code to a served one. Names are in English and Chinese.
 
-Taken from word counts of Tatoeba (CC BY 2.0 FR): each is sixty times as frequent in its own language as in any other
-here, or is a greeting or a household word that was put in by hand and is twenty times as frequent.
+`FREQUENT` has words and greetings that tell languages apart, from word counts of Tatoeba (CC BY 2.0 FR): each is
+sixty times as frequent in its own language as in any other here, or is a greeting or a household word added by hand
+and twenty times as frequent.
 
-Which language a text is in, among those that are served: naive Bayes over byte n-grams (py3langid).
-
-All languages it knows are weighed: a text in none of ours is still said to be in one of them, with little confidence.
-Its tables take half a second to read, for which a sentence that has words like "the" or "und" need not wait; and of a
-word or two they tell little, so that "Hello" is English by its being frequent there (frequent_words.py).
+`Detector` is naive Bayes over byte n-grams (py3langid), restricted to the served languages. All languages it knows are
+scored: a text in none of ours still gets one of them, with low confidence. Its tables take half a second to read, so
+a sentence with words like "the" or "und" does not wait for them; and they say little about one or two words, so "Hello"
+is English because it is frequent there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transduce.core.locks import ForkLock
 CODE = r"[a-z]{2,3}(?:-[A-Z][a-z]{3}|-[A-Z]{2}|-[0-9]{3})*"
 _PAIR = re.compile(rf"({CODE})-({CODE})")
 _TAG = re.compile(r"<2([A-Za-z-]+)>|>>([A-Za-z-]+)<<")
-# Languages that part neither words nor sentences by spaces.
+# Languages that separate neither words nor sentences by spaces.
 WITHOUT_SPACES = ("zh", "ja", "th", "lo", "km", "my", "yue")
 
 TWO_LETTERS = frozenset(  # ISO 639-1
@@ -57,7 +57,7 @@ _KNOWN = {
 
 
 def name_of(code: str, interface: str = "en") -> str:
-    """A language's name for people: "German" for de, 德语 with interface "zh"; the code itself where none is known."""
+    """Return a language's display name: "German" for de, 德语 with interface "zh"; the code itself if unknown."""
     base, _, rest = code.partition("-")
     if base not in _KNOWN:
         return code
@@ -66,13 +66,13 @@ def name_of(code: str, interface: str = "en") -> str:
 
 
 def is_language(code: str) -> bool:
-    """Whether a code, or what stands before its first hyphen, may be one: of ISO 639-1, or any of three letters."""
+    """Whether a code's part before the first hyphen is in ISO 639-1, or is any three letters."""
     base = base_of(code.replace("_", "-"))
     return base in TWO_LETTERS or re.fullmatch("[a-z]{3}", base) is not None
 
 
 def check_language(code: str) -> None:
-    """Refuse what is no code of a language; "" stands for one that is not known."""
+    """Refuse a string that is not a language code; "" stands for an unknown language."""
     if not code or is_language(code):
         return
     base = base_of(code.replace("_", "-"))
@@ -80,39 +80,39 @@ def check_language(code: str) -> None:
     near = named or near_words(base, sorted(TWO_LETTERS), most=3, cutoff=0.5)
     meant = f" (near it: {', '.join(sorted(near))})" if near else ""
     raise ConfigError(
-        f"language: expected a code such as 'de' or 'zh-CN', got {code!r}, which is none of ISO 639{meant};"
-        f" {', '.join(WITHOUT_SPACES)} have tokenizers of their own, all others sacreBLEU's standard"
+        f"language: expected a code such as 'de' or 'zh-CN', got {code!r}, which is not in ISO 639{meant};"
+        f" {', '.join(WITHOUT_SPACES)} have their own tokenizers, all others sacreBLEU's default"
     )
 
 
 def base_of(code: str) -> str:
-    """`zh` of `zh-Hans`, lower-cased."""
+    """Return the base language in lower case: `zh` of `zh-Hans`."""
     return code.partition("-")[0].lower()
 
 
 def language_of_tag(tag: str) -> str:
-    """`de` of `<2de>` or `>>de<<`, the tags that name a target language; "" of anything else."""
+    """Return `de` of `<2de>` or `>>de<<`, the tags that name a target language; "" of anything else."""
     match = _TAG.fullmatch(tag)
     return (match[1] or match[2]) if match else ""
 
 
 def find(code: str, served: Sequence[str]) -> str | None:
-    """The code among those served that is meant: the same in any case, else one of the same language.
+    """Find the served code for a requested one: equal but for case, else one of the same language.
 
     `EN-US` finds `en`, `zh` finds `zh-Hans`; `pt-BR` does not find `pt-PT`.
     """
     wanted = code.replace("_", "-").lower()
-    for one in served:
-        if one.lower() == wanted:
-            return one
-    for one in served:
-        if base_of(one) == base_of(wanted) and ("-" not in one or "-" not in wanted):
-            return one
+    for candidate in served:
+        if candidate.lower() == wanted:
+            return candidate
+    for candidate in served:
+        if base_of(candidate) == base_of(wanted) and ("-" not in candidate or "-" not in wanted):
+            return candidate
     return None
 
 
 def pair_of(text: str) -> tuple[str, str] | None:
-    """Source and target of `en-de` or `zh-Hans-pt-BR`; None for what is no pair."""
+    """Split `en-de` or `zh-Hans-pt-BR` into source and target; None if it is not a pair."""
     match = _PAIR.fullmatch(text)
     return (match[1], match[2]) if match else None
 
@@ -151,28 +151,28 @@ FREQUENT = {
     " quanto disso falar estavam amanhã ficar sempre mim tão melhor ter ficou seja odeio sem anos dinheiro fez"
     " também qual ontem pessoas livro ajudar lhe mesmo precisamos dele essa novo coisa gostaria três trabalho seus"
     " sim olá obrigada tchau boa cachorro cão água livros mulher homem criança crianças cidade rua escola",
-    "zh": "",  # told by its script
+    "zh": "",  # detected by its script
 }
 
 
-ENOUGH = 1000  # characters of a text tell
-LIKELY, TOLD, SURE = 50.0, 75.0, 90.0  # percent of confidence: to go by it; by a frequent word; to refuse a text for it
-_LANGID_CODES = {"nb": "no"}  # codes of ours that have another there
-_KIN = {"yue": "zh", "wuu": "zh", "nn": "no"}  # told apart there, and written nearly as these
-_OWN = {word: code for code, words in FREQUENT.items() for word in words.split()}
-_READING = ForkLock()  # the tables, once
+ENOUGH = 1000  # characters of a text that are examined
+LIKELY, TOLD, SURE = 50.0, 75.0, 90.0  # percent of confidence: to accept, of a frequent word, to refuse
+_LANGID_CODES = {"nb": "no"}  # our codes with a different code in py3langid
+_KIN = {"yue": "zh", "wuu": "zh", "nn": "no"}  # languages of py3langid that are written nearly like these
+_WORD_LANGUAGE = {word: code for code, words in FREQUENT.items() for word in words.split()}
+_READING = ForkLock()  # guards reading the tables once
 _WORDS = re.compile(r"[^\W\d_]+")
 _HAN, _KANA = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff]")
 
 
 def plain_language(text: str, languages: Sequence[str]) -> str:
-    """The language that a text is plainly in, by words of that language alone, or ""; needs no tables.
+    """Detect a language by words frequent in it alone, or ""; needs no tables.
 
-    Answers only where all of the languages are among those of FREQUENT; words of two of them leave it open.
+    Answers only where all of the languages are in FREQUENT; words of two languages leave it open.
     """
     if not all(base_of(code) in FREQUENT for code in languages):
         return ""
-    found = {_OWN[word] for word in _WORDS.findall(text.lower()[:ENOUGH]) if word in _OWN}
+    found = {_WORD_LANGUAGE[word] for word in _WORDS.findall(text.lower()[:ENOUGH]) if word in _WORD_LANGUAGE}
     if _HAN.search(text) and not _KANA.search(text):
         found.add("zh")
     known = [code for code in languages if base_of(code) in found]
@@ -181,53 +181,54 @@ def plain_language(text: str, languages: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Detected:
-    """A language and how sure it is, in percent."""
+    """A detected language and its confidence in percent."""
 
     language: str
     confidence: float
 
 
 class Detector:
-    """Tells the served languages apart; reads its tables when it is first asked."""
+    """Detects which served language a text is in; reads its tables at first use."""
 
     def __init__(self, languages: Sequence[str]) -> None:
         self.languages = tuple(languages)
         self._labels = {code: _LANGID_CODES.get(base_of(code), base_of(code)) for code in languages}
 
     def prepare(self) -> None:
-        """Read the tables, where nobody has: for those who cannot wait for them when they ask."""
+        """Read the tables now if not yet read, so that later calls do not wait."""
         with _READING:
             _identifier()
 
     def detect(self, text: str) -> list[Detected]:
-        """All served languages, the likeliest first; the confidence of a text that tells nothing is 0.
+        """Rank all served languages, the most likely first; without any letters all confidences are 0.
 
-        It is the share among those served, less by as much as the likeliest of all languages is likelier than ours.
+        The confidence is the share among the served languages, scaled down by how much likelier an unserved language
+        is.
         """
-        every = self._weighed(text[:ENOUGH]) if any(map(str.isalpha, text)) else {}
-        own = {code: every.get(label, 0.0) for code, label in self._labels.items()}
-        most, total = max(every.values(), default=0.0), sum(own.values())
-        sure = max(own.values()) / most if total else 0.0
-        shares = {code: round(100 * sure * weight / (total or 1), 1) for code, weight in own.items()}
+        probabilities = self._weighed(text[:ENOUGH]) if any(map(str.isalpha, text)) else {}
+        served = {code: probabilities.get(label, 0.0) for code, label in self._labels.items()}
+        most, total = max(probabilities.values(), default=0.0), sum(served.values())
+        sure = max(served.values()) / most if total else 0.0
+        shares = {code: round(100 * sure * weight / (total or 1), 1) for code, weight in served.items()}
         plain = plain_language(text, self.languages)
         if plain and max(shares.values()) < SURE:
             shares = {code: min(share, 100 - TOLD) for code, share in shares.items()} | {
                 plain: max(shares[plain], TOLD)
             }
-        return sorted((Detected(*one) for one in shares.items()), key=lambda one: -one.confidence)
+        return sorted((Detected(*entry) for entry in shares.items()), key=lambda entry: -entry.confidence)
 
     def _weighed(self, text: str) -> dict[str, float]:
-        """The probability of every language there is; what we do not serve counts for its kin."""
-        found: dict[str, float] = {}
+        """Return the probability of every known language; an unserved one counts for its close relative."""
+        probabilities: dict[str, float] = {}
         for label, weight in _identifier().rank(text):
             label = label if label in self._labels.values() else _KIN.get(label, label)
-            found[label] = max(weight, found.get(label, 0.0))
-        return found
+            probabilities[label] = max(weight, probabilities.get(label, 0.0))
+        return probabilities
 
 
 @cache
 def _identifier() -> Any:
-    """Its tables, which take a second to read: once a process."""
+    """Load py3langid's tables, which takes a second, once per process."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -1,4 +1,4 @@
-"""Whole numbers from 0 to 999,999 in words: English, German and Chinese. Data that a program can make and check."""
+"""Integers from 0 to 999,999 in English, German and Chinese words: synthetic data that a program can check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIGITS = "零一二三四五六七八九"
 
 
 def english(number: int) -> str:
-    """'twelve thousand three hundred and four', British style."""
+    """Spell out a number in British style: 'twelve thousand three hundred and four'."""
     if number >= 1000:
         thousands, rest = divmod(number, 1000)
         joint = " and " if 0 < rest < 100 else " "
@@ -31,14 +31,14 @@ def english(number: int) -> str:
 
 
 def german(number: int) -> str:
-    """'zwölftausenddreihundertvier': one word, the ones before the tens."""
+    """Spell out a number as one German word: 'zwölftausenddreihundertvier'."""
     if number % 100 == 1 and number > 100:
         return _german_stem(number - 1) + "eins"
     return "eins" if number == 1 else _german_stem(number)
 
 
 def _german_stem(number: int) -> str:
-    """As it stands before 'hundert' and 'tausend': 'ein', not 'eins'."""
+    """Spell out a number as before 'hundert' and 'tausend': 'ein', not 'eins'."""
     if number >= 1000:
         thousands, rest = divmod(number, 1000)
         return f"{_german_stem(thousands)}tausend" + (_german_stem(rest) if rest else "")
@@ -52,7 +52,7 @@ def _german_stem(number: int) -> str:
 
 
 def chinese(number: int) -> str:
-    """'一万二千三百零四': myriads, and 零 where places are left out."""
+    """Spell out a number in Chinese, with 零 for skipped digits: '一万二千三百零四'."""
     if number >= 10_000:
         myriads, rest = divmod(number, 10_000)
         gap = "零" if 0 < rest < 1000 else ""

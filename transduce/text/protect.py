@@ -1,9 +1,9 @@
-"""Marks for protected spans: what is not language (a URL, `{name}`, a number) as one symbol that a model copies.
+"""Placeholders for protected spans: a URL, `{name}` or number becomes one symbol that the model copies.
 
 A mark is a string such as `⟦3⟧`. The tokenizer holds every mark as a symbol of its own (`tokenizer.symbols`), so that
-no normalization changes it and no cut divides it: U+27E6 and U+27E7 are their own NFKC forms and in no training text.
-`mark_pair` replaces a span on both sides of a training pair where both have it exactly once. The numbers of the marks
-are drawn by a hash: a model learns to copy any mark to where it belongs, whatever its number.
+normalization does not change it and it is never split: U+27E6 and U+27E7 are their own NFKC forms and occur in no
+training text. `mark_pair` replaces a span on both sides of a training pair where both have it equally often. The
+numbers of the marks are drawn by a hash: a model learns to copy any mark to its position, whatever its number.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NAME = "[A-ZÀ-Þ][a-zß-ÿ’'A-Z-]+[a-zß-ÿ]"
 
 @dataclass(frozen=True)
 class Rule:
-    """A kind of span: the pattern that finds it, and the share of the training pairs with one that get a mark.
+    """A kind of span: its pattern, and the share of training pairs with one that get a mark.
 
-    `learned` kinds are language after all. They are marked in some training pairs, so that the model meets marks
-    in prose of every kind, and are never protected.
+    `learned` kinds are ordinary language. They are marked in some training pairs, so that the model sees marks in prose
+    of every kind, and are never protected in translation.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Rule:
     learned: bool = False
 
 
-# The first rule that matches at a place wins, so the more special kinds come first. \w and \d are ASCII: in Chinese a
+# The first matching rule at a position wins, so specific kinds come first. \w and \d are ASCII: in Chinese a
 # span touches its neighbours.
 RULES = (
     Rule("code", r"`[^`]+`"),
@@ -69,10 +69,10 @@ RULES = (
 )
 _BY_KIND = {rule.kind: rule for rule in RULES}
 _LARGEST = [max(rule.share for rule in RULES if rule.learned == learned) for learned in (False, True)]
-# No text without one of these has a span to protect; most sentences have none, and the search for all kinds is slow.
+# A text without one of these has no span to protect. Most sentences have none, and matching all rules is slow.
 _HINT = re.compile(rf"[\d`@{{<$%&/\\_#~]|[a-z][A-Z]|[A-Z][a-z0-9]+[A-Z]|[\w-]\.\w|--|\(\)|{_EMOJI}", re.ASCII)
 _WORD = re.compile(r"[0-9A-Za-z_À-ÖØ-öø-ÿ]")
-MOST_EQUAL = 4  # spans of one text, such as </b>, in a pair
+MOST_EQUAL = 4  # at most so many equal spans, such as </b>, in a pair
 
 
 def _compiled(rules: Iterable[Rule]) -> re.Pattern[str]:
@@ -84,7 +84,7 @@ _ALL, _LEARNED = _compiled(RULES), _compiled(rule for rule in RULES if rule.lear
 
 @dataclass(frozen=True)
 class ProtectedSpan:
-    """A part of a text, and the kind of rule that found it."""
+    """A span of a text, and the kind of rule that matched it."""
 
     kind: str
     start: int
@@ -96,15 +96,15 @@ class ProtectedSpan:
 
 
 def find_spans(text: str) -> Iterator[ProtectedSpan]:
-    """The spans of a text, from left to right, without overlap."""
-    for found in (_ALL if _HINT.search(text) else _LEARNED).finditer(text):
-        yield ProtectedSpan(str(found.lastgroup), found.start(), found.end())
+    """Yield the spans of a text from left to right, without overlap."""
+    for match in (_ALL if _HINT.search(text) else _LEARNED).finditer(text):
+        yield ProtectedSpan(str(match.lastgroup), match.start(), match.end())
 
 
 def mark_pair(source: str, target: str, scale: float = 1.0) -> tuple[str, str]:
-    """Both texts, with marks for spans that each has equally often, in a share of the pairs that is drawn by hash.
+    """Mark the spans that both texts have equally often, in a share of the pairs drawn by hash.
 
-    `scale` multiplies the shares of all rules: 0 marks nothing, 2 every pair with a span that is to be protected.
+    `scale` multiplies the shares of all rules: 0 marks nothing, 2 every pair with a protected span.
     """
     digest = blake2b(f"{source}\0{target}".encode(), digest_size=16).digest()
     draws = [int.from_bytes(digest[at : at + 4], "little") / 2**32 for at in (0, 4)]  # protected kinds, learned kinds
@@ -121,25 +121,25 @@ def mark_pair(source: str, target: str, scale: float = 1.0) -> tuple[str, str]:
     for number, text in enumerate(texts):
         marks.setdefault(text, []).append(MARKS[(first + number * step) % len(MARKS)])
     marked = _replaced(source, marks), _replaced(target, marks)
-    return marked if all(_held(side) == sorted(chain(*marks.values())) for side in marked) else (source, target)
+    return marked if all(_marks_in(side) == sorted(chain(*marks.values())) for side in marked) else (source, target)
 
 
-def _replaced(whole: str, marks: Mapping[str, Sequence[str]]) -> str:
-    """The first occurrences of each text as its marks, all in one pass: a mark holds a number, which may be a text."""
-    left = {text: iter(own) for text, own in marks.items()}
+def _replaced(text: str, marks: Mapping[str, Sequence[str]]) -> str:
+    """Replace the first occurrences of each span by its marks, in one pass: a mark contains a number, itself a span."""
+    left = {span: iter(marks_of_span) for span, marks_of_span in marks.items()}
     longest_first = sorted(marks, key=len, reverse=True)
     if not longest_first:
-        return whole
+        return text
     pattern = "|".join(map(re.escape, longest_first))
-    return re.sub(pattern, lambda found: next(left[found[0]], found[0]), whole)
+    return re.sub(pattern, lambda match: next(left[match[0]], match[0]), text)
 
 
-def _held(text: str) -> list[str]:
+def _marks_in(text: str) -> list[str]:
     return sorted(_MARK.findall(text))
 
 
 def _common(span: ProtectedSpan, source: str, target: str) -> dict[str, int]:
-    """The text of a span and how often both have it, if equally often; of names in a row, the longest part."""
+    """Return a span and its count if both sides have it equally often; of several names, the longest part."""
     words = source[span.start : span.stop].split(" ") if span.kind == "name" else [source[span.start : span.stop]]
     most = 1 if span.learned else MOST_EQUAL
     for length in range(len(words), 0, -1):
@@ -151,14 +151,14 @@ def _common(span: ProtectedSpan, source: str, target: str) -> dict[str, int]:
     return {}
 
 
-def _count(text: str, whole: str) -> int:
-    """How often a text occurs; 0 if it is ever a part of a longer word or number."""
+def _count(span: str, text: str) -> int:
+    """Count the occurrences of a string; 0 if any is part of a longer word or number."""
     count, stop = 0, 0
-    while (start := whole.find(text, stop)) >= 0:
-        stop, count = start + len(text), count + 1
-        before, after = whole[max(0, start - 2) : start], whole[stop : stop + 2]
-        if _WORD.match(text[0]) and (_WORD.match(before[-1:]) or re.fullmatch(r"\d[.,:]", before)):
+    while (start := text.find(span, stop)) >= 0:
+        stop, count = start + len(span), count + 1
+        before, after = text[max(0, start - 2) : start], text[stop : stop + 2]
+        if _WORD.match(span[0]) and (_WORD.match(before[-1:]) or re.fullmatch(r"\d[.,:]", before)):
             return 0
-        if _WORD.match(text[-1]) and (_WORD.match(after[:1]) or re.fullmatch(r"[.,:]\d", after)):
+        if _WORD.match(span[-1]) and (_WORD.match(after[:1]) or re.fullmatch(r"[.,:]\d", after)):
             return 0
     return count

@@ -1,14 +1,14 @@
-"""Cut a text that is too long for a model into parts at the best places, so that nothing is dropped.
+"""Sentence splitting, splitting of texts too long for a model, and grouping by length. Imports no torch.
 
-Sentence ends first, then commas and the like, then spaces, then anywhere. Joining the parts with the spaces that
-stood between them gives the text back exactly.
+`split_long` cuts at sentence ends first, then at commas and the like, then at spaces, then anywhere.
 
-A text in sentences, with all that stands between them: line breaks, indents, spaces. Imports no torch.
+`sentences` splits by rules, not a model: stops end a sentence unless the word before them is an abbreviation, an
+initial or an ordinal, or the text continues in lower case. It keeps everything between sentences: line breaks, indents,
+spaces.
 
-Rules, not a model: stops end a sentence unless the word before them is an abbreviation, an initial or an ordinal, or
-the text goes on in lower case. Joining the parts with their spaces gives the text back exactly.
+In both, joining the parts with their spaces restores the text exactly.
 
-Sentences of like length side by side, as many as a budget of padded tokens allows. Imports no torch.
+`group_by_length` batches sentences of similar length under a budget of padded tokens.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Each pattern matches the place after which one may cut, with the white space that follows it. A run of stops is
-# looked at once, from its start and without going back: ten thousand dots in a row take no longer than other text.
+# Each pattern matches up to a cut point and the white space that follows. A run of stops is matched once, from its
+# start and without backtracking: ten thousand dots in a row take no longer than other text.
 _PLACES = (
     re.compile(r"(?:(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s+|[。！？]+[”’」』）]*\s*)"),
     re.compile(r"(?:[,;:–—]\s+|[，；：、]\s*)"),
@@ -29,14 +29,14 @@ _PLACES = (
 
 @dataclass(frozen=True)
 class TextPiece:
-    """A piece of text and the white space that followed it."""
+    """A piece of text, and the white space after it."""
 
     text: str
     space: str
 
 
 def split_long(text: str, fits: Callable[[str], bool]) -> list[TextPiece]:
-    """`text` in parts that each fit, as few as greedy packing needs; the whole text if it fits."""
+    """Split `text` into parts that each fit, packed greedily; the whole text if it fits."""
     return _pack(text, "", fits, level=0)
 
 
@@ -52,7 +52,7 @@ def _pack(text: str, space: str, fits: Callable[[str], bool], level: int) -> lis
             last = parts.pop()
             parts.append(TextPiece(last.text + last.space + piece.text, piece.space))
         else:
-            # A piece too long by itself is cut at the next weaker kind of place.
+            # A single piece that is too long is cut at the next weaker kind of boundary.
             deeper = level if level == len(_PLACES) else level + 1
             parts += _pack(piece.text, piece.space, fits, deeper)
     return [*parts[:-1], TextPiece(parts[-1].text, parts[-1].space + space)]
@@ -75,9 +75,9 @@ def _halves(text: str) -> list[TextPiece]:
     return [TextPiece(text[:middle], ""), TextPiece(text[middle:], "")] if middle else [TextPiece(text, "")]
 
 
-# Stops of the scripts in use, with the quotes and brackets that close after them; spaces must follow those of the West.
+# Stops of many scripts, with closing quotes and brackets; Western stops must be followed by a space.
 _END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？｡]++[”’」』）]*+")
-_LINE = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # whatever str.splitlines takes for a break
+_LINE = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # every line break of str.splitlines
 _ABBREVIATIONS = frozenset(
     "dr mr mrs ms prof sr jr st vs etc inc ltd co corp dept est approx fig no nos vol pp ed eds al cf e.g i.e a.m p.m"
     " u.s jan feb mar apr jun jul aug sep sept oct nov dec bzw ca ggf hr fr frl nr str usw vgl z.b d.h u.a s.o i.d.r"
@@ -86,7 +86,7 @@ _ABBREVIATIONS = frozenset(
 
 
 def sentences(text: str) -> list[TextPiece]:
-    """The sentences of a text, each with the white space after it; space before the first is a part without text."""
+    """Split a text into sentences, each with the white space after it; leading space is a part without text."""
     spans = [span for line in _LINE.finditer(text) for span in _spans(text, *line.span())]
     begins = [begin for begin, _ in spans] + [len(text)]
     parts = [TextPiece("", text[: begins[0]])] if begins[0] else []
@@ -96,17 +96,17 @@ def sentences(text: str) -> list[TextPiece]:
 
 
 def _spans(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """From where to where the sentences of a line stand, without the space around them."""
+    """Yield the span of each sentence in a line, without surrounding space."""
     stops = [stop.end() for stop in _END.finditer(text, begin, end) if _ends(text, begin, stop)]
     for left, right in pairwise([begin, *stops, end]):
         bare = text[left:right].strip()
         if bare:
-            at = text.index(bare, left)
-            yield at, at + len(bare)
+            start = text.index(bare, left)
+            yield start, start + len(bare)
 
 
 def _ends(text: str, begin: int, stop: re.Match[str]) -> bool:
-    """Whether a sentence is over at these stops."""
+    """Whether a sentence ends at these stops."""
     if stop[0][0] not in ".…":
         return True
     following = text[stop.end() : stop.end() + 80].lstrip()[:1]
@@ -122,7 +122,7 @@ def _ends(text: str, begin: int, stop: re.Match[str]) -> bool:
 
 
 def group_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Numbers of sentences in groups, the longest first; a sentence longer than the budget stands alone."""
+    """Yield indices of sentences in groups, the longest first; a sentence over the budget is a group of its own."""
     group: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if group and (len(group) + 1) * lengths[group[0]] > budget:

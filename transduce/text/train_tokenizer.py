@@ -1,6 +1,7 @@
-"""Where the tokenizers of a corpus come from: trained on its text, or given as files.
+"""The tokenizers of a corpus: trained on its text, or given as files.
 
-The two choices of the setting `tokenizer`. Trained models number their specials: padding 0, unknown 1, start 2, end 3.
+The two choices of the setting `tokenizer`. Trained models number their special symbols: padding 0, unknown 1, start 2,
+end 3.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ def _check_symbols(symbols: Sequence[str]) -> None:
         if not symbol or any(character.isspace() for character in symbol) or symbol in SPECIALS:
             raise ConfigError(f"symbols: {symbol!r}: expected text without spaces, other than {', '.join(SPECIALS)}")
     if len(set(symbols)) < len(symbols):
-        raise ConfigError(f"symbols={list(symbols)}: one of them is there twice")
+        raise ConfigError(f"symbols={list(symbols)}: one of them is given twice")
 
 
 @dataclass(frozen=True)
 class TrainedTokenizers:
-    """Tokenizers, and one line for each setting that could not be followed to the letter."""
+    """Trained tokenizers, and one line for each setting that could not be met exactly."""
 
     tokenizers: Tokenizers
     notes: tuple[str, ...] = ()
@@ -44,13 +45,13 @@ class SentencePiece:
     """Train a sentencepiece model on the training text."""
 
     model: Literal["unigram", "bpe", "char"] = "unigram"
-    vocabulary: int = 8000  # pieces in all: special symbols, bytes and `symbols` included
+    vocabulary: int = 8000  # pieces in total: special symbols, bytes and `symbols` included
     shared: bool = True  # one vocabulary for both sides, or one each
     byte_fallback: bool = True  # unseen characters become bytes instead of the unknown token
-    symbols: tuple[str, ...] = ()  # never split, such as "<2de>"; the tags of the corpora are added by themselves
-    character_coverage: float = 0.0  # share of the text spelt by characters with a piece; 0: see `_coverage`
+    symbols: tuple[str, ...] = ()  # never split, such as "<2de>"; the tags of the corpora are added automatically
+    character_coverage: float = 0.0  # share of the text covered by characters with a piece; 0: see `_coverage`
     normalization: str = "nmt_nfkc"
-    sentences: int = 1_000_000  # at most about this many lines, drawn evenly from all corpora
+    sentences: int = 1_000_000  # at most about this many lines, sampled evenly from all corpora
 
     def __post_init__(self) -> None:
         if self.normalization not in get_args(Normalization):
@@ -63,7 +64,7 @@ class SentencePiece:
         _check_symbols(self.symbols)
 
     def train(self, source: Iterable[str], target: Iterable[str]) -> TrainedTokenizers:
-        """Tokenizers for the two sides of the text; for both together if `shared`."""
+        """Train tokenizers for the two sides of the text; one for both if `shared`."""
         if self.shared:
             tokenizer, notes = self._train_one("both sides", [*source, *target])
             return TrainedTokenizers(Tokenizers(tokenizer, tokenizer), notes)
@@ -83,11 +84,11 @@ class SentencePiece:
         if tokenizer.size == self.vocabulary:
             return tokenizer, ()
         return tokenizer, (
-            f"tokenizer of {what}: the text yields {tokenizer.size:,} pieces, not the {self.vocabulary:,} asked for",
+            f"tokenizer of {what}: the text yields {tokenizer.size:,} pieces, not the {self.vocabulary:,} requested",
         )
 
     def _run_within_limits(self, what: str, lines: list[str]) -> bytes:
-        """The model; with as many pieces as the text yields, if fewer than asked for."""
+        """Train the model; with as many pieces as the text yields, if fewer than requested."""
         try:
             return self._run(lines, self.vocabulary)
         except RuntimeError as error:
@@ -97,9 +98,9 @@ class SentencePiece:
             return self._run(lines, int(possible.group(1)))
 
     def _coverage(self, lines: list[str]) -> float:
-        """What is set; by itself every character while they take at most an eighth of the vocabulary, else 0.9995.
+        """Return the set coverage; if 0, all characters while they take at most 1/8 of the vocabulary, else 0.9995.
 
-        Latin, Cyrillic or Greek letters then all have pieces; of Chinese characters the rarest are spelt in bytes.
+        Latin, Cyrillic or Greek letters then all have pieces; of Chinese characters the rarest are encoded as bytes.
         """
         if self.character_coverage:
             return self.character_coverage
@@ -122,7 +123,7 @@ class SentencePiece:
             remove_extra_whitespaces=self.normalization != "identity",  # identity keeps every character
             max_sentence_length=_LONGEST_LINE,
             train_extremely_large_corpus=False,
-            num_threads=16,  # fixed: the result depends on it
+            num_threads=16,  # fixed, since the result depends on it
             pad_id=0,
             unk_id=1,
             bos_id=2,
@@ -132,7 +133,7 @@ class SentencePiece:
         return model.getvalue()
 
     def _why_not(self, what: str, lines: list[str], error: str) -> str:
-        """Sentencepiece's complaint in the words of our settings."""
+        """Translate sentencepiece's error into the names of our settings."""
         smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", error)
         if smallest is not None:
             least = int(smallest.group(1))
@@ -154,9 +155,9 @@ class SentencePiece:
 class GivenTokenizer:
     """Take existing sentencepiece models: one file `shared` by both sides, or `source` and `target`.
 
-    `folder` in place of these takes all of a trained or imported model's, tables of numbers too: `runs/demo/tokenizer`.
-    `symbols`, never split, take the places of as many pieces of a shared model, `instead_of`. All other numbers keep
-    their meaning, so that a model can start from weights of before.
+    `folder` instead takes the tokenizer folder of a trained or imported model, vocabulary maps included:
+    `runs/demo/tokenizer`. `symbols`, never split, replace as many pieces of a shared model, `instead_of`. All other ids
+    keep their meaning, so that training can start from earlier weights.
     """
 
     shared: str = ""
@@ -181,13 +182,13 @@ class GivenTokenizer:
             )
 
     def load(self) -> Tokenizers:
-        """Read the files, and put the symbols in."""
-        found = self._read()
+        """Read the files, and insert the symbols."""
+        tokenizers = self._read()
         if not self.symbols:
-            return found
-        if found.source is not found.target:
+            return tokenizers
+        if tokenizers.source is not tokenizers.target:
             raise ConfigError("symbols: expected none where each side has a model of its own")
-        changed = found.source.with_symbols(dict(zip(self.symbols, self.instead_of, strict=True)))
+        changed = tokenizers.source.with_symbols(dict(zip(self.symbols, self.instead_of, strict=True)))
         return Tokenizers(changed, changed)
 
     def _read(self) -> Tokenizers:

@@ -1,9 +1,9 @@
-"""Sentencepiece models whose pieces have other numbers than their own: those of a table, as Marian's vocab.json.
+"""Vocabulary maps: sentencepiece models with the token ids of a table, such as Marian's vocab.json.
 
-Marian cuts text by one model a side and numbers the pieces of both in one table, or in one a side. What a table lacks
-is unknown. Tags such as `>>fra<<`, at the start of a text, stand in the table alone.
+Marian segments text with one model per side and numbers the pieces of both in one table, or in one per side. A piece
+missing from the table is unknown. Tags such as `>>fra<<`, at the start of a text, are in the table only.
 
-The tokens that mean something to the program itself rather than to a reader.
+`Symbols` are the special tokens.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from transduce.core.untrusted import read_json
 
 @dataclass(frozen=True)
 class Symbols:
-    """Numbers of the special tokens on one side.
+    """Token ids of the special symbols on one side.
 
-    `pad` only fills places that a mask hides. `never` lists what a search must not write: padding, the start
-    symbol, the unknown token.
+    `pad` only fills masked positions. `never` lists what decoding must not write: padding, the start symbol, the
+    unknown token.
     """
 
     pad: int
@@ -43,7 +43,7 @@ _TAG = re.compile(r">>[^<>\s]+<<")
 
 @dataclass(frozen=True)
 class VocabularyMap:
-    """The piece of each number, and which numbers are special."""
+    """The piece of each token id, and the special symbols."""
 
     pieces: tuple[str, ...]
     symbols: Symbols
@@ -57,22 +57,22 @@ class VocabularyMap:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The number of each piece."""
+        """The token id of each piece."""
         return {piece: number for number, piece in enumerate(self.pieces)}
 
     def tag_of(self, text: str) -> str:
-        """The tag that a text begins with, if the table has it."""
+        """Return the tag that a text begins with, if the map has it."""
         match = _TAG.match(text)
         return match[0] if match and match[0] in self.numbers else ""
 
     def as_bytes(self) -> bytes:
-        """What `load` reads."""
+        """Serialize to the JSON that `load` reads."""
         facts = {"symbols": asdict(self.symbols), "pieces": self.pieces}
         return json.dumps(facts, ensure_ascii=False, indent=0).encode()
 
     @classmethod
     def load(cls, path: Path) -> VocabularyMap:
-        """The table in a file."""
+        """Load the map in a file."""
         try:
             if path.stat().st_size > LARGEST_TABLE_BYTES:
                 raise DataError(f"{path}: too large; a table of pieces has at most {LARGEST_TABLE_BYTES:,} bytes")
@@ -81,7 +81,7 @@ class VocabularyMap:
             plain = [numbers[name] for name in ("pad", "bos", "eos", "unk")]
             if not all(type(n) is int for n in (*plain, *numbers["never"])) or not all(type(p) is str for p in pieces):
                 raise ValueError("numbers and strings were expected")
-            "".join(pieces).encode()  # half of a surrogate pair, escaped, is no text
+            "".join(pieces).encode()  # raises for escaped lone surrogates
             pad, bos, eos, unk = plain
             return cls(tuple(pieces), Symbols(pad, bos, eos, unk, tuple(numbers["never"])))
         except OSError as error:
@@ -91,27 +91,27 @@ class VocabularyMap:
 
 
 class Renumbered:
-    """A sentencepiece processor with the numbers of a table in place of its own; has those methods that we use."""
+    """A sentencepiece processor with the token ids of a map in place of its own; has the methods that we use."""
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, table: VocabularyMap) -> None:
         self._processor, self._table = processor, table
-        self._own = [-1] * len(table.pieces)  # the model's number of each piece, -1 where the model lacks it
-        for own in range(processor.get_piece_size()):
-            number = table.numbers.get(processor.id_to_piece(own))
+        self._own = [-1] * len(table.pieces)  # the model's own id of each piece, -1 where the model lacks it
+        for model_id in range(processor.get_piece_size()):
+            number = table.numbers.get(processor.id_to_piece(model_id))
             if number is not None:
-                self._own[number] = own
+                self._own[number] = model_id
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text. A tag that the table has, at the very start, is one token."""
+        """Encode a text to tokens. A leading tag that the map has is one token."""
         tag = self._table.tag_of(text)
-        # As strings: characters that this model does not know may still be in the table, from the other side.
+        # As strings: characters unknown to this model may still be in the map, from the other side.
         pieces = self._processor.encode(text[len(tag) :], out_type=str)
         return [
             self._table.numbers.get(piece, self._table.symbols.unk) for piece in ([tag, *pieces] if tag else pieces)
         ]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Pieces of the other side, which this model leaves as they are, have their markers turned to spaces too."""
+        """Decode tokens; markers in pieces of the other side, which this model does not know, become spaces too."""
         text: str = self._processor.decode([self._table.pieces[token] for token in tokens])
         return text.replace("▁", " ").strip()
 
@@ -138,7 +138,7 @@ class Renumbered:
         return self._own[token] >= 0 and bool(self._processor.is_byte(self._own[token]))
 
     def is_unused(self, token: int) -> bool:
-        """Whether text is never cut into this piece: it belongs to the other side, or is a tag."""
+        """Whether text is never segmented into this piece: it belongs to the other side, or is a tag."""
         return self._own[token] < 0 or bool(self._processor.is_unused(self._own[token]))
 
     def pad_id(self) -> int:

@@ -1,6 +1,6 @@
-"""The mean of several checkpoints' weights: one model, often a little better than the last one (paper, section 6.1).
+"""The mean of several checkpoints' weights, often a little better than the last ones (section 6.1), and which to offer.
 
-Which weights a run with a moving average offers: the raw ones or their average, whichever validate better.
+A run with a moving average offers the raw weights or their average, whichever validate better.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from transduce.translate.model_folder import MODEL
 
 
 def average(paths: Sequence[Path], stem: str = "model") -> dict[str, Tensor]:
-    """The mean of one file's tensors over checkpoint folders, summed in float64, in the type they are stored in.
+    """Average one file's tensors over checkpoint folders, summed in float64, in the type they are stored in.
 
-    Tensors of whole numbers have no mean: they must be equal everywhere.
+    Integer tensors have no mean: they must be equal everywhere.
     """
     if not paths:
         raise RunError("no checkpoints to average; name at least one folder such as RUN/checkpoints/step-00001000")
@@ -43,7 +43,7 @@ def average(paths: Sequence[Path], stem: str = "model") -> dict[str, Tensor]:
                 if name in sums:
                     sums[name] += tensor
                 elif not torch.equal(tensor, first[name]):
-                    raise RunError(f"{path}: {name} holds whole numbers that differ from those in {paths[0]}")
+                    raise RunError(f"{path}: {name} holds integers that differ from those in {paths[0]}")
             progress.advance()
     return {
         name: (sums[name] / len(paths)).to(tensor.dtype) if name in sums else tensor for name, tensor in first.items()
@@ -51,7 +51,7 @@ def average(paths: Sequence[Path], stem: str = "model") -> dict[str, Tensor]:
 
 
 def average_run(folder: Path, last: int, best: int) -> str:
-    """Average checkpoints of a run, the last or the best so many, and make the result the model the folder offers."""
+    """Average the last or the best checkpoints of a run, and make the result the model the folder offers."""
     if (last > 0) == (best > 0):
         raise RunError(f"{folder}: say how many checkpoints to average, either --last N or --best N")
     config = read_config(folder)
@@ -59,25 +59,25 @@ def average_run(folder: Path, last: int, best: int) -> str:
         found = newest_good(folder)
         if found is None:
             raise RunError(f"{folder}: there are no checkpoints to average; expected {folder}/checkpoints/step-...")
-        place = TrainingProgress.of_state(read_state(found.path), found.path)
-        kept = step_folders(folder)
-        steps = sorted(kept)[-last:] if last else [step for step in place.best_steps(best) if step in kept]
+        progress = TrainingProgress.of_state(read_state(found.path), found.path)
+        saved = step_folders(folder)
+        steps = sorted(saved)[-last:] if last else [step for step in progress.best_steps(best) if step in saved]
         if len(steps) < max(last, best):
             raise RunError(
-                f"{folder}: {max(last, best)} checkpoints were asked for and {len(steps)} are kept; ask for fewer, or"
+                f"{folder}: {max(last, best)} checkpoints were requested and {len(steps)} are kept; request fewer, or"
                 f" train with training.keep_{'last' if last else 'best'}={max(last, best)}"
             )
-        stem = place.stem(config.training.ema)
-        weights = average([kept[step] for step in steps], stem)
-        told = ", ".join(f"{step:,}" for step in sorted(steps))
-        name = f"{average_of(len(steps))} ({'step' if len(steps) == 1 else 'steps'} {told})"
+        stem = progress.stem(config.training.ema)
+        weights = average([saved[step] for step in steps], stem)
+        listed = ", ".join(f"{step:,}" for step in sorted(steps))
+        name = f"{average_of(len(steps))} ({'step' if len(steps) == 1 else 'steps'} {listed})"
         name += which(config.training.ema, raw=stem == "model")
-        replace_weights(folder, weights, name, place.longest)
+        replace_weights(folder, weights, name, progress.longest)
     return f"{folder / MODEL}: {name}"
 
 
 def average_of(count: int) -> str:
-    """What an average is called on a card."""
+    """The name of an average on a model card."""
     return f"average of {counted(count, 'checkpoint')}"
 
 
@@ -86,7 +86,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Offered:
-    """Weights, what validation found of them, and whether they are `raw` though there is a moving average."""
+    """Weights, their validation result, and whether they are `raw` though the run has a moving average."""
 
     weights: Weights
     measured: ValidationResult
@@ -96,10 +96,10 @@ class Offered:
 def better(
     session: Session, measure: Callable[[Weights], ValidationResult], loss: Callable[[Weights], float]
 ) -> Offered:
-    """The weights of a run where it stands; with a moving average the better of both, by the metric of validation.
+    """Validate the weights of a run; with a moving average return the better of both by the validation metric.
 
     The raw ones are measured by their loss on the same text and, if that is the lower one, by all measures like the
-    average. With several processes all must ask.
+    average. With several processes all must call it.
     """
     weights = session.averaged_weights()
     offered = Offered(weights, measure(weights))
@@ -115,7 +115,7 @@ def better(
 
 
 def which(ema: float, raw: bool) -> str:
-    """For the name of weights in a run with a moving average: raw or averaged. Without one nothing."""
+    """A suffix for the name of weights, raw or averaged; "" for a run without a moving average."""
     if not ema:
         return ""
     return ", raw weights" if raw else f", moving average of weights (decay {ema})"

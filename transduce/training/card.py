@@ -1,4 +1,4 @@
-"""The model card: what a run folder says of itself in README.md, written by the program."""
+"""Write the model card, README.md of a run folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transduce.search.fit import search_label
 
 @dataclass(frozen=True)
 class Facts:
-    """What the loop knows and the config does not."""
+    """Facts for the card that the loop knows and the config does not."""
 
     parameters: int
     step: int
@@ -33,7 +33,7 @@ class Facts:
 
 
 def card(name: str, config: Config, facts: Facts) -> str:
-    """README.md of a run folder, in Markdown."""
+    """Write README.md of a run folder, in Markdown."""
     corpora = "\n".join(_corpus_lines(facts.corpus["splits"]))
     scores = "\n".join(f"| {metric} | {value:.2f} |" for metric, value in facts.validation.items())
     return f"""# {name}
@@ -92,29 +92,29 @@ def _how_measured(config: Config, facts: Facts) -> str:
     return text + _searches(search_label(config.validation.search), search_label(config.search))
 
 
-def _searches(measured: str, own: str) -> str:
-    """The search that scores were measured with, and that of the model where it is another one."""
-    others = f"; `transduce translate` and `transduce evaluate` use {own} (`search`)" if own != measured else ""
+def _searches(measured: str, default: str) -> str:
+    """Name the search of the scores, and the model's default where it differs."""
+    others = f"; `transduce translate` and `transduce evaluate` use {default} (`search`)" if default != measured else ""
     return f"Translated with {measured} (`validation.search`){others}."
 
 
 def with_other_weights(text: str, weights: str) -> str:
-    """A card of the same run for weights that were not validated: scores of the old ones would be false."""
+    """Update a card for weights of the same run that were not validated: the old scores would be false."""
     text = re.sub(r"Weights: .*\.\n", lambda _: f"Weights: {weights}.\n", text)
     unknown = "Not validated since the weights were replaced; `transduce evaluate` measures them."
     return re.sub(r"(?s)(?<=\n## Validation\n\n).*?(?=\n\n## )", lambda _: unknown, text)
 
 
 def with_other_settings(text: str, before: Config, config: Config) -> str:
-    """A card of the same run and weights where settings changed that it names; scores keep the search they had."""
+    """Update a card for changed settings of the same run and weights; scores keep the search they had."""
     if before.license != config.license:
         text = re.sub(r"(?s)(?<=\n## Licence\n\n).*?(?=\n\n## |\n?\Z)", lambda _: _licence(config), text)
     if before.data.folder != config.data.folder:
         text = re.sub(r"(?m)^Prepared corpus: `.*?`\.", lambda _: _prepared(config), text)
     if before.search != config.search:
-        own = search_label(config.search)
+        default = search_label(config.search)
         pattern = r"(?m)^Translated with (.*?) \(`validation\.search`\).*$"
-        text = re.sub(pattern, lambda found: _searches(found[1], own), text)
+        text = re.sub(pattern, lambda found: _searches(found[1], default), text)
     return text
 
 

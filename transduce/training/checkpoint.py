@@ -1,4 +1,4 @@
-"""The checkpoints of a run: complete or absent, verified before use, the newest good one found by itself.
+"""Checkpoints of a run: complete or absent, verified before use, the newest good one found by itself.
 
     RUN/checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  ...  state.json  manifest.json
     RUN/checkpoints/latest           the name of the newest one, for people and scripts
@@ -6,10 +6,9 @@
 A checkpoint is written into a temporary folder, synced, listed in a manifest, synced and renamed. Only after that does
 `latest` move or anything old go. Every function takes the run folder; hold its `RunLock` around those that write.
 
-The list of a checkpoint's files with their sizes and SHA-256, and the verdict on whether they are still so.
-
-`manifest.json` is written last. It holds a digest of itself and must equal, byte for byte, the one way in which we
-write it: so a change of any bit of it is found too, even in white space.
+`manifest.json` lists the other files with their sizes and SHA-256 and is written last. It holds a digest of itself and
+must equal, byte for byte, the one way in which we write it: so a change of any bit of it is found too, even in white
+space.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What one file must be."""
+    """Expected size and SHA-256 of one file."""
 
     size: int
     sha256: str
@@ -59,14 +58,14 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint folder must hold: `files` by name, beside the manifest itself."""
+    """The expected content of a checkpoint folder: `files` by name, beside the manifest itself."""
 
     step: int
     files: dict[str, FileEntry]
 
 
 def describe(*parts: bytes | memoryview) -> FileEntry:
-    """The entry of a file that consists of these parts."""
+    """The manifest entry of a file that consists of these parts."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -74,7 +73,7 @@ def describe(*parts: bytes | memoryview) -> FileEntry:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The content of `manifest.json`."""
+    """Serialize `manifest.json`."""
     document = {
         "files": {name: {"sha256": entry.sha256, "size": entry.size} for name, entry in manifest.files.items()},
         "format": _FORMAT,
@@ -90,7 +89,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The verified manifest of a checkpoint folder; the `RunError` begins with the file's name, not its path."""
+    """Read and verify the manifest of a checkpoint folder; a `RunError` begins with the file's name, not its path."""
     try:
         data = read_small(folder / MANIFEST)
     except ValueError as error:
@@ -114,13 +113,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _is_sound(name: str, entry: FileEntry) -> bool:
-    """Whether it is a file of the folder itself, never a path out of it, with a size and a digest."""
+    """Whether an entry names a file of the folder itself, never a path out of it, with a size and a digest."""
     plain = name != "" and Path(name).name == name and name.isprintable()
     return plain and type(entry.size) is int and entry.size >= 0 and isinstance(entry.sha256, str)
 
 
 def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """The content of one listed file, after it was found to be what the manifest says."""
+    """Read one listed file and check it against the manifest."""
     if name not in manifest.files:
         raise RunError(f"{name}: not part of this checkpoint, which holds {', '.join(sorted(manifest.files))}")
     expected, data = manifest.files[name], b""
@@ -199,7 +198,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Found:
-    """A verified checkpoint, and in `notes` what was passed over to reach it, and why."""
+    """A verified checkpoint; `notes` say which newer ones were skipped, and why."""
 
     path: Path
     step: int
@@ -209,7 +208,7 @@ class Found:
 def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
     """Write a snapshot durably, then move `latest` to it.
 
-    The same step already there and undamaged is left as it is: a resumed run passes through the same states again.
+    An undamaged checkpoint of this step is left as it is: a resumed run passes through the same states again.
     """
     checkpoints = folder / "checkpoints"
     path = checkpoints / f"step-{snapshot.step:08d}"
@@ -229,7 +228,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
 
 
 def read_checkpoint(path: Path) -> Snapshot:
-    """The snapshot in one checkpoint folder; every byte is verified before anything is returned."""
+    """Read the snapshot in one checkpoint folder; every byte is verified before anything is returned."""
     state = read_state(path)
     manifest = read_manifest(path)
     stems = [name.removesuffix(_TENSORS) for name in manifest.files if name.endswith(_TENSORS)]
@@ -237,7 +236,7 @@ def read_checkpoint(path: Path) -> Snapshot:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state in one checkpoint folder, verified, without its tensors."""
+    """Read and verify the state of one checkpoint folder, without its tensors."""
     try:
         state: dict[str, Any] = parse_json(read_listed(path, read_manifest(path), _STATE))
     except RunError as error:
@@ -250,7 +249,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, stem: str) -> dict[str, Tensor]:
-    """The tensors of one file ("model", say) of a checkpoint folder, verified."""
+    """Read and verify the tensors of one file ("model", say) of a checkpoint folder."""
     name = f"{stem}{_TENSORS}"
     try:
         data = read_listed(path, read_manifest(path), name)
@@ -262,7 +261,7 @@ def read_tensors(path: Path, stem: str) -> dict[str, Tensor]:
 def newest_good(folder: Path) -> Found | None:
     """The newest checkpoint that verifies, or None if the run has none yet.
 
-    Having some, of which none is good, is an error: training silently from the start would hide the loss.
+    If there are some but none is good, that is an error: training silently from the start would hide the loss.
     """
     skipped: list[str] = []
     for step, path in sorted(step_folders(folder).items(), reverse=True):
@@ -294,8 +293,8 @@ def prune(folder: Path, keep: Collection[int]) -> None:
 def clean_leftovers(folder: Path) -> None:
     """Delete what killed processes left half written, in the run folder and among its checkpoints."""
     with disk_errors(folder, "deleting leftovers of a killed run", needed=0, advice=RESUME):
-        for place in (folder, folder / "checkpoints"):
-            for path in list(place.iterdir()) if place.is_dir() else []:
+        for parent in (folder, folder / "checkpoints"):
+            for path in list(parent.iterdir()) if parent.is_dir() else []:
                 if is_temporary(path):
                     remove(path)
 
@@ -325,7 +324,7 @@ def _write_folder(path: Path, snapshot: Snapshot) -> None:
 
 
 def _state_bytes(state: dict[str, Any], where: Path) -> bytes:
-    """JSON that gives back the same state; Python writes floats so that they return to the bit."""
+    """JSON that gives back the same state; Python's floats are bit-identical after a round trip."""
     try:
         text = json.dumps(state, sort_keys=True, indent=1, allow_nan=False)
     except ValueError as error:
@@ -341,7 +340,7 @@ def _bytes_needed(snapshot: Snapshot) -> int:
 
 
 def step_folders(folder: Path) -> dict[int, Path]:
-    """The checkpoint folders there are, by step; they may be damaged."""
+    """The checkpoint folders by step; they may be damaged."""
     checkpoints = folder / "checkpoints"
     with disk_errors(folder, "listing the checkpoints", needed=0, advice=RESUME):
         paths = list(checkpoints.iterdir()) if checkpoints.is_dir() else []
@@ -349,7 +348,7 @@ def step_folders(folder: Path) -> dict[int, Path]:
 
 
 def _latest(folder: Path) -> str | None:
-    """What `latest` says, never trusted: it may be missing, stale or garbage."""
+    """The content of `latest`, never trusted: it may be missing, stale or garbage."""
     try:
         with open_regular(folder / "checkpoints" / "latest") as file:
             return file.read(80).decode("utf-8", "replace").strip()

@@ -1,13 +1,11 @@
-"""Several processes that train one model together: who they are, what they add up, who writes.
+"""Several processes that train one model together: rendezvous, sums over all, and rank 0, which alone writes.
 
 torchrun starts them; gloo carries what lies on CPUs, NCCL what lies on GPUs. Rank 0 alone touches the run folder and
-the console: what it reads or decides the others are told. For a group of one all of this is nothing.
+the console, and broadcasts what it reads or decides. For a group of one all of this does nothing.
 
-How the processes of a group find each other in a store that remembers groups which have died.
-
-torchrun keeps one store for all lives of a group, and its count of restarts differs from machine to machine; so torch
-may read the address of a process that is no more, and a restarted group now and then could not connect. Here each
-process signs in with a word nobody has used before, and a life is what all who live now have seen of each other.
+torchrun keeps one store for all restarts of a group, and its count of restarts differs from machine to machine; so
+torch may read the address of a process that has died, and a restarted group now and then could not connect. Here each
+process signs in with a fresh random token, and a generation is identified by the tokens that all live processes see.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ POLL = 0.02  # seconds
 
 
 class Store(Protocol):
-    """What is needed of torch's stores."""
+    """The methods needed of torch's stores."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -48,7 +46,7 @@ class Store(Protocol):
 
 
 def meet(store: Store, rank: int, size: int, patience: timedelta) -> str:
-    """Wait until all have signed in and each has seen the same words; gives the name of this life."""
+    """Wait until all processes have signed in and each has seen the same tokens; return the name of this generation."""
     everyone = range(size)
     store.set(f"transduce/here/{rank}", secrets.token_hex(16))
     limit = time.monotonic() + patience.total_seconds()
@@ -57,7 +55,7 @@ def meet(store: Store, rank: int, size: int, patience: timedelta) -> str:
         if store.check([f"transduce/here/{other}" for other in everyone]):
             words = store.multi_get([f"transduce/here/{other}" for other in everyone])
             life = hashlib.sha256(b" ".join(words)).hexdigest()[:16]
-            if life != seen:  # what is left of the dead gives a life that they do not agree to
+            if life != seen:  # tokens of dead processes give a generation that nobody confirms
                 store.set(f"transduce/seen/{life}/{rank}", "yes")
                 seen = life
             if store.check([f"transduce/seen/{life}/{other}" for other in everyone]):
@@ -71,7 +69,7 @@ def meet(store: Store, rank: int, size: int, patience: timedelta) -> str:
 
 
 def wait_until_connected(store: Store, life: str, rank: int, size: int, patience: timedelta) -> None:
-    """A barrier through the store, for when this process has its connections to all others.
+    """Wait at a barrier in the store until every process has its connections to all others.
 
     Gloo connects each pair on its own, and a process that has its connections may end, by an error say, while another
     is still accepting them: that one would wait for it until the timeout of the group, which is hours.
@@ -90,20 +88,23 @@ def wait_until_connected(store: Store, life: str, rank: int, size: int, patience
 
 
 T = TypeVar("T")
-# The others wait so long for rank 0 to validate, average or save. A process that dies is noticed at once, not by this.
+# How long the others wait for rank 0 to validate, average or save. A process that dies is noticed at once, not by this.
 PATIENCE = timedelta(hours=12)
 JOINING = timedelta(minutes=30)
-# What the others see of a process that has died: an error of the transport, in the words of gloo, NCCL or the store.
+# The transport's error when another process has died, in the words of gloo, NCCL or the store.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|[Bb]roken pipe|TCPStore|timed out|ProcessGroup")
 
 
 class Group:
-    """`with Group(device_name) as group:`: this process, its device, and the others if torchrun started several."""
+    """A group of processes, this one's rank and device in it: `with Group(device_name) as group:`.
+
+    torchrun starts several processes; without it the group has one.
+    """
 
     def __init__(self, device: str) -> None:
         self.launch = Launch.of(os.environ)
         self.rank, self.size = self.launch.rank, self.launch.size
-        self.first = self.rank == 0  # the one that reads, writes and speaks
+        self.first = self.rank == 0  # the one that reads, writes and logs
         self.device = _own_device(device, self.launch)
 
     def __enter__(self) -> Group:
@@ -129,15 +130,15 @@ class Group:
             return
         if error is None:
             with _explained_loss():
-                self.broadcast(None)  # all leave together: who waits for none may end while another still needs it
+                self.broadcast(None)  # leave together: a process that left first might still be needed
             processes.destroy_process_group()
         elif isinstance(error, RuntimeError) and _LOST.search(str(error)):
             raise _lost() from error
 
-    # -- sums over all, and words of the first -------------------------------------------------------------------------
+    # -- collectives -----------------------------------------------------------------------------------------------
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, on the device."""
+        """Sum a tensor over all processes, on the device."""
         if self.size == 1:
             return tensor
         total = tensor.clone()
@@ -145,7 +146,7 @@ class Group:
         return total
 
     def highest(self, number: float) -> float:
-        """The largest of all processes' numbers; hosts wait for each other, devices for none."""
+        """The maximum of all processes' numbers; hosts wait for each other, devices for none."""
         if self.size == 1:
             return number
         found = torch.tensor(number, dtype=torch.float64)
@@ -153,35 +154,35 @@ class Group:
         return found.item()
 
     def any_signal(self, found: signal.Signals | None) -> signal.Signals | None:
-        """The signal that this process or any other has got: one that is asked to stop is all asked."""
+        """The signal that this or any other process has received: a request to stop one is a request to stop all."""
         number = int(self.highest(found or 0))
         return signal.Signals(number) if number else None
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """What rank `source` has, plain JSON, for all: the others give anything of the kind."""
+        """Broadcast the plain JSON value of rank `source`; the others pass anything of the kind."""
         if self.size == 1:
             return value
-        speaks = self.rank == source
-        written = json.dumps(value).encode() if speaks else b""
+        sends = self.rank == source
+        written = json.dumps(value).encode() if sends else b""
         length = torch.tensor(len(written))
         processes.broadcast(length, source)
         text = torch.frombuffer(bytearray(written or bytes(int(length))), dtype=torch.uint8)
         processes.broadcast(text, source)
-        return value if speaks else json.loads(bytes(text.numpy()))
+        return value if sends else json.loads(bytes(text.numpy()))
 
     def gathered(self, values: Sequence[T]) -> list[T]:
-        """Items that were dealt out in turn, `items[rank::size]` to each rank, in their order again; plain JSON."""
+        """Gather items dealt out as `items[rank::size]`, in their original order; plain JSON."""
         shares = [self.broadcast(list(values), source) for source in range(self.size)]
-        return [share[place] for place in range(max(map(len, shares))) for share in shares if place < len(share)]
+        return [share[turn] for turn in range(max(map(len, shares))) for share in shares if turn < len(share)]
 
     def spread(self, tensors: Iterable[Tensor]) -> None:
-        """Write what rank 0 has in these tensors into everyone's."""
+        """Broadcast these tensors from rank 0, in place."""
         if self.size > 1:
             for tensor in tensors:
                 processes.broadcast(tensor, 0)
 
     def snapshot(self, read: Snapshot | None) -> Snapshot:
-        """The checkpoint that rank 0 has read, for all: the others need not see the run folder."""
+        """Broadcast the checkpoint that rank 0 has read: the others need not see the run folder."""
         if self.size == 1:
             return cast("Snapshot", read)
         tensors = read.tensors if read is not None else {}
@@ -200,7 +201,7 @@ class Group:
 
 
 def _own_device(name: str, launch: Launch) -> torch.device:
-    """The device of one process of several on a machine: GPUs go one to each."""
+    """The device of this process among several on a machine: each gets a GPU of its own."""
     device = pick_device(name)
     if launch.size == 1 or device.type != "cuda":
         return device
@@ -219,7 +220,7 @@ def _own_device(name: str, launch: Launch) -> torch.device:
 
 @contextmanager
 def _explained_loss() -> Iterator[None]:
-    """Say in words that another process has gone, where the transport says it in its own."""
+    """Turn the transport's error for a lost process into a RunError."""
     try:
         yield
     except RuntimeError as error:
@@ -230,6 +231,6 @@ def _explained_loss() -> Iterator[None]:
 
 def _lost() -> RunError:
     return RunError(
-        "another process of the group has ended or cannot be reached, and none can go on without it. The last"
-        " checkpoint is sound: the same command goes on from it, as does torchrun itself with --max-restarts"
+        "another process of the group has ended or cannot be reached, and none can continue without it. The last"
+        " checkpoint is sound: the same command resumes from it, as does torchrun itself with --max-restarts"
     )

@@ -1,11 +1,10 @@
-"""What a run says of itself: `metrics.jsonl` always; a live line on a terminal, plain lines elsewhere.
+"""Training reports: `metrics.jsonl` always, a live line on a terminal, plain lines elsewhere; and the sums behind them.
 
 A line of metrics.jsonl is of one kind: "train" (a report), "valid" (a validation), or "finished" (the end, with the
 measures of what the folder offers and the seconds of training). Each has a step.
 
-What is added up between two reports: losses, counts and metrics, as sums on the device.
-
-Of several processes each adds up its own; what a report or a checkpoint is told are the sums over all.
+Between two reports losses, counts and metrics are accumulated as sums on the device. Each process sums its own;
+reports and checkpoints get the sums over all.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from transduce.core.durable import RESUME, disk_errors, write_text
 from transduce.core.errors import UserError
 from transduce.core.progress import seconds_as_text
 from transduce.core.reports import METRICS_FILE, Report, read_reports
-from transduce.metrics.corpus import MEASURES
+from transduce.metrics import MetricConfig
+from transduce.metrics.corpus import MEASURES, Measure, key_of
 from transduce.training.distributed import Group
 from transduce.training.session import TrainingProgress
 
@@ -35,15 +35,15 @@ _COMMON = frozenset(("norm", "steps", "skipped", "in_a_row", "since"))  # the sa
 
 
 class Sums:
-    """Sums on the device between two reports; nothing waits for it until a report or a save asks."""
+    """Sums accumulated on the device between two reports; no host sync until a report or a save reads them."""
 
-    def __init__(self, place: TrainingProgress, group: Group) -> None:
-        self.place, self.device, self.group = place, group.device, group
+    def __init__(self, progress: TrainingProgress, group: Group) -> None:
+        self.progress, self.device, self.group = progress, group.device, group
         self.tensors = {
             name: torch.tensor(
                 value if group.first or name in _COMMON else 0.0, dtype=torch.float64, device=self.device
             )
-            for name, value in place.sums.items()
+            for name, value in progress.sums.items()
         }
 
     def add(self, name: str, value: Tensor) -> None:
@@ -57,26 +57,26 @@ class Sums:
         self.tensors["in_a_row"] = (before + 1) * skipped.double()
 
     def store(self) -> None:
-        """Put the sums into the place, for a checkpoint."""
-        own = [name for name in self.tensors if name not in _COMMON]
+        """Write the sums into the training progress, for a checkpoint."""
+        summed = [name for name in self.tensors if name not in _COMMON]
         total = dict(self.tensors)
-        if own:
-            total |= zip(own, self.group.sum(torch.stack([self.tensors[name] for name in own])), strict=True)
-        self.place.sums = {name: tensor.item() for name, tensor in total.items()}
+        if summed:
+            total |= zip(summed, self.group.sum(torch.stack([self.tensors[name] for name in summed])), strict=True)
+        self.progress.sums = {name: tensor.item() for name, tensor in total.items()}
 
     def take(self) -> dict[str, float]:
-        """The sums so far, and start anew; `since` is the training time when they were begun."""
+        """Return the sums so far and reset them; `since` is the training time when they were begun."""
         started = time.monotonic()
         self.store()
-        self.place.seconds += time.monotonic() - started  # a GPU was still at the steps it had been handed
-        taken = {"since": 0.0, **self.place.sums}
+        self.progress.seconds += time.monotonic() - started  # a GPU was still running queued steps
+        taken = {"since": 0.0, **self.progress.sums}
         self.tensors = {name: self.tensors[name] for name in ("in_a_row",) if name in self.tensors}
-        self.tensors["since"] = torch.tensor(self.place.seconds, dtype=torch.float64, device=self.device)
+        self.tensors["since"] = torch.tensor(self.progress.seconds, dtype=torch.float64, device=self.device)
         return taken
 
 
 class RunLog:
-    """Reports of one run. Opening it for a resumed run drops what was written after the step resumed from.
+    """Reports of one run; opening it for a resumed run drops lines written after the step resumed from.
 
     `finished` says that the run ended at that step, with nothing left to do.
     """
@@ -87,7 +87,7 @@ class RunLog:
         steps: int,
         step: int,
         tensorboard: bool = False,
-        metric: str = "bleu",
+        metric: str | MetricConfig = "bleu",
         minutes: float = 0.0,
     ) -> None:
         self.console = Console(stderr=True)
@@ -95,10 +95,10 @@ class RunLog:
         self.steps, self._minutes = steps, minutes
         self._first = step
         self._started = time.monotonic()
-        self._metric = metric
+        self._metric, self._measures = key_of(metric), {**MEASURES, key_of(metric): Measure.of(metric)}
         self._quality = ""
         kept = [report for report in read_reports(self.path, skip_damaged=True) if _is_until(report, step)]
-        self.finished = any(one.values.get("kind") == "finished" and one.values["step"] == step for one in kept)
+        self.finished = any(end.values.get("kind") == "finished" and end.values["step"] == step for end in kept)
         write_text(self.path, "".join(f"{report.line}\n" for report in kept))
         self._board = board_writer()(str(folder / "tensorboard"), purge_step=step + 1) if tensorboard else None
         self._live: Progress | None = None
@@ -121,11 +121,11 @@ class RunLog:
             self._board.close()
 
     def say(self, text: str) -> None:
-        """One line for the person watching."""
+        """Print one line for the person watching."""
         self.console.print(escape(text), highlight=False, soft_wrap=True)
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
-        """One line of metrics.jsonl, on disk before this returns."""
+        """Append one line to metrics.jsonl, on disk before this returns."""
         line = json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n"
         with (
             disk_errors(self.path.parent, f"writing {self.path.name}", len(line), advice=RESUME),
@@ -139,7 +139,7 @@ class RunLog:
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def train(self, step: int, values: dict[str, float]) -> None:
-        """A training report: to the file, and as the live line or a plain one."""
+        """Write a training report to the file, and as the live line or a plain one."""
         self.record("train", step, values)
         left = self._time_left(step, values.get("seconds", 0.0))
         line = (
@@ -157,9 +157,9 @@ class RunLog:
             self._live.update(self._task, completed=step)
 
     def valid(self, step: int, values: dict[str, float], best: bool, raw: bool = False) -> None:
-        """A validation; with a moving average, whether the `raw` weights were the better ones, which then count."""
+        """Report a validation, and with a moving average whether the `raw` weights were better and count."""
         self.record("valid", step, values)
-        shown = {key: f"{measure.label} {values[key]:.2f}" for key, measure in MEASURES.items() if key in values}
+        shown = {key: f"{measure.label} {values[key]:.2f}" for key, measure in self._measures.items() if key in values}
         quality = "  ".join(text for key, text in shown.items() if key != "loss")
         self._quality = f"  {shown[self._metric]}" if self._metric in shown else ""
         self.say(f"step {step:,}  validation: loss {values['loss']:.3f}  {quality}{'  (best so far)' if best else ''}")
@@ -167,20 +167,20 @@ class RunLog:
             losses = (
                 f"loss of the raw weights {values['raw_loss']:.3f}, of their moving average {values['ema_loss']:.3f}"
             )
-            # Raw weights of a higher loss are measured by nothing else (offered.py).
+            # Raw weights of a higher loss are measured by nothing else (averages.py).
             by_loss = self._metric == "loss" or values["raw_loss"] >= values["ema_loss"]
-            judge = "loss" if by_loss else MEASURES[self._metric].label
+            judge = "loss" if by_loss else self._measures[self._metric].label
             self.say(f"    {losses}; the {'raw weights count' if raw else 'average counts'}, by {judge}")
 
     def _time_left(self, step: int, trained: float) -> str:
-        """Until the last step, or until the minutes of training are over; `trained` are seconds."""
+        """Time until the last step, or until training.minutes are over; `trained` is in seconds."""
         done = max(1, step - self._first)
         left = (time.monotonic() - self._started) / done * (self.steps - step)
         return seconds_as_text(min(left, max(0.0, 60 * self._minutes - trained)) if self._minutes else left)
 
 
-class Unheard(RunLog):
-    """The log of a process that has nothing to say: another one of its group says it for all."""
+class SilentLog(RunLog):
+    """A log that writes nothing, for processes other than rank 0."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -200,12 +200,13 @@ class Unheard(RunLog):
 
 
 def _is_until(report: Report, step: int) -> bool:
-    there = report.values.get("step")
-    return isinstance(there, int | float) and there <= step
+    """Whether a report of an earlier log is of `step` or one before it."""
+    reported = report.values.get("step")
+    return isinstance(reported, int | float) and reported <= step
 
 
 def board_writer() -> Any:
-    """TensorBoard's own; who lacks it is told so, if asked before anything is written."""
+    """TensorBoard's SummaryWriter; raise UserError if it is not installed, before anything is written."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

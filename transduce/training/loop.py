@@ -1,7 +1,7 @@
 """The training loop, the only one: batches in, losses summed, one division, one update.
 
 Each step draws its randomness from (seed, step) alone, and the data from (seed, epoch, position), so that a run resumed
-from any checkpoint goes on to the same bits as one that was never stopped (on the CPU in fp32).
+from any checkpoint is bit-identical to one that was never stopped (on the CPU in fp32).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transduce.training.averages import average, average_of, better, which
 from transduce.training.card import Facts
 from transduce.training.checkpoint import Found, prune, read_checkpoint, save_checkpoint, step_folders
 from transduce.training.distributed import Group
-from transduce.training.log import RunLog, Sums, Unheard, board_writer
+from transduce.training.log import RunLog, SilentLog, Sums, board_writer
 from transduce.training.machine import build_model, explained_shortage, own_threads, peak_memory, tune_threads
 from transduce.training.optimizer import LearningRateByBudget, anneals, update
 from transduce.training.pieces import hollow
@@ -40,7 +40,7 @@ from transduce.training.step_runner import OomSplitter, make_runner
 from transduce.training.validate import ValidationResult, check_metric, held_out_loss, swapped_weights, validate
 
 _ENDS = ("finished", "patience", "minutes")
-_METRIC = "metrics."  # before the names of the objective's own sums, to keep them apart from the loop's
+_METRIC = "metrics."  # prefix of the objective's own sums, to keep them apart from the loop's
 HOPELESS = 20  # steps in a row whose gradient was not finite: something is wrong that skipping will not mend
 
 
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
-    """Train in a run folder, or go on with the run that is there. Processes started by torchrun do it together."""
+    """Train in a run folder, or resume the run that is there; processes started by torchrun train it together."""
     folder = Path(folder)
     if not isinstance(config, Config):
         raise ConfigError(
@@ -65,17 +65,17 @@ def train(config: Config, folder: str | Path = "runs/model") -> Outcome:
     if config.training.tensorboard:
         board_writer()
     with Group(config.training.device) as group:
-        corpus = Corpus.open(corpus_folder(config))
+        corpus = Corpus.open(corpus_folder(config), config.data.trust)
         if group.first:
             with disk_errors(folder, "making the run folder", needed=4096, advice=RESUME):
                 folder.mkdir(parents=True, exist_ok=True)
-        held = RunLock(folder) if group.first else nullcontext()
-        with held, StopRequest(speaks=group.first, aborts=group.size == 1) as stop, own_threads():
+        lock = RunLock(folder) if group.first else nullcontext()
+        with lock, StopRequest(speaks=group.first, aborts=group.size == 1) as stop, own_threads():
             return _Run(config, folder, corpus, group).go(stop)
 
 
 def corpus_folder(config: Config) -> str:
-    """Where the prepared corpus lies; a config that names none is refused."""
+    """The folder of the prepared corpus; raise ConfigError if the config names none."""
     if not config.data.folder:
         raise ConfigError(
             "data.folder: no prepared corpus is named; make one with `transduce prepare`, then data.folder=FOLDER"
@@ -102,28 +102,28 @@ class _Run:
         for block in model.blocks():
             block.recomputes = config.training.activation_checkpointing
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
-        self.hollow = hollow(model) if in_pieces else None  # filled where a whole one is validated
+        self.hollow = hollow(model) if in_pieces else None  # for validating unsharded weights
         self.module = ObjectiveStep(model, config.objective.build(self._tools()))
         self.written = make_runner(self.module, model, config, group, lambda text: self.log.say(text))
         self.session = Session(config, model, group.device)
-        self.session.place.corpus = corpus.digest
-        self.session.place.longest = int(split.source_lengths.max(initial=1)) + 1
+        self.session.progress.corpus = corpus.digest
+        self.session.progress.longest = int(split.source_lengths.max(initial=1)) + 1
         self.notes = self._resume(*ready)
-        self.counting = len(model.weights()) > len(list(model.parameters()))  # what batches are like, as BatchNorm does
-        self.share = Share(group.rank, group.size, config.training.accumulate, entire=not self.counting)
-        self.sums = Sums(self.session.place, group)
+        self.has_batch_statistics = len(model.weights()) > len(list(model.parameters()))  # of BatchNorm
+        self.share = Share(group.rank, group.size, config.training.accumulate, entire=not self.has_batch_statistics)
+        self.sums = Sums(self.session.progress, group)
         self.log, training = self._log(), config.training
         self.rate = LearningRateByBudget(
             training.learning_rate, config.model.d_model, training.steps, training.minutes, self.log.say
         )
 
     def _resume(self, found: Found | None, notes: list[str]) -> list[str]:
-        """Go to where the newest good checkpoint was; gives the notes of the process that has looked for it."""
+        """Restore the newest good checkpoint; return the notes of the process that has looked for it."""
         path, notes = self.group.broadcast((str(found.path) if found else "", notes))
         if not path:
             return notes
         self.session.restore(self.group.snapshot(read_checkpoint(Path(path)) if self.group.first else None), path)
-        if self.session.place.corpus != self.corpus.digest:
+        if self.session.progress.corpus != self.corpus.digest:
             raise RunError(
                 f"{self.folder}: was trained on another corpus than {self.corpus.folder} holds now; give data.folder"
                 " the one it began with, or choose another folder for the new run"
@@ -141,114 +141,115 @@ class _Run:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def go(self, stop: StopRequest) -> Outcome:
-        place = self.session.place
+        progress = self.session.progress
         with self.log as log:
             for note in self.notes:
                 log.say(note)
             reason = self._end()
             if reason and self.group.broadcast(log.finished):
                 log.say(
-                    f"{self.folder}: nothing to do: it ended at step {place.step:,} ({reason}); raise training.steps,"
-                    " training.minutes or validation.patience to go on"
+                    f"{self.folder}: nothing to do: it ended at step {progress.step:,} ({reason}); raise"
+                    " training.steps, training.minutes or validation.patience to train further"
                 )
-                return Outcome(self.folder, place.step, reason, place.validation)
-            with explained_shortage(self.config, place):
+                return Outcome(self.folder, progress.step, reason, progress.validation)
+            with explained_shortage(self.config, progress):
                 self._make_ready(log)
                 with prefetched(self._stream(), ahead=4 * self.group.size) as ready:
                     while not reason:
                         reason = self._step(ready, log, stop)
                 if reason in _ENDS:
                     self._finish(log, reason)
-        return Outcome(self.folder, place.step, reason, place.validation)
+        return Outcome(self.folder, progress.step, reason, progress.validation)
 
     def _make_ready(self, log: RunLog) -> None:
-        """Settle what steps are made of and how."""
+        """Resolve batching, compiling and threads before the first step."""
         found = resolve_batching(self.config, self.session, self.written, self.corpus, self.group, log.say)
         self.config, self.batches = found.config, found.batches
-        place, alone = self.session.place, self.group.size == 1
+        progress, alone = self.session.progress, self.group.size == 1
         begins = introduction(self.config, self.session, self.batches, self.group, self.validates)
-        log.say(f"{self.folder}: {f'going on from step {place.step:,}' if place.step else begins}")
+        log.say(f"{self.folder}: {f'resuming from step {progress.step:,}' if progress.step else begins}")
         if self.config.training.minutes:
             follow = "rates and the end follow" if anneals(self.config.training.learning_rate) else "the end follows"
             log.say(f"training.minutes: {follow} the clock; only runs bounded by steps can be repeated")
         tune_threads(self.config.training, self.session, found.passes, self.batches, alone, log.say)
-        self.passes = OomSplitter(found.passes, self.session, self.config.seed, self.counting or not alone, log.say)
+        unsplittable = self.has_batch_statistics or not alone
+        self.passes = OomSplitter(found.passes, self.session, self.config.seed, unsplittable, log.say)
 
     def _stream(self) -> Iterator[Portion]:
-        """Batches from where the run stands, ready for the device: what the thread that makes them does."""
-        place, pins = self.session.place, self.session.device.type == "cuda"
-        for portion in self.share.portions(self.batches, place.epoch, place.position):
+        """Yield batches from where the run stands, pinned for a GPU; runs in the prefetching thread."""
+        progress, pins = self.session.progress, self.session.device.type == "cuda"
+        for portion in self.share.portions(self.batches, progress.epoch, progress.position):
             yield portion.pinned() if pins else portion
 
     def _log(self) -> RunLog:
-        training, step, metric = self.config.training, self.session.place.step, self.config.validation.metric
+        training, step, metric = self.config.training, self.session.progress.step, self.config.validation.metric
         if not self.group.first:
-            return Unheard()
+            return SilentLog()
         return RunLog(self.folder, training.steps, step, training.tensorboard, metric, training.minutes)
 
     def _end(self) -> str:
-        """Why no further step is to be made, if that is so."""
-        training, place = self.config.training, self.session.place
-        if place.step >= training.steps:
+        """The reason why no further step is due, or ""."""
+        training, progress = self.config.training, self.session.progress
+        if progress.step >= training.steps:
             return "finished"
-        if 0 < self.config.validation.patience <= place.stale:
+        if 0 < self.config.validation.patience <= progress.stale:
             return "patience"
-        return "minutes" if training.minutes and place.seconds > 60 * training.minutes else ""
+        return "minutes" if training.minutes and progress.seconds > 60 * training.minutes else ""
 
     def _step(self, ready: Iterator[Portion], log: RunLog, stop: StopRequest) -> str:
-        """One update and what is due after it; gives the reason to stop, if there is one."""
-        training, place = self.config.training, self.session.place
+        """Make one update and what is due after it; return the reason to stop, or ""."""
+        training, progress = self.config.training, self.session.progress
         started = time.monotonic()
         self._update(list(itertools.islice(ready, training.accumulate)))
-        place.step += 1
-        place.seconds += time.monotonic() - started
-        if place.step % training.report_every == 0:
+        progress.step += 1
+        progress.seconds += time.monotonic() - started
+        if progress.step % training.report_every == 0:
             self._report(log)
-        log.advance(place.step)
+        log.advance(progress.step)
         if training.minutes:
-            place.seconds = self.group.highest(place.seconds)  # one clock, so that all end at the same step
-        if self.validates and (place.step % self.config.validation.every == 0 or self._end()):
+            progress.seconds = self.group.highest(progress.seconds)  # one clock, so that all end at the same step
+        if self.validates and (progress.step % self.config.validation.every == 0 or self._end()):
             self._validate(log)
-        asked = self.group.any_signal(
-            stop.signal
-        )  # looked at once: a signal that comes while saving is for the next step
-        reason = asked.name if asked else self._end()
-        if reason or self._planned(place.step):
+        # Read once: a signal that arrives while saving is for the next step.
+        received = self.group.any_signal(stop.signal)
+        reason = received.name if received else self._end()
+        if reason or self._planned(progress.step):
             self._save()
-        if asked:
+        if received:
             self._leave(log, reason)
         return reason
 
     def _leave(self, log: RunLog, reason: str) -> None:
-        """After a signal: where nothing was validated yet, the folder translates with the weights of this step."""
-        place = self.session.place
+        """Stop after a signal; where nothing was validated yet, export the weights of this step."""
+        progress = self.session.progress
         offered = self.session.averaged_weights()
-        if place.best_step < 0:
-            name = f"last, step {place.step:,}, where training was stopped"
+        if progress.best_step < 0:
+            name = f"last, step {progress.step:,}, where training was stopped"
             self._export(offered, name + which(self.config.training.ema, raw=False))
         log.say(
-            f"{reason}: saved step {place.step:,} in {self.folder}; the same command goes on from there, and the folder"
-            f" is a model with the weights of step {place.step if place.best_step < 0 else place.best_step:,}"
+            f"{reason}: saved step {progress.step:,} in {self.folder}; the same command resumes from there, and the"
+            " folder is a model with the weights of step"
+            f" {progress.step if progress.best_step < 0 else progress.best_step:,}"
         )
 
     def _planned(self, step: int) -> bool:
-        """Whether a run that nobody stops would save this step."""
+        """Whether an uninterrupted run would save this step."""
         validated = self.validates and step % self.config.validation.every == 0
         return validated or step % self.config.training.save_every == 0
 
     def _update(self, portions: list[Portion]) -> None:
         """Back-propagate the sums of all micro-batches, then divide once by the sum of their counts."""
-        session, place = self.session, self.session.place
+        session, progress = self.session, self.session.progress
         self.module.train()
         count = torch.zeros((), device=session.device)
         for loss in self.passes([(portion, portion.batch) for portion in portions if portion.batch is not None]):
             count += loss.count
-            finite = loss.total.isfinite()  # else the micro-batch is in no sum, and reports stay means
+            finite = loss.total.isfinite()  # else the micro-batch is left out of all sums, and reports stay means
             metrics = {f"{_METRIC}{name}": value for name, value in loss.metrics.items()}
             for name, value in {"loss": loss.total, "count": loss.count, **metrics}.items():
                 self.sums.add(name, value * finite)
-        place.epoch, place.position = portions[-1].epoch, portions[-1].position + 1
-        count, rate = self.group.sum(count), self.rate(place.step, place.seconds)
+        progress.epoch, progress.position = portions[-1].epoch, portions[-1].position + 1
+        count, rate = self.group.sum(count), self.rate(progress.step, progress.seconds)
         norm, skipped = update(session.optimizer, rate, count, self.config.training.clip)
         session.move_average()
         self.sums.add("norm", norm)
@@ -256,31 +257,31 @@ class _Run:
         self.sums.skip(skipped)
 
     def _report(self, log: RunLog) -> None:
-        place, sums = self.session.place, self.sums.take()
+        progress, sums = self.session.progress, self.sums.take()
         if sums["skipped"]:
             log.say(
-                f"step {place.step:,}: {sums['skipped']:.0f} of the last {sums['steps']:.0f} updates were skipped,"
+                f"step {progress.step:,}: {sums['skipped']:.0f} of the last {sums['steps']:.0f} updates were skipped,"
                 " because the gradient was not finite; the weights are untouched by them"
             )
         if sums["in_a_row"] >= HOPELESS:
             raise RunError(
                 f"{self.folder}: the gradient has not been finite for {sums['in_a_row']:.0f} steps,"
-                f" up to step {place.step}. The weights and the last checkpoint are sound."
+                f" up to step {progress.step}. The weights and the last checkpoint are sound."
                 " Lower training.learning_rate, set training.clip=1, or train with training.precision=fp32"
             )
         count = max(sums["count"], 1.0)
-        place.target_tokens += int(sums["count"])
+        progress.target_tokens += int(sums["count"])
         log.train(
-            place.step,
+            progress.step,
             {
                 "loss": sums["loss"] / count,
                 **{name.removeprefix(_METRIC): sums[name] / count for name in sums if name.startswith(_METRIC)},
                 "learning_rate": self.rate.last,
                 "gradient_norm": sums["norm"] / max(sums["steps"], 1.0),
                 "skipped": sums["skipped"],
-                "epoch": place.epoch,
-                "tokens_per_second": sums["count"] / max(place.seconds - sums["since"], 1e-9),
-                "seconds": place.seconds,
+                "epoch": progress.epoch,
+                "tokens_per_second": sums["count"] / max(progress.seconds - sums["since"], 1e-9),
+                "seconds": progress.seconds,
                 "memory": peak_memory(self.session.device),
             },
         )
@@ -288,20 +289,20 @@ class _Run:
     # -- validating, saving, ending ----------------------------------------------------------------------------------
 
     def _validate(self, log: RunLog) -> None:
-        place, validation = self.session.place, self.config.validation
+        progress, validation = self.session.progress, self.config.validation
         self.sums.store()
         offered = better(self.session, self._measure, self._loss)
         measured = offered.measured
-        rank = place.ranks[str(place.step)] = validation.rank(measured.values)
-        best = place.best_step < 0 or rank < place.ranks[str(place.best_step)]
-        place.stale = 0 if best else place.stale + 1
-        log.valid(place.step, measured.values, best, offered.raw)
+        rank = progress.ranks[str(progress.step)] = validation.rank(measured.values)
+        best = progress.best_step < 0 or rank < progress.ranks[str(progress.best_step)]
+        progress.stale = 0 if best else progress.stale + 1
+        log.valid(progress.step, measured.values, best, offered.raw)
         for sample in measured.samples:
             log.say(f"    {sample.source}\n      -> {sample.translation}\n      =  {sample.reference}")
         if best:
-            place.best_step, place.validation, place.signature = place.step, measured.values, measured.signature
-            place.raw_best = offered.raw
-            name = f"best by validation {validation.metric}, step {place.step:,}"
+            progress.best_step, progress.raw_best = progress.step, offered.raw
+            progress.validation, progress.signature = measured.values, measured.signature
+            name = f"best by validation {validation.judged_by}, step {progress.step:,}"
             self._export(offered.weights, name + which(self.config.training.ema, offered.raw))
 
     def _measure(self, weights: dict[str, Tensor]) -> ValidationResult:
@@ -315,84 +316,84 @@ class _Run:
             return held_out_loss(model, self.corpus, self.config, self.session.device, self.group)
 
     def _save(self) -> None:
-        """Save, and only then delete what is no longer wanted."""
+        """Save a checkpoint, and only then delete old ones."""
         training = self.config.training
         self.sums.store()
         snapshot = self.session.snapshot()
         if self.group.first:
             save_checkpoint(self.folder, snapshot)
-            prune(self.folder, {*self._last(training.keep_last), *self.session.place.best_steps(training.keep_best)})
+            prune(self.folder, {*self._last(training.keep_last), *self.session.progress.best_steps(training.keep_best)})
 
     def _last(self, count: int) -> list[int]:
-        """The last so many of the steps kept; one that only a signal saved does not count once training went on."""
-        kept = sorted(step_folders(self.folder))
-        return [step for step in kept if self._planned(step) or step == self.session.place.step][-count:]
+        """The last `count` saved steps; one saved only because of a signal no longer counts once training resumes."""
+        saved = sorted(step_folders(self.folder))
+        return [step for step in saved if self._planned(step) or step == self.session.progress.step][-count:]
 
     def _finish(self, log: RunLog, reason: str) -> None:
-        """Average if asked, and leave the best weights in the folder."""
-        training, place = self.config.training, self.session.place
+        """Average if configured, and leave the best weights in the folder."""
+        training, progress = self.config.training, self.session.progress
         self.sums.store()
         offered = self.session.averaged_weights()
-        if place.best_step < 0:
-            self._export(offered, f"last, step {place.step:,}" + which(training.ema, raw=False))
+        if progress.best_step < 0:
+            self._export(offered, f"last, step {progress.step:,}" + which(training.ema, raw=False))
         averaged = self._average(log, offered) if training.average > 1 else {}
         if not self.group.first:
             return
-        spent = {"seconds": place.seconds, "memory": peak_memory(self.session.device)}
-        log.record("finished", place.step, {**place.validation, **averaged, **spent})
+        spent = {"seconds": progress.seconds, "memory": peak_memory(self.session.device)}
+        log.record("finished", progress.step, {**progress.validation, **averaged, **spent})
         use = f'translate {self.folder} "..."' if self.corpus.reader is None else f"transcribe {self.folder} FILE"
-        log.say(f"{reason}: {place.step:,} steps, {self.folder} is ready: transduce {use}")
+        log.say(f"{reason}: {progress.step:,} steps, {self.folder} is ready: transduce {use}")
 
     def _to_average(self, log: RunLog) -> list[int]:
-        """The steps whose checkpoints are averaged, two at least or none; fewer than were asked for are told."""
-        training, place = self.config.training, self.session.place
+        """The steps whose checkpoints are averaged, two at least or none; says so if there are fewer than requested."""
+        training, progress = self.config.training, self.session.progress
         steps: list[int] = []
         if self.group.first:
             steps = self._last(training.average)
-            if training.average_of == "best" and place.best_step >= 0:
-                kept = step_folders(self.folder)
-                steps = [step for step in place.best_steps(training.average) if step in kept]
+            if training.average_of == "best" and progress.best_step >= 0:
+                saved = step_folders(self.folder)
+                steps = [step for step in progress.best_steps(training.average) if step in saved]
         steps = self.group.broadcast(steps)
         if len(steps) < training.average:
             there = "1 is there" if len(steps) == 1 else f"{len(steps)} are there"
             log.say(
-                f"training.average: {training.average} checkpoints were asked for and {there},"
+                f"training.average: {training.average} checkpoints were requested and {there},"
                 f" {'which are averaged' if len(steps) > 1 else 'so that there is nothing to average'}; save them more"
-                " often (training.save_every, validation.every), or ask for fewer"
+                " often (training.save_every, validation.every), or request fewer"
             )
         return steps if len(steps) > 1 else []
 
     def _averaged(self, steps: list[int], alike: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
         """The average of checkpoints, which rank 0 reads, for all processes, and its name; `alike` has its shapes."""
-        training, stem = self.config.training, self.session.place.stem(self.config.training.ema)
+        training, stem = self.config.training, self.session.progress.stem(self.config.training.ema)
         weights = {key: tensor.clone() for key, tensor in alike.items()}
         if self.group.first:
-            kept = step_folders(self.folder)
-            found = average([kept[step] for step in steps], stem)
+            saved = step_folders(self.folder)
+            found = average([saved[step] for step in steps], stem)
             weights = {key: found[key].to(self.session.device) for key in alike}
         self.group.spread(weights.values())
         name = f"{average_of(len(steps))} ({training.average_of})"
         return weights, name + which(training.ema, raw=stem == "model")
 
     def _average(self, log: RunLog, offered: dict[str, Tensor]) -> dict[str, float]:
-        """Offer the average if it is no worse than the best; gives its measures, if it could be measured."""
-        place, validation = self.session.place, self.config.validation
+        """Offer the average if it is no worse than the best; return its measures, if it could be measured."""
+        progress, validation = self.session.progress, self.config.validation
         steps = self._to_average(log)
         if not steps:
             return {}
         weights, name = self._averaged(steps, offered)
-        if place.best_step < 0:
+        if progress.best_step < 0:
             self._export(weights, name)
             return {}
         measured = self._measure(weights)
-        rank, best = validation.rank(measured.values), place.ranks[str(place.best_step)]
+        rank, best = validation.rank(measured.values), progress.ranks[str(progress.best_step)]
         chosen = rank <= best
         log.say(
-            f"{name}: {validation.metric} {abs(rank[0]):.2f} against {abs(best[0]):.2f} of the best single one;"
+            f"{name}: {validation.judged_by} {abs(rank[0]):.2f} against {abs(best[0]):.2f} of the best single one;"
             f" {'the average' if chosen else 'the single one'} is kept"
         )
         if chosen:
-            place.validation, place.signature = measured.values, measured.signature
+            progress.validation, progress.signature = measured.values, measured.signature
             self._export(weights, name)
         return {f"average_{key}": number for key, number in measured.values.items()}
 
@@ -400,16 +401,16 @@ class _Run:
         """Make these weights the ones that the folder translates with."""
         if not self.group.first:
             return
-        place = self.session.place
+        progress = self.session.progress
         facts = Facts(
             parameters=sum(parameter.numel() for parameter in self.session.model.parameters()),
-            step=place.step,
-            epoch=place.epoch,
-            seconds=place.seconds,
-            target_tokens=place.target_tokens + int(place.sums.get("count", 0)),
+            step=progress.step,
+            epoch=progress.epoch,
+            seconds=progress.seconds,
+            target_tokens=progress.target_tokens + int(progress.sums.get("count", 0)),
             weights=name,
-            validation=place.validation,
-            signature=place.signature,
+            validation=progress.validation,
+            signature=progress.signature,
             corpus=self.corpus.manifest,
         )
-        export(self.folder, weights, self.tokenizers, place.longest, self.config, facts)
+        export(self.folder, weights, self.tokenizers, progress.longest, self.config, facts)

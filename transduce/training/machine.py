@@ -1,8 +1,7 @@
-"""Memory: whether a model fits at all, the most a run has held, and what to do when there is not enough.
+"""The machine: whether a model fits in memory, peak memory, and on a CPU the allocator and the number of threads.
 
-What a CPU wants before the first step: freed memory kept at hand, and the number of threads that is fastest here.
-
-Neither changes a number beyond what torch does with other threads; a run goes on with the threads it began with.
+Neither the allocator nor the threads change a number beyond what torch does with other threads; a resumed run keeps the
+threads it began with.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from transduce.training.step_runner import EagerRunner
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes since the process began: on a GPU what tensors took there, on a CPU all that was resident."""
+    """Peak bytes of this process: on a GPU memory allocated by tensors, on a CPU resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -38,10 +37,10 @@ def peak_memory(device: torch.device) -> int:
 
 
 def build_model(config: Model, tokenizers: Tokenizers, seed: int) -> EncoderDecoder:
-    """A new model with the random weights of a seed, if this machine has the memory for it.
+    """Build a model with the random weights of a seed, if this machine has the memory for it.
 
-    The system would end a process that takes more than there is, without a word. So the model is built without
-    numbers first. Its weights are made in the machine's own memory, wherever they go then.
+    The system would kill a process that takes more than there is, without a word. So the model is built on the meta
+    device first. Its weights are made in the machine's own memory, wherever they go then.
     """
     sizes = tokenizers.source.size, tokenizers.target.size, tokenizers.shared
     advice = "model: lower model.d_model, or d_ff and layers of model.encoder and model.decoder"
@@ -60,13 +59,13 @@ def build_model(config: Model, tokenizers: Tokenizers, seed: int) -> EncoderDeco
 
 
 @contextmanager
-def explained_shortage(config: Config, place: TrainingProgress) -> Iterator[None]:
-    """Say which setting to lower when memory runs out."""
+def explained_shortage(config: Config, progress: TrainingProgress) -> Iterator[None]:
+    """Turn an out-of-memory error into one that says which setting to lower."""
 
     def advice() -> str:
         tokens = config.data.tokens
         return (
-            f"at step {place.step + 1}: lower data.tokens (now {tokens}), for example data.tokens={tokens // 2}"
+            f"at step {progress.step + 1}: lower data.tokens (now {tokens}), for example data.tokens={tokens // 2}"
             f" training.accumulate={2 * config.training.accumulate}, which keeps the size of an update"
         )
 
@@ -74,15 +73,15 @@ def explained_shortage(config: Config, place: TrainingProgress) -> Iterator[None
         yield
 
 
-WORTH = 200  # passes left to make below which trying does not pay
+WORTH = 200  # passes left, below which a trial does not pay
 _TRIES = 2  # timed passes for each number of threads, after one to warm up
-_CLEARLY = 0.95  # fewer threads are kept unless more take less than this share of the time
+_CLEARLY = 0.95  # fewer threads win unless more take less than this share of the time
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, from glibc's malloc.h
 
 
 @contextmanager
 def own_threads() -> Iterator[None]:
-    """Whatever is done to torch's threads inside is undone at the end."""
+    """Restore torch's number of threads at the end of the block."""
     before = torch.get_num_threads()
     try:
         yield
@@ -93,25 +92,25 @@ def own_threads() -> Iterator[None]:
 def tune_threads(
     training: Training, session: Session, passes: EagerRunner, batches: Batches, alone: bool, say: Callable[[str], None]
 ) -> None:
-    """Make ready for the steps to come, and remember in the run how many threads they have.
+    """Choose the number of threads for the coming steps, and record it in the run.
 
-    A process that is not `alone` has as many as it was started with: torchrun gives it one.
+    A process that is not `alone` keeps what it was started with: torchrun gives it one.
     """
-    place = session.place
-    threads = training.threads or (place.threads if alone else 0)
+    progress = session.progress
+    threads = training.threads or (progress.threads if alone else 0)
     if session.device.type == "cpu":
         keep_freed_memory()
     if session.device.type == "cpu" and alone:
-        passes_left = (training.steps - place.step) * training.accumulate
+        passes_left = (training.steps - progress.step) * training.accumulate
         if not threads and torch.get_num_threads() > 1 and passes_left >= WORTH:
             threads = _fastest(session, passes, batches, say)
-        place.threads = threads = threads or torch.get_num_threads()
+        progress.threads = threads = threads or torch.get_num_threads()
     if threads:
         torch.set_num_threads(threads)
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep what is freed, as the next step asks for the same again; glibc only.
+    """Let the allocator keep freed memory, as the next step needs as much again; glibc only.
 
     By itself it gives large blocks back to the system at once, and the system fills each page with zeros when it is
     next touched: measured at a fifth of a training step.
@@ -125,12 +124,12 @@ def keep_freed_memory() -> None:
 def _fastest(session: Session, passes: EagerRunner, batches: Batches, say: Callable[[str], None]) -> int:
     """Try torch's own number of threads, then half as many and so on, for as long as that gets faster.
 
-    Only forward and backward passes are made, on the first batch; gradients are dropped, and what a pass moves besides
-    (running statistics) is put back.
+    Only forward and backward passes are made, on the first batch; gradients are dropped, and running statistics
+    restored.
     """
-    place = session.place
-    _, _, batch = next(batches.stream(place.epoch, place.position))
-    kept = {name: tensor.clone() for name, tensor in session.model.weights().items()}
+    progress = session.progress
+    _, _, batch = next(batches.stream(progress.epoch, progress.position))
+    saved = {name: tensor.clone() for name, tensor in session.model.weights().items()}
     passes.module.train()
     cores = min(torch.get_num_threads(), usable_cores())
 
@@ -139,7 +138,7 @@ def _fastest(session: Session, passes: EagerRunner, batches: Batches, say: Calla
         times = []
         for _ in range(1 + _TRIES):
             started = time.perf_counter()
-            passes(batch, place.step)
+            passes(batch, progress.step)
             session.optimizer.zero_grad()
             times.append(time.perf_counter() - started)
         return min(times[1:])
@@ -152,7 +151,7 @@ def _fastest(session: Session, passes: EagerRunner, batches: Batches, say: Calla
         if tried[best] < _CLEARLY * tried[fewer]:
             break
         best = fewer
-    session.model.load_weights(kept)
+    session.model.load_weights(saved)
     timed = ", ".join(f"{number}: {1000 * tried[number]:.0f} ms" for number in sorted(tried))
     say(f"training.threads: {best} of {cores} (a pass on the first batch took with {timed})")
     return best

@@ -1,16 +1,14 @@
-"""Optimizers, learning-rate schedules, and the one update that divides, clips and refuses what is not finite.
+"""Optimizers, learning-rate schedules, and the one update that divides, clips and skips non-finite gradients.
 
-A schedule is a function of the step (1 for the first update).
+A schedule is a function of the step (1 for the first update), built for as many steps as the run will have.
 
-Muon (Jordan et al. 2024): momentum whose matrices are made orthogonal before they are added to the weights.
+Muon (Jordan et al. 2024): momentum whose matrices are orthogonalised before they are added to the weights. Matrices
+are multiplied, so what counts is what an update does to every direction; all its singular values become about 1.
+Lookup tables, biases and norms are no such maps and get AdamW. A matrix that is several maps of one input, such as the
+gates of an LSTM, is orthogonalised map by map. torch.optim.Muon does the same one matrix at a time and cannot skip a
+gradient that is not finite; here maps of one shape are batched.
 
-Matrices are multiplied, so what counts is what an update does to every direction; all its singular values become
-about 1. Tables that are looked up, biases and norms are no such maps and get AdamW. A matrix that is several maps of
-one input, such as the gates of an LSTM, is made orthogonal map by map. torch.optim.Muon does the same one matrix at a
-time and cannot hold still on a gradient that is not finite; here maps of one shape are done together.
 Shapes: P parameters of one shape, N maps in each (1 but for stacks), R rows and C columns of a map.
-
-The learning rate of each update: a schedule, built for as many steps as the run will have.
 """
 
 from __future__ import annotations
@@ -19,21 +17,21 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from transduce.core.bounds import BelowOne, Bounds, NonNegativeFloat, PositiveFloat, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.training.pieces import whole
+from transduce.training.pieces import full_tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that lifts small singular values fastest
 ROUNDS = 5
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Matrices (..., R, C) with the same singular vectors and singular values near 1 (0.7 to 1.2)."""
+    """Orthogonalise matrices (..., R, C): the singular vectors stay, singular values become about 1 (0.7 to 1.2)."""
     a, b, c = COEFFICIENTS
     tall = matrices.size(-2) > matrices.size(-1)
     x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
@@ -56,7 +54,7 @@ class MuonWithAdam(torch.optim.Optimizer):
 
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
-    _step_supports_amp_scaling = True  # torch's mark of an optimizer that obeys these two
+    _step_supports_amp_scaling = True  # torch's mark of an optimizer that reads these two
 
     def __init__(
         self,
@@ -72,10 +70,10 @@ class MuonWithAdam(torch.optim.Optimizer):
         super().__init__([{"params": list(matrices)}, {"params": others}], {"lr": 0.0})
         self.stacks, self.momentum, self.weight_decay = stacks, momentum, weight_decay
         self.adam = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=epsilon, weight_decay=0.0, fused=True)
-        self.adam.state = self.state  # one place for what a checkpoint keeps
+        self.adam.state = self.state  # one dict for checkpoints
 
     def misfit(self, parameter: nn.Parameter) -> bool:
-        """Whether a state that a checkpoint held for this parameter is not of the kind that it has here."""
+        """Whether the checkpoint's state for this parameter is of another kind than it has here."""
         state = self.state.get(parameter)
         if not state:
             return False
@@ -85,7 +83,7 @@ class MuonWithAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of all; nothing waits for the device."""
+        """Update all parameters; no host sync."""
         matrices, others = self.param_groups
         self.adam.param_groups[0]["lr"] = others["lr"]
         self.adam.grad_scale, self.adam.found_inf = self.grad_scale, self.found_inf  # type: ignore[attr-defined]
@@ -103,7 +101,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         return parameter.shape if maps == 1 else torch.Size((maps, parameter.size(0) // maps, parameter.size(1)))
 
     def _move(self, parameters: list[nn.Parameter], shape: torch.Size, rate: float, size: float) -> None:
-        """Nesterov momentum, made orthogonal; where `found_inf` is set neither momentum nor weights change."""
+        """Apply orthogonalised Nesterov momentum; where `found_inf` is set neither momentum nor weights change."""
         gradient = torch.stack([p.grad.view(shape) for p in parameters if p.grad is not None])  # (P, [N,] R, C)
         if self.grad_scale is not None:
             gradient = gradient / self.grad_scale
@@ -126,7 +124,23 @@ class MuonWithAdam(torch.optim.Optimizer):
         return found
 
 
-Schedule = Callable[[int], float]
+Schedule = Callable[[int], float]  # from the step, 1 for the first update, to its rate
+
+
+class OptimizerConfig(Protocol):
+    """The config of an optimizer."""
+
+    def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter]) -> torch.optim.Optimizer:
+        """An optimizer of all `parameters`; `tables` are those whose rows are looked up, such as embeddings."""
+        ...
+
+
+class LearningRateConfig(Protocol):
+    """The config of a schedule of learning rates."""
+
+    def build(self, d_model: int, steps: int) -> Schedule:
+        """The rate at each step of a run of so many."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -146,7 +160,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2019); matrices only are decayed."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); only matrices are decayed."""
 
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.98
@@ -168,10 +182,10 @@ class AdamW:
 
 @dataclass(frozen=True)
 class Muon:
-    """Orthogonal updates for matrices (Jordan et al. 2024), AdamW for the rest at the same rate (muon.py).
+    """Orthogonalised updates for matrices (Jordan et al. 2024), AdamW for the rest at the same rate.
 
     `tables` (embeddings, learned positions: rows that are looked up) count to the rest; decay is for the matrices.
-    `stacks` are those that hold several maps, one below the other, and how many.
+    `stacks` maps matrices that hold several maps, one below the other, to how many.
     """
 
     momentum: BelowOne = 0.95
@@ -202,7 +216,7 @@ Optimizer = Adam | AdamW | Muon
 
 @dataclass(frozen=True)
 class Paper:
-    """factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), equation 3."""
+    """The paper's schedule: factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), equation 3."""
 
     warmup: Annotated[int, Bounds(1, expected="a number above 0")] = 4000
     factor: PositiveFloat = 1.0
@@ -217,7 +231,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class InverseRoot:
-    """Up in a line to `peak` at `warmup`, then down as step^-0.5: equation 3 with its height named."""
+    """Linear warm-up to `peak` at `warmup`, then step^-0.5: equation 3 parametrised by its height."""
 
     peak: PositiveFloat = 5e-4
     warmup: Annotated[int, Bounds(1, expected="a number above 0")] = 4000
@@ -231,10 +245,10 @@ class InverseRoot:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Up in a line to `peak` at `warmup`, then down half a cosine to `floor` at the last step.
+    """Linear warm-up to `peak` at `warmup`, then half a cosine down to `floor` at the last step.
 
-    Where `training.minutes` end the run, the last step is the one that the pace so far leads to, and the warm-up takes
-    half of the steps at most (rate.py).
+    Where `training.minutes` end the run, the last step is extrapolated from the pace so far, and the warm-up takes half
+    of the steps at most (`within_time`).
     """
 
     peak: PositiveFloat = 5e-4
@@ -258,7 +272,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same rate throughout."""
+    """A constant rate."""
 
     rate: PositiveFloat = 1e-4
 
@@ -274,15 +288,15 @@ LearningRate = Paper | InverseRoot | Cosine | Constant
 
 @torch.no_grad()
 def update(optimizer: torch.optim.Optimizer, rate: float, count: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """One step on gradients of a sum: divide them by `count`, clip their norm, skip the step if it is not finite.
+    """Step on gradients of a sum: divide them by `count`, clip their norm, skip the step if it is not finite.
 
-    Gives the norm before clipping, and 1.0 where the step was skipped. With optimizers that obey (`obeys`) nothing
-    waits for the device: they divide by `grad_scale` and hold still where `found_inf` is set. For all others the
-    gradients are divided here, and the host looks whether the step is to be skipped.
+    Returns the norm before clipping, and 1.0 where the step was skipped. With optimizers that support it (`obeys`)
+    there is no host sync: they divide by `grad_scale` and skip where `found_inf` is set. For all others the gradients
+    are divided here, and the host reads whether the step is to be skipped.
     """
     groups = optimizer.param_groups
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-    norm = whole(torch.nn.utils.get_total_norm(gradients)) / count
+    norm = full_tensor(torch.nn.utils.get_total_norm(gradients)) / count
     divisor = count * (norm / clip).clamp(min=1.0) if clip > 0 else count
     skipped = (~torch.isfinite(norm)).float()
     for group in groups:
@@ -305,13 +319,13 @@ def obeys(optimizer: torch.optim.Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-PACE_IS_KNOWN = 0.05  # of the time: before, the pace is that of the first steps, which are slow
+PACE_IS_KNOWN = 0.05  # of the time: earlier, the pace is that of the first steps, which are slow
 
 
 def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
-    """How many steps a run will have: `steps`, or fewer where `limit` seconds end it first (0 = no limit).
+    """The number of steps a run will have: `steps`, or fewer where `limit` seconds end it first (0 = no limit).
 
-    By the pace so far, `done` steps in `seconds`. A schedule that is built for this number at every step anneals by the
+    Extrapolated from `done` steps in `seconds`. A schedule that is built for this number at every step anneals by the
     share of the time that is used.
     """
     if limit <= 0 or done < 1 or seconds <= 0:
@@ -319,13 +333,13 @@ def steps_within(steps: int, done: int, seconds: float, limit: float) -> int:
     return max(1, round(min(steps, done * limit / seconds)))
 
 
-def anneals(schedule: LearningRate) -> bool:
-    """Whether rates depend on how many steps there will be; those of a class of the user's own may."""
+def anneals(schedule: LearningRate | LearningRateConfig) -> bool:
+    """Whether rates depend on the total number of steps; those of a user's own class may."""
     return not isinstance(schedule, (Paper, InverseRoot, Constant))
 
 
-def within_time(schedule: LearningRate, steps: int) -> LearningRate:
-    """The schedule of a run that the clock ends after `steps`: a cosine's warm-up takes half of them at most.
+def within_time(schedule: LearningRate | LearningRateConfig, steps: int) -> LearningRate | LearningRateConfig:
+    """Adapt a schedule to a run that the clock ends after `steps`: a cosine's warm-up takes half of them at most.
 
     Where the warm-up is longer, the rate rises along its line until then, never faster, and anneals from where it is.
     """
@@ -337,13 +351,18 @@ def within_time(schedule: LearningRate, steps: int) -> LearningRate:
 
 
 class LearningRateByBudget:
-    """Schedules anneal by the budget that ends first, steps or minutes; `last` is the rate of the last update.
+    """A learning rate that anneals by the budget that ends first, steps or minutes.
 
-    What the person watching should know is given to `say`.
+    `last` is the rate of the last update. Warnings are given to `say`.
     """
 
     def __init__(
-        self, schedule: LearningRate, d_model: int, steps: int, minutes: float, say: Callable[[str], None]
+        self,
+        schedule: LearningRate | LearningRateConfig,
+        d_model: int,
+        steps: int,
+        minutes: float,
+        say: Callable[[str], None],
     ) -> None:
         self.settings, self.d_model, self.steps, self.seconds = schedule, d_model, steps, 60 * minutes
         self.last = 0.0
@@ -352,7 +371,7 @@ class LearningRateByBudget:
         self._schedule: Schedule = schedule.build(d_model, steps)
 
     def __call__(self, done: int, seconds: float) -> float:
-        """Of the update after `done` ones, which took `seconds`."""
+        """The rate of the update after `done` updates, which took `seconds`."""
         steps = steps_within(self.steps, done, seconds, self.seconds)
         if not self._warned and steps < self.steps and seconds >= PACE_IS_KNOWN * self.seconds:
             self._warn(done, steps)
@@ -363,7 +382,7 @@ class LearningRateByBudget:
         return self.last
 
     def _warn(self, done: int, steps: int) -> None:
-        """Say, once, that a cosine's peak lies beyond the half of the time that its warm-up may take.
+        """Warn, once, that a cosine's peak lies beyond the half of the time that its warm-up may take.
 
         A run that got more minutes may be past that half already: its rate will not rise again.
         """

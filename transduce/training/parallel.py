@@ -1,7 +1,7 @@
-"""A step spread over processes: whole copies of the model (DDP) or each block in pieces (FSDP2, `fully_shard`).
+"""Distributed steps: replicas of the model (DDP) or sharded blocks (FSDP2, `fully_shard`).
 
-What is wrapped is `Step`, so that every gradient is seen, whatever an objective calls on the model. Gradients are
-summed, not averaged: losses are sums, and the loop divides once by the count of all.
+What is wrapped is `ObjectiveStep`, so that every gradient is seen, whatever an objective calls on the model. Gradients
+are summed, not averaged: losses are sums, and the loop divides once by the count of all.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _Parts = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
 class Copies(EagerRunner):
-    """DDP: each process holds the whole model; gradients are summed while the backward pass goes on."""
+    """DDP: each process holds the whole model; gradients are summed while the backward pass runs."""
 
     def __init__(self, step: ObjectiveStep, device: torch.device, bf16: bool, sparing: bool) -> None:
         """`sparing`: some weights may get no gradient in a step; otherwise torch need not look for them."""
         super().__init__(step, device, bf16)
-        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # by a word older torch has not
+        # Older torch lacks the new option.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
         self.wrapped = DistributedDataParallel(
             _Flat(step), find_unused_parameters=sparing, broadcast_buffers=False, gradient_as_bucket_view=True
         )
@@ -41,7 +42,7 @@ class Copies(EagerRunner):
         self.wrapped.register_comm_hook(None, lambda _, bucket: hook(bucket))
 
     def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
-        """Gradients of all micro-batches are summed with the last."""
+        """Run a micro-batch; gradients of all micro-batches are summed with the last."""
         with nullcontext() if last else self.wrapped.no_sync():
             return super().__call__(batch, step, last, counted)
 
@@ -50,11 +51,11 @@ class Copies(EagerRunner):
 
 
 class Pieces(EagerRunner):
-    """FSDP2: each process holds its part of every tensor; a block is put together while it is used.
+    """FSDP2: each process holds a shard of every tensor; a block is gathered while it is used.
 
-    Gradients are summed after every micro-batch, into the process's part: more traffic, and no whole gradient is kept.
-    With `bf16` whole weights are gathered in 16 bits, half the traffic and memory; parts stay in 32 bits, and gradients
-    are summed in 32.
+    Gradients are summed after every micro-batch, into the process's shard: more traffic, and no whole gradient is kept.
+    With `bf16` whole weights are gathered in 16 bits, half the traffic and memory; shards stay in 32 bits, and
+    gradients are summed in 32.
     """
 
     def __init__(self, step: ObjectiveStep, model: EncoderDecoder, device: torch.device, bf16: bool) -> None:
@@ -76,14 +77,14 @@ class Pieces(EagerRunner):
         for module in self.wrapped.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)  # gloo knows no other way not to divide
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other way not to divide
 
     def loss(self, batch: Batch, step: int) -> Loss:
         return Loss(*self.wrapped(batch, step))
 
 
 class _Flat(nn.Module):
-    """A step whose loss comes as a plain tuple: wrappers look for tensors in tuples and dicts."""
+    """A step whose loss is a plain tuple: wrappers look for tensors in tuples and dicts."""
 
     def __init__(self, step: ObjectiveStep) -> None:
         super().__init__()
@@ -95,15 +96,15 @@ class _Flat(nn.Module):
 
 
 def _sum_bucket(bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """The sums over all processes of many gradients at once, while other work goes on."""
+    """Sum many gradients at once over all processes, asynchronously."""
     work = processes.all_reduce(bucket.buffer(), async_op=True)
     return cast("torch.futures.Future[Tensor]", work.get_future().then(lambda done: done.value()[0]))
 
 
 def _sum_each(bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """The same, one gradient at a time, so that a CPU's results are the same to the bit in each life of a run.
+    """Sum gradients one at a time over all processes, so that a resumed run is bit-identical on CPUs.
 
-    In which order three or more numbers are added depends on their place in what is sent, and DDP rearranges its
+    In which order three or more numbers are added depends on their position in what is sent, and DDP rearranges its
     buckets after the first step: that of a resumed run would be summed in another order than in a run never stopped.
     """
     works = [processes.all_reduce(gradient, async_op=True).get_future() for gradient in bucket.gradients()]

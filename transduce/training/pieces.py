@@ -1,6 +1,6 @@
-"""Tensors of which each process holds a piece (DTensors, under FSDP): the way out of them and back.
+"""Gather and shard tensors (DTensors, under FSDP), and validate a sharded model as an unsharded copy.
 
-A model in pieces is validated as a whole one, which is there only meanwhile: `hollow` before it is cut, `filled` then.
+`hollow` copies the model without weights before it is sharded; `filled` puts gathered weights into it for a while.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ M = TypeVar("M", bound=nn.Module)
 _PLAIN = (Tensor, nn.Parameter)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor that all pieces make; every process must ask, and each gets it. A plain tensor is whole."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather the full tensor from all shards; every process must call it. A plain tensor is returned as it is."""
     return tensor if type(tensor) in _PLAIN else cast("Tensor", tensor.full_tensor())  # type: ignore[attr-defined]
 
 
-def alike(tensor: Tensor, model: Tensor) -> Tensor:
-    """A whole tensor on the device of `model`, cut as that is: each process keeps its own piece."""
+def shard_like(tensor: Tensor, model: Tensor) -> Tensor:
+    """Shard a full tensor like `model`, on its device: each process keeps its own shard."""
     tensor = tensor.to(model.device)
     if type(model) in _PLAIN or tensor.dim() == 0:
         return tensor
@@ -33,16 +33,16 @@ def alike(tensor: Tensor, model: Tensor) -> Tensor:
 
 
 def hollow(model: M) -> M:
-    """The model without its weights: the same modules, on parameters and saved buffers that hold no numbers."""
-    own = model.state_dict(keep_vars=True).values()
-    empty = {id(tensor): _of_kind(tensor, torch.empty_like(tensor, device="meta")) for tensor in own}
+    """Copy a model without its weights: the same modules, with parameters and saved buffers on the meta device."""
+    tensors = model.state_dict(keep_vars=True).values()
+    empty = {id(tensor): _of_kind(tensor, torch.empty_like(tensor, device="meta")) for tensor in tensors}
     return copy.deepcopy(model, empty)
 
 
 def filled(model: M, weights: Mapping[str, Tensor]) -> M:
-    """A hollow model with these weights, which are not copied, in their places; the hollow one stays as it is."""
-    own = model.state_dict(keep_vars=True)
-    given = {id(own[name]): _of_kind(own[name], tensor) for name, tensor in weights.items()}
+    """Copy a hollow model with these weights in place, which are not copied; the hollow one stays as it is."""
+    hollows = model.state_dict(keep_vars=True)
+    given = {id(hollows[name]): _of_kind(hollows[name], tensor) for name, tensor in weights.items()}
     return copy.deepcopy(model, given)
 
 

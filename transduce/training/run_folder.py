@@ -1,4 +1,4 @@
-"""What a run folder offers besides its checkpoints: config, tokenizer, the model to translate with, and a card.
+"""A run folder besides its checkpoints: config, tokenizer, the model to translate with, and a card.
 
     config.toml  tokenizer/  model.safetensors  README.md  metrics.jsonl  checkpoints/
 
@@ -41,8 +41,8 @@ from transduce.translate.model_folder import (
     read_card,
 )
 
-# Settings a resumed run may change without becoming another run. That the corpus is the same, wherever it lies now, is
-# told by its digest.
+# Settings a resumed run may change without becoming another run. The corpus may be moved: its digest tells that
+# it is unchanged.
 FREE = (
     "license",
     "search",
@@ -61,7 +61,7 @@ TRANSLATED = ("validation.search", "validation.sentences", "validation.language"
 def make_ready(
     folder: Path, config: Config, tokenizers: Tokenizers, model: EncoderDecoder, reader: FileReader | None = None
 ) -> tuple[Found | None, list[str]]:
-    """Begin or continue a run; gives the checkpoint to go on from, and what is to be said of how it was found.
+    """Begin or resume a run; return the checkpoint to resume from, and notes on how it was found.
 
     A new model gets the weights it is to start from.
     """
@@ -76,9 +76,9 @@ def make_ready(
 
 
 def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileReader | None = None) -> list[str]:
-    """Write config, tokenizer and reader of a new run, or check that an old one is being continued.
+    """Write config, tokenizer and reader of a new run, or check that a config continues an old one.
 
-    A run has the config of its last command. Gives notes on what this one changes; the card changes with it.
+    A run has the config of its last command. Returns notes on what this one changes; the card changes with it.
     """
     notes: list[str] = []
     with disk_errors(
@@ -94,9 +94,9 @@ def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileRead
                 )
             notes = changed_settings(folder, before, config)
             text = read_card(folder) if notes else ""
-            told = with_other_settings(text, before, config)
-            if told != text:
-                write_text(folder / CARD, told)
+            updated = with_other_settings(text, before, config)
+            if updated != text:
+                write_text(folder / CARD, updated)
         else:
             tokenizers.save(folder / TOKENIZER)
             if reader is not None:
@@ -106,7 +106,7 @@ def begin(folder: Path, config: Config, tokenizers: Tokenizers, reader: FileRead
 
 
 def read_config(folder: Path, trust: bool = True) -> Config:
-    """The config a run was trained with."""
+    """Read the config a run was trained with."""
     check_is_model(folder)
     return configs.load(Config, folder.resolve() / CONFIG, trust=trust)
 
@@ -123,7 +123,7 @@ def export(
 
 
 def replace_weights(folder: Path, weights: dict[str, Tensor], name: str, longest: int) -> None:
-    """Make other weights of the same run the ones the folder translates with; its card, if there is one, says so."""
+    """Make other weights of the same run the ones the folder translates with, and update its card if any."""
     digest = Tokenizers.load(folder / TOKENIZER).digest()
     with disk_errors(
         folder, "writing the model", needed=sum(tensor.nbytes for tensor in weights.values()), advice=RESUME
@@ -135,7 +135,7 @@ def replace_weights(folder: Path, weights: dict[str, Tensor], name: str, longest
 
 
 def open_model(folder: Path, trust: bool, unfinished: bool = False) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
-    """Config, tokenizers, model and the longest source it was trained on.
+    """Open a run: config, tokenizers, model and the longest source it was trained on.
 
     `unfinished`: where training was killed before it wrote the model, the newest checkpoint serves, with a note.
     """
@@ -161,7 +161,7 @@ def open_model(folder: Path, trust: bool, unfinished: bool = False) -> tuple[Con
 
 
 def open_weights(folder: Path, trust: bool, unfinished: bool = False) -> tuple[Config, Tokenizers, EncoderDecoder, int]:
-    """As `open_model`; of a folder that holds converted weights alone, those, rounded as they are."""
+    """Open a run like `open_model`, or the converted weights, rounded as they are, where there are no others."""
     if (folder / MODEL).is_file() or not (folder / NATIVE).is_file():
         return open_model(folder, trust, unfinished)
     from transduce.engines.native.lowering import raised
@@ -172,7 +172,7 @@ def open_weights(folder: Path, trust: bool, unfinished: bool = False) -> tuple[C
 
 
 def _longest(found: object, where: Path) -> int:
-    """The longest source in training, of the metadata of weights or of a checkpoint."""
+    """Parse the longest source in training from the metadata of weights or of a checkpoint."""
     text = str(found)[:60]
     if not (text.isdecimal() and text.isascii() and len(text) < 10 and int(text) > 0):
         raise RunError(f"{where}: its longest source is {text!r}, expected a number; copy it again")
@@ -180,15 +180,15 @@ def _longest(found: object, where: Path) -> int:
 
 
 def no_model_yet(folder: Path) -> RunError:
-    """For whoever needs the file, and not just weights: those of a checkpoint may change while training goes on."""
+    """The error of a run without a model file, where its checkpoint, which may change, will not do."""
     return RunError(
         f"{folder}: has no {MODEL} yet; training writes it at the first validation, when it is stopped and at the end."
-        f" Go on training with the same command, or make one of checkpoints: `transduce average {folder} --last 1`"
+        f" Resume training with the same command, or make one of checkpoints: `transduce average {folder} --last 1`"
     )
 
 
 def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict[str, Tensor], int]:
-    """Weights, and the longest source, of the newest checkpoint of a run that has not written its model yet."""
+    """Weights and longest source of the newest checkpoint of a run that has not written its model yet."""
     if (folder / NATIVE).is_file():
         raise RunError(
             f"{folder}: was converted for the native engine and has no {MODEL}, the weights that torch reads;"
@@ -199,7 +199,7 @@ def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict
         raise RunError(
             f"{folder}: has no {MODEL} yet, nor a checkpoint: training ended before it wrote the first. It does so"
             f" every {min(config.training.save_every, config.validation.every):,} steps (training.save_every,"
-            " validation.every) and when it is stopped by Ctrl-C. Go on training with the same command"
+            " validation.every) and when it is stopped by Ctrl-C. Resume training with the same command"
         )
     if not unfinished:
         raise no_model_yet(folder)
@@ -210,36 +210,41 @@ def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict
 
 
 def open_teacher(folder: Path, tokenizers: Tokenizers) -> Seq2Seq:
-    """The model of another run, frozen, for a run with these tokenizers to learn from; a converted one is rounded."""
-    config, own = read_config(folder, trust=False), Tokenizers.load(folder / TOKENIZER)
-    if own.digest() != tokenizers.digest():  # one that continues the teacher's has symbols that the teacher never saw
+    """Open the frozen model of another run as a teacher for these tokenizers; a converted one is rounded."""
+    config, its_tokenizers = read_config(folder, trust=False), Tokenizers.load(folder / TOKENIZER)
+    # Not `continues`: the longer tokenizer has symbols that the teacher never saw.
+    if its_tokenizers.digest() != tokenizers.digest():
         raise _other_tokenizer(folder, "teacher")
-    if config.model.decoder.offers != STEPWISE:
-        raise RunError(f"{folder}: the teacher writes all tokens at once; one that writes token by token is needed")
+    if getattr(config.model.decoder, "offers", STEPWISE) != STEPWISE:
+        raise RunError(f"{folder}: the teacher is non-autoregressive; one that writes token by token is needed")
     model = open_weights(folder, trust=False)[2]
     return cast("Seq2Seq", model.requires_grad_(False).eval())
 
 
 def take_weights(model: EncoderDecoder, folder: Path, tokenizers: Tokenizers, entire: bool) -> list[str]:
-    """Let a new model with these tokenizers start from the weights of another run, all or those that fit; gives notes.
+    """Initialise a new model from the weights of another run, all or those that fit; return notes.
 
-    With those that fit, a decoder that writes all tokens at once can begin as the one that writes token by token.
+    With those that fit, a non-autoregressive decoder can begin as an autoregressive one.
     """
     check_is_model(folder)
     if not tokenizers.continues(Tokenizers.load(folder / TOKENIZER)):  # before the other model is built
         raise _other_tokenizer(folder, "model to start from")
-    weights, own = open_weights(folder, trust=False)[2].weights(), model.weights()
+    weights, initial = open_weights(folder, trust=False)[2].weights(), model.weights()
     if entire:
         file = folder / (MODEL if (folder / MODEL).is_file() else NATIVE)
-        check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, file)
-    fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
+        check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in initial.items()}, file)
+    fitting = {
+        name: tensor for name, tensor in weights.items() if name in initial and tensor.shape == initial[name].shape
+    }
     if not fitting:
         raise RunError(
             f"{folder}: none of its tensors has the name and the shape of one of the new model's; choose a model more"
             ' like it, or set training.start_from="" to begin with random weights'
         )
-    model.load_weights(own | fitting)
-    return [] if entire else [f"training.start_from: {len(fitting)} tensors of {len(own)} begin as those of {folder}"]
+    model.load_weights(initial | fitting)
+    return (
+        [] if entire else [f"training.start_from: {len(fitting)} tensors of {len(initial)} begin as those of {folder}"]
+    )
 
 
 def _other_tokenizer(folder: Path, role: str) -> RunError:
@@ -250,7 +255,7 @@ def _other_tokenizer(folder: Path, role: str) -> RunError:
 
 
 def _check_fit(config: Config, tokenizers: Tokenizers, weights: Mapping[str, Shaped], folder: Path) -> None:
-    """Refuse weights that are not those of the config's model, before any memory or time is given to building it.
+    """Raise RunError for weights of another model than the config's, before any memory is given to building it.
 
     A folder from elsewhere may ask for a model of any size; the one whose weights are really there can be afforded.
     """
@@ -271,7 +276,7 @@ def _check_fit(config: Config, tokenizers: Tokenizers, weights: Mapping[str, Sha
 
 
 def changed_settings(folder: Path, old: Config, new: Config) -> list[str]:
-    """What is to be said of settings that a command changes in a run; nothing where it changes none."""
+    """Notes on the settings that a command changes in a run; empty where it changes none."""
     before, after = configs.flatten(old), configs.flatten(new)
     changed = [
         f"{key} = {value!r}" + (f" (was {before[key]!r})" if key in before else "")
@@ -287,14 +292,14 @@ def changed_settings(folder: Path, old: Config, new: Config) -> list[str]:
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Refuse a config that would make the run in a folder another run."""
+    """Raise RunError for a config that would make the run in a folder another run."""
     before, after = configs.flatten(read_config(folder)), configs.flatten(config)
-    by_loss = before["validation.metric"] == after["validation.metric"] == "loss"
+    by_loss = before.get("validation.metric") == after.get("validation.metric") == "loss"
     free = (*FREE, *TRANSLATED) if by_loss else FREE
     for key in sorted(before.keys() | after.keys(), key=lambda key: (not key.endswith("kind"), key.count("."), key)):
         if before.get(key) != after.get(key) and not key.startswith(free):
             why = ", and scores before and after could not be compared" if key.startswith("validation.") else ""
             raise RunError(
-                f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is asked for{why};"
-                " choose another folder, or the same settings to go on"
+                f"{folder}: was trained with {key} = {before.get(key)!r}, and now {after.get(key)!r} is requested{why};"
+                " choose another folder, or the same settings to resume"
             )

@@ -1,7 +1,7 @@
-"""A model in training with all that must survive a crash: weights, optimizer, moving average, place in the data.
+"""A model in training with all that must survive a crash: weights, optimizer, moving average, position in the data.
 
-`snapshot` and `restore` are exact: a session restored from a snapshot goes on to the same bits. A snapshot holds whole
-tensors, whoever of how many processes holds which piece of them: all must ask for it.
+`snapshot` and `restore` are exact: a session restored from a snapshot continues bit-identically. A snapshot holds full
+tensors, however they are sharded: all processes must call it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from transduce.core.plugins import error_in_words, name_of
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.training.checkpoint import Snapshot
-from transduce.training.optimizer import Muon, MuonWithAdam, Optimizer
-from transduce.training.pieces import alike, whole
+from transduce.training.optimizer import Muon, MuonWithAdam, Optimizer, OptimizerConfig
+from transduce.training.pieces import full_tensor, shard_like
 from transduce.training.weights import check_shapes
 
 _NUMBERS = {"int": int, "float": float, "bool": bool}  # in an optimizer's state, beside tensors
@@ -37,10 +37,10 @@ class TrainingProgress:
     """How far a run has come; plain numbers only, so that it is saved as JSON without loss.
 
     `position` is the next batch of `epoch`; `sums` are what the next report will divide; `ranks` maps the step of each
-    validation to what it is judged by, the least being the best; `stale` counts validations since the best. `corpus` is
-    the digest of the data that the place is a place in, `longest` the tokens of its longest source. `threads` are those
-    of the CPU, on which the last bits of sums depend; 0 before any step, and on a GPU. `tokens` and `shapes` are those
-    of the batches it is a place in, as they were settled at the start; 0 tokens in checkpoints older than this.
+    validation to its rank, the least being the best; `stale` counts validations since the best. `corpus` is the digest
+    of the data that `position` refers to, `longest` the tokens of its longest source. `threads` are those of the CPU,
+    on which the last bits of sums depend; 0 before any step, and on a GPU. `tokens` and `shapes` are those of the
+    batches that `position` counts, as they were settled at the start; 0 tokens in checkpoints older than this.
     `raw_best`: at `best_step` the raw weights were better than their moving average, and are what the folder offers.
     """
 
@@ -64,10 +64,10 @@ class TrainingProgress:
 
     @classmethod
     def of_state(cls, state: dict[str, Any], where: object) -> TrainingProgress:
-        """What a checkpoint's state says; refused where it is none that a run could have written."""
-        own = {field.name: getattr(cls(), field.name) for field in dataclasses.fields(cls)}
-        kinds = {name: (int, float) if type(value) is float else (type(value),) for name, value in own.items()}
-        wrong = [name for name, value in state.items() if name not in own or type(value) not in kinds[name]]
+        """Parse a checkpoint's state; raise RunError for one that no run could have written."""
+        fields = {field.name: getattr(cls(), field.name) for field in dataclasses.fields(cls)}
+        kinds = {name: (int, float) if type(value) is float else (type(value),) for name, value in fields.items()}
+        wrong = [name for name, value in state.items() if name not in kinds or type(value) not in kinds[name]]
         if wrong:
             raise RunError(
                 f"{where}: its state has {wrong[0]!r} as no run writes it. This checkpoint cannot be used; take another"
@@ -85,7 +85,7 @@ class TrainingProgress:
 
 
 class Session:
-    """The moving parts of one run."""
+    """The mutable state of one run."""
 
     def __init__(self, config: Config, model: EncoderDecoder, device: torch.device) -> None:
         self.config = config
@@ -95,33 +95,33 @@ class Session:
         self.average = (
             {name: tensor.clone() for name, tensor in model.weights().items()} if config.training.ema else None
         )
-        self.place = TrainingProgress()
+        self.progress = TrainingProgress()
 
     def move_average(self) -> None:
-        """average <- decay * average + (1 - decay) * weights, after the update of step t + 1.
+        """Update the moving average: decay * average + (1 - decay) * weights, after the update of step t + 1.
 
         The decay is min(ema, (1 + t) / (10 + t)), as in TensorFlow's ExponentialMovingAverage: the average covers the
         last tenth of a run until `ema` reaches further back. At once `ema`, it would hold on to the random initial
         weights for some 1 / (1 - ema) steps.
         """
         if self.average is not None:
-            new, step = list(self.model.weights().values()), self.place.step
+            new, step = list(self.model.weights().values()), self.progress.step
             decay = min(self.config.training.ema, (1 + step) / (10 + step))
             torch._foreach_lerp_(list(self.average.values()), new, 1 - decay)
 
     def raw_weights(self) -> dict[str, Tensor]:
-        """The weights as the last update left them."""
-        return wholes(self.model.weights())
+        """The full weights as the last update left them."""
+        return full_tensors(self.model.weights())
 
     def averaged_weights(self) -> dict[str, Tensor]:
-        """Their moving average, or they themselves if there is none."""
-        return wholes(self.average) if self.average is not None else self.raw_weights()
+        """The moving average of the weights, or the raw weights if there is none."""
+        return full_tensors(self.average) if self.average is not None else self.raw_weights()
 
     def snapshot(self) -> Snapshot:
-        tensors = {"model": wholes(self.model.weights()), "optimizer": wholes(self._optimizer_tensors())}
+        tensors = {"model": full_tensors(self.model.weights()), "optimizer": full_tensors(self._optimizer_tensors())}
         if self.average is not None:
-            tensors["average"] = wholes(self.average)
-        return Snapshot(self.place.step, tensors, asdict(self.place))
+            tensors["average"] = full_tensors(self.average)
+        return Snapshot(self.progress.step, tensors, asdict(self.progress))
 
     def restore(self, snapshot: Snapshot, where: str) -> None:
         for stem in ("model", "optimizer"):
@@ -131,16 +131,18 @@ class Session:
                 )
         expected = {name: tuple(tensor.shape) for name, tensor in self.model.weights().items()}
         check_shapes(snapshot.tensors["model"], expected, where)
-        own = self.model.weights()
-        self.model.load_weights({name: alike(tensor, own[name]) for name, tensor in snapshot.tensors["model"].items()})
+        weights = self.model.weights()
+        self.model.load_weights(
+            {name: shard_like(tensor, weights[name]) for name, tensor in snapshot.tensors["model"].items()}
+        )
         self._restore_optimizer(snapshot.tensors["optimizer"], where)
         if self.average is not None:
             for name, tensor in snapshot.tensors.get("average", snapshot.tensors["model"]).items():
-                self.average[name].copy_(alike(tensor, own[name]))
-        self.place = TrainingProgress.of_state(snapshot.state, where)
+                self.average[name].copy_(shard_like(tensor, weights[name]))
+        self.progress = TrainingProgress.of_state(snapshot.state, where)
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
-        """What the optimizer keeps for each parameter, named after it; numbers become scalars that name their type."""
+        """The optimizer's state by parameter name; numbers become scalars that name their type."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -162,19 +164,19 @@ class Session:
             name, _, moment = key.rpartition("/")
             state: dict[str, Any] = self.optimizer.state[parameters[name]]
             moment, _, number = moment.partition(":")
-            state[moment] = _NUMBERS[number](tensor.item()) if number else alike(tensor, parameters[name])
+            state[moment] = _NUMBERS[number](tensor.item()) if number else shard_like(tensor, parameters[name])
         if isinstance(self.optimizer, MuonWithAdam):
             for name, parameter in parameters.items():
                 if self.optimizer.misfit(parameter):
                     raise RunError(
                         f"{where}: was written by a version of transduce whose Muon treated {name} in another way, and"
-                        " training cannot go on from it as it began. Go on with that version, or begin a new run in"
+                        " training cannot resume from it as it began. Resume with that version, or begin a new run in"
                         " another folder with training.start_from set to this one"
                     )
 
 
-def optimizer_for(config: Optimizer, model: EncoderDecoder) -> torch.optim.Optimizer:
-    """The optimizer of a config, told what it must know of the model's matrices."""
+def optimizer_for(config: Optimizer | OptimizerConfig, model: EncoderDecoder) -> torch.optim.Optimizer:
+    """Build the optimizer of a config, with what it needs of the model's matrices."""
     if isinstance(config, Muon):
         return config.build(model.parameters(), model.tables(), model.stacks())
     if type(config) in typing.get_args(Optimizer):
@@ -183,7 +185,7 @@ def optimizer_for(config: Optimizer, model: EncoderDecoder) -> torch.optim.Optim
 
 
 def _own_optimizer(config: Any, model: EncoderDecoder) -> torch.optim.Optimizer:
-    """What a class of the user's own builds, if training can use it."""
+    """Build the optimizer of a user's own class, and check that training can use it."""
     where = f"training.optimizer: build of '{name_of(type(config))}'"
     try:
         made = config.build(model.parameters(), model.tables())
@@ -197,5 +199,6 @@ def _own_optimizer(config: Any, model: EncoderDecoder) -> torch.optim.Optimizer:
     return typing.cast("torch.optim.Optimizer", made)
 
 
-def wholes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: whole(tensor) for name, tensor in tensors.items()}
+def full_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gather the full tensors of all names."""
+    return {name: full_tensor(tensor) for name, tensor in tensors.items()}

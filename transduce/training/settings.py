@@ -16,17 +16,25 @@ from transduce.core.bounds import (
     check_bounds,
 )
 from transduce.core.errors import ConfigError
-from transduce.metrics.corpus import MEASURES
+from transduce.metrics import Metric, MetricConfig
+from transduce.metrics.corpus import Measure, key_of
+from transduce.search.hypothesis import SearchConfig
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.text.languages import check_language
-from transduce.training.optimizer import Adam, LearningRate, Muon, Optimizer, Paper
-
-Metric = Literal["bleu", "chrf", "loss", "wer", "cer", "accuracy"]
+from transduce.training.optimizer import (
+    Adam,
+    LearningRate,
+    LearningRateConfig,
+    Muon,
+    Optimizer,
+    OptimizerConfig,
+    Paper,
+)
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the weights are found, how often they are saved, and which are kept at the end.
+    """Settings of training: steps, optimizer, schedule, checkpoints, and which weights are offered at the end.
 
     `average` > 0 ends the run by averaging that many checkpoints, the last or the best ones (`average_of`); the average
     is what the run folder offers if it does not validate worse than the best single checkpoint.
@@ -34,11 +42,11 @@ class Training:
 
     steps: PositiveInt = 100_000
     start_from: str = ""  # run or converted model whose weights a new run begins with; "" = random ones
-    start_with: Literal["all", "what_fits"] = "all"  # of these weights; what fits has name and shape of the new model's
+    start_with: Literal["all", "what_fits"] = "all"  # which weights; a fitting one has name and shape of the new one's
     minutes: NonNegativeFloat = 0.0  # stop after so much training time; 0 = no limit
     accumulate: Annotated[int, Bounds(1, ACCUMULATED)] = 1  # micro-batches a step
-    optimizer: Optimizer = Adam()
-    learning_rate: LearningRate = Paper()
+    optimizer: Optimizer | OptimizerConfig = Adam()
+    learning_rate: LearningRate | LearningRateConfig = Paper()
     clip: NonNegativeFloat = 0.0  # largest gradient norm; 0 = off, as in the paper
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto = bf16 on a GPU, fp32, which is exact, on a CPU
     ema: BelowOne = 0.0  # highest decay of the moving average of weights (session.py); 0 = off
@@ -49,17 +57,17 @@ class Training:
     average: NonNegativeInt = 0
     average_of: Literal["last", "best"] = "last"
     device: str = "auto"
-    graphs: bool = True  # on a GPU, replay the launches of a step where the objective lets that be
+    graphs: bool = True  # on a GPU, replay steps as CUDA graphs where the objective allows it
     compile: Literal["auto", True, False] = (
         "auto"  # torch.compile; auto = on a GPU, where the run is long enough to pay
     )
-    activation_checkpointing: bool = False  # keep each layer's inputs alone, and work the rest out again going back
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: whole, or in pieces
-    threads: Annotated[int, Bounds(0, FEW)] = 0  # CPU threads; 0 = what is fastest, found by trying at the start
+    activation_checkpointing: bool = False  # store each layer's inputs alone; recompute the rest in backward
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: replicated, or sharded
+    threads: Annotated[int, Bounds(0, FEW)] = 0  # CPU threads; 0 = the fastest number, found by trials at the start
     tensorboard: bool = False
 
     def narrow(self, device: str) -> bool:
-        """Whether products are made in bf16 on a kind of device."""
+        """Whether matrix products use bf16 on this kind of device."""
         return self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
 
     def __post_init__(self) -> None:
@@ -73,29 +81,29 @@ class Training:
             raise ConfigError(f"start_with: expected training.start_from beside it, got {self.start_with!r} alone")
         if self.average_of != "last" and not self.average:
             raise ConfigError(f"average_of: expected training.average beside it, got {self.average_of!r} alone")
-        kept = self.keep_last if self.average_of == "last" else self.keep_best
-        if self.average > kept:
+        available = self.keep_last if self.average_of == "last" else self.keep_best
+        if self.average > available:
             raise ConfigError(
-                f"average: {self.average} checkpoints to average, but only {kept} are kept;"
+                f"average: {self.average} checkpoints to average, but only {available} are kept;"
                 f" set training.keep_{self.average_of}={self.average}"
             )
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Measuring on held-out text: every `every` steps, by loss and by the quality of real translations.
+    """Validation on held-out text: every `every` steps, by loss and by the quality of real translations.
 
     Training stops after `patience` validations without a better `metric` (0 = never), and the best, among equals that
     of the lowest loss, is what the run folder offers. `sentences` > 0 translates only that many, evenly spread;
     `samples` of them are shown. BLEU is tokenised for the target language: `language`, else that of each text's tag,
-    else the one that the script of the references tells.
+    else the one detected from the script of the references.
     """
 
     every: PositiveInt = 1000
-    metric: Metric = "bleu"
-    language: str = ""  # of the targets, as for `evaluate --language`; "" = found out
+    metric: Metric | MetricConfig = "bleu"
+    language: str = ""  # of the targets, as for `evaluate --language`; "" = detected
     patience: NonNegativeInt = 0
-    search: Greedy | Beam | Sample | MaskPredict | CTCCollapse | Joint = Greedy()
+    search: Greedy | Beam | Sample | MaskPredict | CTCCollapse | Joint | SearchConfig = Greedy()
     sentences: NonNegativeInt = 0
     samples: NonNegativeInt = 3
 
@@ -104,11 +112,16 @@ class Validation:
         check_language(self.language)
 
     def rank(self, values: dict[str, float]) -> list[float]:
-        """What decides between validations, the least being the best: a low loss or error rate, or a high BLEU.
+        """The sort key of a validation, the least being the best: a low loss or error rate, or a high BLEU.
 
-        Between equals the loss decides: early in training, or where all is said in a word, BLEU is 0 for long.
+        Between equals the loss decides: early in training, or where a target is one word, BLEU is 0 for long.
         """
         if self.metric == "loss":
             return [values["loss"]]
-        value = values[self.metric]
-        return [value if MEASURES[self.metric].lower else -value, values["loss"]]
+        value = values[self.judged_by]
+        return [value if Measure.of(self.metric).lower else -value, values["loss"]]
+
+    @property
+    def judged_by(self) -> str:
+        """The name of the metric among the values of a validation."""
+        return key_of(self.metric)

@@ -1,13 +1,11 @@
-"""What is settled before the first step: tokens a batch, shapes of batches, and whether the step is compiled.
+"""Decisions before the first step: tokens a batch, shapes of batches, and whether the step is compiled.
 
-Tokens and shapes are kept with the run: a place in the data is a place among certain batches.
+Tokens and shapes are stored with the run: a position in the data counts certain batches. How many tokens a batch may
+have on a GPU is found by trials (as Marian's mini-batch-fit does).
 
-A step compiled by torch.compile: few kernels instead of many, made once for all shapes of batches, and when it pays.
-
-Random draws inside compiled code follow the seed of the micro-batch as they do outside, but are other draws. What was
-compiled is kept in a folder between runs.
-
-How many tokens a batch may have on a GPU, found by trying (as Marian's mini-batch-fit does).
+A step compiled by torch.compile runs few kernels instead of many, made once for all shapes of batches. Random draws
+inside compiled code follow the seed of the micro-batch as they do outside, but are other draws. Compiled code is cached
+in a folder between runs.
 """
 
 from __future__ import annotations
@@ -37,16 +35,16 @@ from transduce.training.session import Session
 from transduce.training.step_runner import EagerRunner, GraphedRunner, make_runner, trial
 
 SHAPES = 6  # of batches, where compiled code decides their number
-# What compiling is guessed to save and to cost before it is tried. On an H200 `base` makes 571,000 target tokens/s
-# as it is written, with graphs, and 1,002,000 compiled; to make its code took about a minute.
+# Estimated gain and cost of compiling. On an H200 `base` trains 571,000 target tokens/s uncompiled, with graphs, and
+# 1,002,000 compiled; compiling took about a minute.
 SAVED, SECONDS = 0.4, 60.0
-# The kernels of varlen_attention.py, residual.py and losses.py by their names in torch.
+# The kernels of transduce/kernels, by their names in torch.
 KERNELS = ("attended", "attended_back", "normed_sum", "normed_sum_back", "losses_and_slopes")
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class CompiledStep(ObjectiveStep):
-    """A step whose forward and backward pass are compiled; rows and widths of a batch may vary, its room may not.
+    """A step with compiled forward and backward passes; rows and widths of a batch may vary, its capacity may not.
 
     Nearly all work is on packed tokens, so that code for any width is as fast as code for one. For steady objectives:
     to compiled code every step is the first.
@@ -60,32 +58,34 @@ class CompiledStep(ObjectiveStep):
         tensors = batch.tensors()
         for tensor in tensors:
             torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
-        return Loss(*self.compiled(tensors, batch.room))
+        return Loss(*self.compiled(tensors, batch.capacity))
 
-    def _parts(self, tensors: tuple[Tensor, ...], room: tuple[int, int]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _parts(
+        self, tensors: tuple[Tensor, ...], capacity: tuple[int, int]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         source, source_mask, target, target_mask, *alignment = tensors
-        batch = Batch(source, source_mask, target, target_mask, alignment[0] if alignment else None, room)
+        batch = Batch(source, source_mask, target, target_mask, alignment[0] if alignment else None, capacity)
         loss = self.objective(self.model, batch, 0)
         return loss.total, loss.count, loss.metrics
 
 
 def packs(config: Config) -> bool:
-    """Whether model and objective can do without padding (kernels/packing.py)."""
+    """Whether model and objective can run without padding (kernels/packing.py)."""
     stacks = isinstance(config.model.encoder, TransformerEncoder), isinstance(config.model.decoder, TransformerDecoder)
     if isinstance(config.model.decoder, TransformerDecoder) and config.model.decoder.unnormed_past:
-        return False  # first places are not told from others in a packed batch
-    text = isinstance(config.model.source, Tokens)  # packed by its tokens, of which the encoder has as many places
+        return False  # a packed batch does not mark first positions
+    text = isinstance(config.model.source, Tokens)  # packed by tokens: the encoder has one position for each
     return text and all(stacks) and isinstance(config.objective, CrossEntropy) and config.objective.steady
 
 
 def hindrance(config: Config, device: torch.device, processes: int) -> str:
-    """Why a step is not compiled, before anything is measured; empty where it may be."""
+    """Why a step is not compiled, before anything is measured; "" where it may be."""
     if config.training.compile is False:
-        return "not asked for"
+        return "not requested"
     if config.training.activation_checkpointing:
         return "training.activation_checkpointing is on"
     if processes > 1:
-        return "several processes train as it is written"
+        return "several processes train uncompiled"
     if config.training.compile is True:
         return ""
     if device.type != "cuda":
@@ -100,32 +100,32 @@ def pays(config: Config, session: Session, passes: EagerRunner, batch: Batch, sa
     """Whether the steps left are likely to save more time than compiling takes; says so where not."""
     if config.training.compile is True:
         return True
-    place, training = session.place, config.training
+    progress, training = session.progress, config.training
     try:
         with trial(session, passes.module):
-            seconds = min(_timed(passes, batch, place.step, session.device) for _ in range(3))
+            seconds = min(_timed(passes, batch, progress.step, session.device) for _ in range(3))
     except torch.OutOfMemoryError:
-        say("training.compile: not compiled: a batch does not fit in the GPU's memory as it is written")
+        say("training.compile: not compiled: a batch does not fit in the GPU's memory uncompiled")
         return False
-    left = (training.steps - place.step) * training.accumulate * seconds
+    left = (training.steps - progress.step) * training.accumulate * seconds
     if SAVED * left > SECONDS:
         return True
     say(
-        f"training.compile: as it is written, the rest takes about {left:,.0f} s; compiling would take some"
+        f"training.compile: uncompiled, the rest takes about {left:,.0f} s; compiling would take some"
         f" {SECONDS:,.0f} to save {SAVED * left:,.0f}"
     )
     return False
 
 
 def warm_up(session: Session, passes: EagerRunner, batches: Batches, say: Callable[[str], None]) -> None:
-    """Compile every shape there will be, on batches of nothing, before the first step; says what it took."""
+    """Compile every shape there will be, on empty batches, before the first step; says how long it took."""
     started = time.monotonic()
     shapes = batches.few
     with trial(session, passes.module):
         for rows, width in zip(shapes.rows.tolist(), shapes.widths.tolist(), strict=True):
             batch = nothing(batches, rows, width)
             for _ in range(2 if isinstance(passes, GraphedRunner) else 1):  # the second is recorded
-                _timed(passes, batch, session.place.step, session.device)
+                _timed(passes, batch, session.progress.step, session.device)
     say(
         f"training.compile: {len(shapes)} shapes in {time.monotonic() - started:,.0f} s,"
         f" kept in {os.environ.get(_CACHE, 'a temporary folder')}"
@@ -133,11 +133,11 @@ def warm_up(session: Session, passes: EagerRunner, batches: Batches, say: Callab
 
 
 def nothing(batches: Batches, rows: int, width: int) -> Batch:
-    """A batch of a shape without pairs."""
-    symbols, room = batches.tokenizers, batches.few.room if batches.packed else (0, 0)
+    """An empty batch of a given shape."""
+    symbols, capacity = batches.tokenizers, batches.few.capacity if batches.packed else (0, 0)
     empty = collate([], [], symbols.source.symbols, symbols.target.symbols, width, width, rows)
     alignment = torch.zeros(rows, width, width) if batches.split.aligned else None
-    return replace(empty, alignment=alignment, room=room)
+    return replace(empty, alignment=alignment, capacity=capacity)
 
 
 def _timed(passes: EagerRunner, batch: Batch, step: int, device: torch.device) -> float:
@@ -149,17 +149,17 @@ def _timed(passes: EagerRunner, batch: Batch, step: int, device: torch.device) -
 
 
 def compiled_step(step: ObjectiveStep) -> CompiledStep:
-    """The step, compiled, with what is made kept between runs."""
+    """Compile a step; compiled code is cached between runs."""
     keep_compiled()
     introduce_kernels()
     return CompiledStep(step)
 
 
 def introduce_kernels() -> None:
-    """Have the compiler take our kernels as they are.
+    """Register our kernels with the compiler as opaque calls.
 
-    Before 2.13 torch writes down, for a log that nobody reads, where the arguments of a kernel it was not told of come
-    from, by every way that leads to them: with six layers it does not end.
+    Before 2.13 torch traces, for a log that nobody reads, where the arguments of an unregistered kernel come from, by
+    every path that leads to them: with six layers it does not end.
     """
     from torch._inductor.lowering import FALLBACK_ALLOW_LIST  # slow to import
 
@@ -167,17 +167,17 @@ def introduce_kernels() -> None:
 
 
 def keep_compiled() -> None:
-    """Have torch keep what it compiles where the user's other caches are, unless it is told where."""
+    """Make torch cache compiled code among the user's other caches, unless configured otherwise."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault(_CACHE, str(caches / "transduce" / "compiled"))
 
 
-def failed(error: RuntimeError, asked: bool, say: Callable[[str], None]) -> None:
-    """Compiling went wrong: raise, where it was asked for; else say so."""
+def failed(error: RuntimeError, requested: bool, say: Callable[[str], None]) -> None:
+    """Handle a failure of the compiler: raise where compiling was requested, else say so."""
     reason = " ".join(line for line in str(error).split("\n")[:2] if line)
-    if asked:
+    if requested:
         raise RunError(f"training.compile: torch.compile failed ({reason}); set training.compile=false") from error
-    say(f"training.compile: torch.compile failed ({reason}); going on as it is written")
+    say(f"training.compile: torch.compile failed ({reason}); continuing uncompiled")
 
 
 FIRST = 1024  # tokens tried first
@@ -199,9 +199,9 @@ def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
 
 
 def fit_tokens(session: Session, passes: EagerRunner, batches_of: Callable[[int], Batches]) -> int:
-    """The largest budget whose most demanding batches, with their gradients and an update, leave memory to spare.
+    """The largest token budget whose most demanding batches, with gradients and an update, leave memory to spare.
 
-    `batches_of` gives the batches of a budget. Of the trials nothing stays; no step may have been made before.
+    `batches_of` gives the batches of a budget. The trials leave no trace; no step may have been made before.
     """
     split = batches_of(FIRST).split
     words = max(int(side.sum()) for side in (split.source_lengths, split.target_lengths)) + len(split)
@@ -226,7 +226,7 @@ def fit_tokens(session: Session, passes: EagerRunner, batches_of: Callable[[int]
 
 
 def demanding(batches: Batches) -> Iterator[Batch]:
-    """The batch of an epoch with the most places, and the one with the most pairs of places."""
+    """The batch of an epoch with the most positions, and the one with the most pairs of positions."""
     plan = batches.plan(0)
     source, target = plan.shapes.T
     for places in (plan.rows * (source + target), plan.rows * source * target):
@@ -235,7 +235,7 @@ def demanding(batches: Batches) -> Iterator[Batch]:
 
 @contextmanager
 def _spared(device: torch.device) -> Iterator[None]:
-    """Memory runs out inside when all but a margin of what is free now has been taken."""
+    """Limit GPU memory inside the block to what is in use plus all but a margin of what is free."""
     if device.type != "cuda":
         yield
         return
@@ -252,12 +252,12 @@ def _spared(device: torch.device) -> Iterator[None]:
 
 
 Say = Callable[[str], None]
-COMPILED = 0.75  # of the tokens that fit as the step is written: compiled, `base` takes 14.0 GB for 10.6 on an H200
+COMPILED = 0.75  # of the tokens that fit uncompiled: compiled, `base` takes 14.0 GB for 10.6 on an H200
 
 
 @dataclass(frozen=True)
 class Start:
-    """How steps are made from here on, and on what; `config` has the tokens that were found."""
+    """The resolved setup of a run; `config` has the number of tokens that was found."""
 
     config: Config
     batches: Batches
@@ -267,38 +267,43 @@ class Start:
 def resolve_batching(
     config: Config, session: Session, passes: EagerRunner, corpus: Corpus, group: Group, say: Say
 ) -> Start:
-    """For a run where it stands: what an earlier life of it has settled stays. `passes` are not compiled."""
-    place, data, module = session.place, config.data, passes.module
+    """Resolve batching for a run where it stands: what was settled before a resume stays.
+
+    `passes` are not compiled.
+    """
+    progress, data, module = session.progress, config.data, passes.module
     split, tokenizers = corpus.split(data.train), corpus.tokenizers
     plain = EagerRunner(module, session.device, config.training.narrow(session.device.type))
 
     def batches_of(tokens: int, shapes: int, compiling: bool = True) -> Batches:
-        # Rooms of one size are for whole batches; a CPU that runs steps as they are written takes any.
+        # A capacity of one size is for whole batches; a CPU that runs uncompiled steps takes any.
         roomy = group.size == 1 if shapes > 0 else session.device.type == "cpu" and not compiling
         packed = roomy and packs(config)
         return Batches(split, tokenizers, tokens, data.bucket, config.seed, data.sampling, shapes, packed)
 
-    if place.step == 0:
-        place.shapes = data.shapes
-        place.tokens = data.tokens or _fitted(config, session, plain, lambda n: batches_of(n, data.shapes), group, say)
-    tokens = place.tokens or data.tokens
+    if progress.step == 0:
+        progress.shapes = data.shapes
+        progress.tokens = data.tokens or _fitted(
+            config, session, plain, lambda n: batches_of(n, data.shapes), group, say
+        )
+    tokens = progress.tokens or data.tokens
     compiling = _may_compile(config, session, group, say)
     if compiling:
-        _, _, batch = next(batches_of(tokens, place.shapes).stream(place.epoch, place.position))
+        _, _, batch = next(batches_of(tokens, progress.shapes).stream(progress.epoch, progress.position))
         compiling = pays(config, session, plain, batch, say)
-    if compiling and place.step == 0:
+    if compiling and progress.step == 0:
         if packs(config) and not data.sampling:
-            place.shapes = place.shapes or SHAPES
+            progress.shapes = progress.shapes or SHAPES
         if not data.tokens:
-            tokens = place.tokens = int(COMPILED * tokens)
+            tokens = progress.tokens = int(COMPILED * tokens)
             say(f"data.tokens: {tokens:,} of them, for compiled code takes more memory than the step that was tried")
-    batches = batches_of(tokens, place.shapes, compiling)
+    batches = batches_of(tokens, progress.shapes, compiling)
     compiled = _compiled(config, session, module, batches, group, say) if compiling else None
     return Start(replace(config, data=replace(data, tokens=tokens)), batches, compiled or passes)
 
 
 def _may_compile(config: Config, session: Session, group: Group, say: Say) -> bool:
-    """Whether nothing hinders compiling; says what does, where it was asked for."""
+    """Whether steps can be compiled; reports what prevents it where compiling is requested."""
     why_not = hindrance(config, session.device, group.size)
     if why_not and (config.training.compile is True or (config.training.compile and session.device.type == "cuda")):
         say(f"training.compile: not compiled: {why_not}")
@@ -306,7 +311,7 @@ def _may_compile(config: Config, session: Session, group: Group, say: Say) -> bo
 
 
 def introduction(config: Config, session: Session, batches: Batches, group: Group, validates: bool) -> str:
-    """What a new run is: its size, its batches, and where it runs."""
+    """Describe a new run in one line: its size, its batches, and where it runs."""
     count = sum(parameter.numel() for parameter in session.model.parameters())
     plan = batches.plan(0)
     return (
@@ -320,8 +325,8 @@ def introduction(config: Config, session: Session, batches: Batches, group: Grou
 def _compiled(
     config: Config, session: Session, module: ObjectiveStep, batches: Batches, group: Group, say: Say
 ) -> EagerRunner | None:
-    """Passes compiled for all shapes; nothing where the compiler fails, or what it made takes too much memory."""
-    passes, asked = (
+    """A runner compiled for all shapes; None where the compiler fails, or the code takes too much memory."""
+    passes, requested = (
         make_runner(compiled_step(module), session.model, config, group, say),
         config.training.compile is True,
     )
@@ -329,12 +334,12 @@ def _compiled(
         if batches.shapes:
             warm_up(session, passes, batches, say)
     except torch.OutOfMemoryError:
-        if asked:
+        if requested:
             raise
-        say("training.compile: compiled, batches do not fit in the GPU's memory; going on as it is written")
+        say("training.compile: compiled, batches do not fit in the GPU's memory; continuing uncompiled")
         return None
     except RuntimeError as error:
-        failed(error, asked, say)
+        failed(error, requested, say)
         return None
     return passes
 

@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce.core.errors import DataError
+from transduce.core.errors import ConfigError, DataError
+from transduce.core.plugins import name_of
 from transduce.data.batch import collate
 from transduce.data.corpus import Corpus
 from transduce.data.readers import Reading
 from transduce.engines.torch.engine import TorchEngine
 from transduce.experiment import Config
+from transduce.metrics import MetricConfig
 from transduce.metrics.corpus import accuracy, bleu_by_language, chrf, error_rates, first_empty, jiwer_or_refusal
 from transduce.model.contract import evaluating
 from transduce.model.encoder_decoder import EncoderDecoder
@@ -27,12 +29,12 @@ from transduce.training.distributed import Group
 from transduce.training.pieces import filled
 from transduce.translate.translator import Translator
 
-WORST = 100.0  # for a target that a model has no way to write: one too long for its frames
+WORST = 100.0  # for a target that a model cannot write: one too long for its frames
 
 
 @dataclass(frozen=True)
 class Example:
-    """One held-out sentence with its translation, for people to look at."""
+    """One held-out sentence with its reference and its translation."""
 
     source: str
     reference: str
@@ -41,7 +43,7 @@ class Example:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """`values`: loss (unsmoothed, per token), perplexity, bleu, chrf. `signature` is sacreBLEU's for bleu.
+    """Validation metrics: loss (unsmoothed, per token), perplexity, bleu with sacreBLEU's `signature`, chrf.
 
     Of several target languages bleu is the mean, and `bleu_de` and so on are those of each. Of recordings and pictures,
     or where the metric is one of them, also wer, cer and accuracy.
@@ -52,34 +54,34 @@ class ValidationResult:
     samples: list[Example]
 
     def broadcast(self, group: Group) -> ValidationResult:
-        """What the first process of a group has measured; the others give what they have not."""
+        """Broadcast what the first process of a group has measured; the others' content is ignored."""
         values, signature, samples = group.broadcast(
-            (self.values, self.signature, [asdict(one) for one in self.samples])
+            (self.values, self.signature, [asdict(sample) for sample in self.samples])
         )
-        return ValidationResult(values, signature, [Example(**one) for one in samples])
+        return ValidationResult(values, signature, [Example(**sample) for sample in samples])
 
 
 @contextmanager
 def swapped_weights(
     model: EncoderDecoder, weights: dict[str, Tensor], without: EncoderDecoder | None
 ) -> Iterator[EncoderDecoder]:
-    """A whole model with these weights for a while: the model itself, which then has its own again.
+    """Yield an unsharded model with these weights: the model itself, which gets its own back afterwards.
 
-    Of one in pieces it is a copy of `without`, the model as it was without weights (pieces.py).
+    For a sharded model it is a copy of `without`, the model as it was without weights (pieces.py).
     """
     if without is not None:
         yield filled(without, weights)
         return
-    own = {name: tensor.clone() for name, tensor in model.weights().items()}
+    before = {name: tensor.clone() for name, tensor in model.weights().items()}
     model.load_weights(weights)
     try:
         yield model
     finally:
-        model.load_weights(own)
+        model.load_weights(before)
 
 
 def check_metric(config: Config, corpus: Corpus) -> None:
-    """Refuse, before any step, a metric that cannot be measured here."""
+    """Raise, before any step, for a metric that cannot be measured here."""
     metric = config.validation.metric
     if metric not in ("wer", "cer"):
         return
@@ -95,7 +97,7 @@ def check_metric(config: Config, corpus: Corpus) -> None:
 def validate(
     model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device, group: Group | None = None
 ) -> ValidationResult:
-    """Loss and translations of the validation split. Changes nothing in the model.
+    """Loss and translations of the validation split; the model is not changed.
 
     The processes of a group share the texts: each measures its part with the same weights, and all get the figures of
     the whole.
@@ -116,9 +118,11 @@ def validate(
     quality = bleu_by_language(translations, references, tags, wanted.language)
     values |= {"bleu": quality.mean, "chrf": chrf(translations, references).value}
     if len(quality.languages) > 1:
-        values |= {f"bleu_{code or 'other'}": one.value for code, one in quality.languages.items()}
+        values |= {f"bleu_{code or 'other'}": score.value for code, score in quality.languages.items()}
     if corpus.reader is not None or wanted.metric in ("wer", "cer", "accuracy"):
         values |= _errors(translations, references)
+    if not isinstance(wanted.metric, str):
+        values[wanted.judged_by] = _own_measure(wanted.metric, translations, references)
     shown = spread(len(names), wanted.samples) if wanted.samples else []
     samples = [Example(names[n], references[n], translations[n]) for n in shown]
     measured = ValidationResult(values, quality.signature, samples)
@@ -134,7 +138,7 @@ def _translations(
     tags: list[str],
     group: Group | None,
 ) -> list[str]:
-    """What the model makes of the sources; of several processes each translates its share."""
+    """Translate the sources; of several processes each translates its share."""
     tokenizers = corpus.tokenizers
     engine = TorchEngine(model, tokenizers.source.symbols, tokenizers.target.symbols, device)
     budget = config.data.tokens if device.type == "cpu" else 4 * config.data.tokens
@@ -144,8 +148,8 @@ def _translations(
     if group is None or group.size == 1:
         return translator(read, to=tags)
     order = sorted(range(len(read)), key=lambda n: -len(read[n]))  # so that all have long ones and short ones
-    own = order[group.rank :: group.size]
-    made = group.gathered(translator([read[n] for n in own], to=[tags[n] for n in own]))
+    share = order[group.rank :: group.size]
+    made = group.gathered(translator([read[n] for n in share], to=[tags[n] for n in share]))
     found = dict(zip(order, made, strict=True))
     return [found[n] for n in range(len(read))]
 
@@ -159,8 +163,18 @@ def _errors(translations: list[str], references: list[str]) -> dict[str, float]:
     return found
 
 
+def _own_measure(metric: MetricConfig, translations: list[str], references: list[str]) -> float:
+    """What a metric of the user's own gives, if that is a number."""
+    found = metric.measure(list(translations), list(references))
+    if not isinstance(found, (int, float)) or not math.isfinite(found):
+        raise ConfigError(
+            f"validation.metric: measure of '{name_of(type(metric))}' gave {found!r}; expected a finite number"
+        )
+    return float(found)
+
+
 def spread(count: int, wanted: int) -> list[int]:
-    """So many of the numbers from 0 to `count`, evenly: every corpus has its share. All of them if 0 are wanted."""
+    """Choose `wanted` of the numbers below `count`, evenly spread, so that every corpus has its share; 0: all."""
     taken = min(wanted or count, count)
     return [number * count // taken for number in range(taken)]
 
@@ -168,10 +182,10 @@ def spread(count: int, wanted: int) -> list[int]:
 def held_out_loss(
     model: EncoderDecoder, corpus: Corpus, config: Config, device: torch.device, group: Group | None = None
 ) -> float:
-    """Mean negative log-probability of a held-out target token, unsmoothed; of one that cannot be, `WORST`.
+    """Mean negative log-probability of a held-out target token, unsmoothed; `WORST` for an impossible one.
 
     Of several processes each takes its share of the batches; sums and counts are added up in the order of the batches,
-    so that the mean is the same to the bit however many there are.
+    so that the mean is bit-identical however many there are.
     """
     split = corpus.split(config.data.valid)
     symbols = corpus.tokenizers.source.symbols, corpus.tokenizers.target.symbols

@@ -1,7 +1,7 @@
-"""Weights in one safetensors file that proves itself: its header carries a SHA-256 of the whole file.
+"""Weights in one self-verifying safetensors file: its header carries a SHA-256 of the whole file.
 
-The digest is taken with its own 64 places filled with zeros, so it covers every byte: names, types, shapes, metadata,
-numbers and padding. The file can be copied anywhere, and a change of a single bit is found when it is loaded.
+The digest is taken with its own 64 characters filled with zeros, so it covers every byte: names, types, shapes,
+metadata, numbers and padding. The file can be copied anywhere, and a change of a single bit is found when it is loaded.
 Pickle is never read. Tied tensors are stored once; tying them again is the model's business.
 """
 
@@ -36,7 +36,7 @@ _SHOWN = 5  # names of each kind in a message
 
 
 class Shaped(Protocol):
-    """A tensor, or what a header says of one."""
+    """A tensor, or its description in a header."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -44,7 +44,7 @@ class Shaped(Protocol):
 
 @dataclass(frozen=True)
 class Described:
-    """What the header says of a tensor."""
+    """A header's description of a tensor."""
 
     shape: tuple[int, ...]
 
@@ -60,7 +60,7 @@ def save_weights(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 def load_weights(path: Path, fits: Fits | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a file of `save_weights`: (tensors on the CPU, metadata), after every byte has been verified.
 
-    `fits` is given the header's tensors and metadata before the rest is read, and raises where they are not wanted: a
+    `fits` is given the header's tensors and metadata before the rest is read, and raises where they do not fit: a
     file from elsewhere may be of any size.
     """
     if path.suffix.lower() in _PICKLE_SUFFIXES:
@@ -88,7 +88,7 @@ def load_weights(path: Path, fits: Fits | None = None) -> tuple[dict[str, Tensor
 
 
 def serialize(tensors: dict[str, Tensor], metadata: dict[str, str], where: Path) -> tuple[bytes, memoryview]:
-    """The file as (header, body); equal tensors and metadata always give equal bytes."""
+    """Serialize to (header, body); equal tensors and metadata always give equal bytes."""
     if "sha256" in metadata:
         raise ValueError("metadata: 'sha256' is the file's own key")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -106,7 +106,7 @@ def serialize(tensors: dict[str, Tensor], metadata: dict[str, str], where: Path)
 
 
 def deserialize(data: bytes, where: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a whole file in memory; `where` is the path that error messages name."""
+    """Parse (tensors, metadata) of a whole file in memory; `where` is the path that error messages name."""
     header = _header_of(data, len(data), where)
     _verify(header, [memoryview(data)[len(header) :]], len(data), where)
     metadata = _described(header, len(data), where)[1]
@@ -137,7 +137,7 @@ def _header_of(start: bytes, size: int, where: Path) -> bytes:
 
 
 def _described(header: bytes, size: int, where: Path) -> tuple[dict[str, Described], dict[str, Any]]:
-    """What the header says of the tensors, and its metadata; their bytes must be all that follows in the file."""
+    """Parse a header's tensors and metadata, and check that their bytes are all that follows in the file."""
     try:
         found = parse_json(header[8:])
         metadata = dict(found.pop("__metadata__", {}))
@@ -164,7 +164,7 @@ def _described_one(name: str, dtype: str, shape: list[int], data_offsets: list[i
 
 
 def _verify(header: bytes, body: Iterable[bytes | memoryview], size: int, where: Path) -> None:
-    """Refuse a file whose bytes are not those that its header's SHA-256 is of."""
+    """Raise RunError unless the file's bytes match the SHA-256 in its header."""
     seals = list(SEAL.finditer(header))
     if len(seals) != 1:
         raise RunError(
@@ -179,7 +179,7 @@ def _verify(header: bytes, body: Iterable[bytes | memoryview], size: int, where:
 
 
 def check_shapes(tensors: Mapping[str, Shaped], expected: dict[str, tuple[int, ...]], where: Path | str) -> None:
-    """Refuse tensors whose names or shapes are not those of the model they are meant for."""
+    """Raise RunError for tensors whose names or shapes are not those of the model they are meant for."""
     missing = [name for name in expected if name not in tensors]
     unexpected = [name for name in tensors if name not in expected]
     wrong = [

@@ -1,7 +1,7 @@
-"""Which languages a model translates between, as its folder tells, and which way a text is to go.
+"""The language pairs a model offers, read from its folder, and the choice of a direction for a text.
 
-A model with tags of target languages only is not told the source's: that is found out (detection.py) to pick a target
-where none is asked for, and to refuse one that the text is in already. Imports no torch.
+A model with tags of target languages only is not given the source's: text/languages.py detects it to pick a target
+where none is requested, and to refuse a target that the text is in already. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def directions_of(folder: Path, tokenizer: Tokenizer) -> Pairs:
-    """(source, target) languages: directions that were measured, else tags of the source, each to each; or none."""
-    measured = dict.fromkeys((one["source"], one["target"]) for own in scores_of(folder) for one in own)
+    """Pairs of (source, target) languages: measured directions, else every pair of tagged languages; or none."""
+    measured = dict.fromkeys((row["source"], row["target"]) for rows in scores_of(folder) for row in rows)
     if measured:
         return tuple(measured)
     tags = [tag for tag in map(language_of_tag, tokenizer.pieces(range(tokenizer.size))) if tag]
@@ -32,11 +32,11 @@ def directions_of(folder: Path, tokenizer: Tokenizer) -> Pairs:
 
 
 def scores_of(folder: Path) -> list[list[dict[str, Any]]]:
-    """What was measured of each model behind the one in a folder, direction by direction, its own last."""
+    """Read `scores.json`: the measured directions of each model behind the one in a folder, its own last."""
     path = folder / SCORES
     try:
-        scores = [list(own["directions"]) for own in read_json(path).values()]
-        if not all(isinstance(one[side], str) for own in scores for one in own for side in ("source", "target")):
+        scores = [list(model["directions"]) for model in read_json(path).values()]
+        if not all(isinstance(row[side], str) for rows in scores for row in rows for side in ("source", "target")):
             raise ValueError("languages that are no text")
     except FileNotFoundError:
         return []
@@ -49,21 +49,21 @@ def scores_of(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def likely_source(found: Sequence[Detected], models_between: Callable[[str], int | None]) -> Detected:
-    """The likeliest language that can be translated to the target; or what the text surely is, whatever follows.
+    """The likeliest language with a route to the target; or the certain language of the text, with or without.
 
-    `models_between` gives the number of models on the way from a language: 0 where it is the target's own, None where
-    there is no way.
+    `models_between` gives the number of models on the route from a language: 0 for the target itself, None without a
+    route.
     """
-    for one in found:
-        models = models_between(one.language)
-        if one.confidence >= (SURE if models is None else LIKELY if models == 0 else 0):
-            return one
+    for candidate in found:
+        models = models_between(candidate.language)
+        if candidate.confidence >= (SURE if models is None else LIKELY if models == 0 else 0):
+            return candidate
     return found[0]
 
 
 @dataclass(frozen=True)
 class ChosenDirection:
-    """From a language to another; `source` is "" where nobody knows, and `recognised` where nobody said."""
+    """A source and a target language; `source` is "" if unknown, `recognised` if it was detected."""
 
     source: str
     target: str
@@ -72,7 +72,7 @@ class ChosenDirection:
 
 @dataclass(frozen=True)
 class DirectionQuery:
-    """What was asked for, in codes of languages, "" where nothing was, of a model with these directions."""
+    """The requested language codes, "" where none was given, and the pairs that the model offers."""
 
     pairs: Pairs
     source: str = ""
@@ -80,11 +80,11 @@ class DirectionQuery:
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
-        """Of either side, in the order of the directions."""
+        """All languages of either side, in the order of the pairs."""
         return tuple(dict.fromkeys(language for pair in self.pairs for language in pair))
 
     def way(self, text: str | None = None) -> ChosenDirection:
-        """The way of a text, or of a stream that cannot be looked at (None); refused where there is none."""
+        """Choose the direction for a text, or for a stream that cannot be read ahead (None); UserError if none fits."""
         source, target = self._known("--from", self.source), self._known("--to", self.target)
         ends = tuple(dict.fromkeys(end for _, end in self.pairs))
         if not source and not target and len(ends) == 1:
@@ -98,7 +98,7 @@ class DirectionQuery:
         return ChosenDirection("", target)
 
     def _known(self, option: str, code: str) -> str:
-        """The model's own code for the one given."""
+        """Return the model's own code for the given one, or raise UserError."""
         known = find(code, self.languages) if code else ""
         if known is None:
             raise UserError(
@@ -132,13 +132,13 @@ class DirectionQuery:
         return Detector(self.languages)
 
     def _checked(self, way: ChosenDirection, text: str | None) -> ChosenDirection:
-        """The way with its target, which is the only one there is where none was asked for."""
+        """Check that the model offers this direction; fill in the target if there is only one."""
         ends = [end for begin, end in self.pairs if begin == way.source]
         where = f"{_short(text)}: this seems to be" if way.recognised and text else f"--from {way.source}:"
         what = f"{where} {name_of(way.source)} ({way.source})"
         other = "; if it is something else, say so with --from" if way.recognised else ""
         if way.target == way.source:
-            raise UserError(f"{what}, which is what --to asks for too; give another language to translate to{other}")
+            raise UserError(f"{what}, which --to names too; give another language to translate to{other}")
         if not ends or (way.target and way.target not in ends):
             can = f"translates to {', '.join(ends)} only" if ends else "does not translate from"
             raise UserError(f"{what}, which the model {can}{other}")

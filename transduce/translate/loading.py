@@ -1,7 +1,7 @@
-"""Open a trained model: `transduce.load("runs/demo")("Guten Morgen")`, or several that translate as one.
+"""Open a trained model: `transduce.load("runs/demo")("Guten Morgen")`, or several as an ensemble.
 
-A run folder is opened with torch, a converted one by the native engine, and then nothing here imports torch. What the
-native engine refuses, or where it was not built, torch does: with the weights of the run, or with the converted ones.
+A run folder is opened with torch, a converted one by the native engine, and then nothing here imports torch. Where the
+native engine refuses, or was not built, torch runs instead: with the weights of the run, or with the converted ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from transduce.core.errors import ConfigError, EngineRefusal, RunError, needed_by
 from transduce.core.progress import say
 from transduce.core.untrusted import read_small
-from transduce.engines.base import Engine, Fallback, tell
+from transduce.engines.base import Engine, Fallback, report
 from transduce.search.fit import STEPWISE
 from transduce.translate.model_folder import (
     MODEL,
@@ -33,7 +33,7 @@ from transduce.translate.translator import Translator
 if TYPE_CHECKING:
     from transduce.data.readers import Reading
 
-BATCH_TOKENS, BATCH_FRAMES = 4096, 32768  # of a batch; an encoder has fewer places than there are frames
+BATCH_TOKENS, BATCH_FRAMES = 4096, 32768  # budget of a batch; an encoder has fewer positions than there are frames
 ENGINES = ("auto", "torch", "native")
 ROUNDED = "Inside are the converted weights: all numbers are of weights rounded to 8 bits, not of the trained ones."
 WHOLE = "Inside are the converted weights, which were not rounded."
@@ -48,7 +48,7 @@ def load(
     precision: str = "fp32",
     graphs: str = "auto",
 ) -> Translator:
-    """The translator in a folder, or an ensemble of those in several folders; of none, the one that comes along.
+    """Open the translator in a folder, or an ensemble of several folders; without a folder, the shipped model.
 
     `device`: "auto", "cpu", "cuda" or "cuda:1". `trust=True` lets a folder's config import classes of the user's own.
     `weights` say how much each member of an ensemble counts, alike if not given; its search is the first one's.
@@ -59,7 +59,7 @@ def load(
     takes minutes; for servers).
     """
     folder = shipped() if folder is None else folder
-    folders = [Path(folder)] if isinstance(folder, (str, Path)) else [Path(one) for one in folder]
+    folders = [Path(folder)] if isinstance(folder, (str, Path)) else [Path(member) for member in folder]
     if not folders:
         raise ConfigError("load: no folder was given; expected a run folder, or a list of them for an ensemble")
     if engine not in ENGINES:
@@ -68,12 +68,12 @@ def load(
         raise ConfigError(f"precision: expected fp32 or bf16, got {precision!r}")
     if graphs not in ("auto", "on", "off", "compiled"):
         raise ConfigError(f"graphs: expected auto, on, off or compiled, got {graphs!r}")
-    for one in folders:
-        check_is_model(one)
+    for member in folders:
+        check_is_model(member)
     reason = _not_native(folders, device, weights, precision)
     if engine == "torch" or (engine == "auto" and reason):
         if engine == "auto" and (folders[0] / NATIVE).is_file():
-            tell(EngineRefusal(str(reason)))
+            report(EngineRefusal(str(reason)))
         return _open_torch(folders, device, trust, weights, precision, graphs)
     if reason:
         raise reason
@@ -85,31 +85,31 @@ def load(
 
 
 def _say_no_graphs(who: str) -> None:
-    say(f"graphs: {who} has none; searching without")
+    say(f"graphs: {who} has none; decoding without")
 
 
 def _not_native(
     folders: Sequence[Path], device: str, weights: Sequence[float], precision: str
 ) -> ConfigError | RunError | None:
-    """Why the native engine cannot serve these folders on this device, if it cannot."""
+    """Why the native engine cannot run these folders on this device; None if it can."""
     if len(folders) > 1 or weights:
-        return ConfigError("engine: native runs one model, and an ensemble was asked for; use engine=torch")
+        return ConfigError("engine: native runs one model, and an ensemble was requested; use engine=torch")
     if not (folders[0] / NATIVE).is_file():
         return RunError(
             f"{folders[0]}: is not converted, as models of the native engine are; run `transduce convert {folders[0]}"
             " FOLDER` and give that folder, or use engine=torch"
         )
     if device not in ("auto", "cpu"):
-        return ConfigError(f"engine: native runs on the CPU, and device={device} was asked for; use engine=torch")
+        return ConfigError(f"engine: native runs on the CPU, and device={device} was requested; use engine=torch")
     if precision != "fp32":
         return ConfigError(
-            f"engine: native has the precision it was converted with, and {precision} was asked for; use engine=torch"
+            f"engine: native has the precision it was converted with, and {precision} was requested; use engine=torch"
         )
     return None
 
 
 def _open_either(folder: Path, trust: bool, with_torch: Callable[[], Translator]) -> Translator:
-    """The native engine, with torch behind it."""
+    """Open with the native engine, and fall back to torch for what it refuses."""
 
     def open_torch(refusal: EngineRefusal) -> Translator:
         if importlib.util.find_spec("torch") is None:
@@ -125,7 +125,7 @@ def _open_either(folder: Path, trust: bool, with_torch: Callable[[], Translator]
         translator = _open_native(folder, trust)
     except EngineRefusal as refusal:
         translator = open_torch(refusal)
-        tell(refusal)
+        report(refusal)
         return translator
     note = ""
     if not (folder / MODEL).is_file():
@@ -157,9 +157,9 @@ def _open_torch(
         from transduce.search.ensemble import Ensemble
         from transduce.training.run_folder import open_weights
 
-    place = pick_device(device)
+    on = pick_device(device)
     config, tokenizers, first, longest = open_weights(folders[0], trust, unfinished=True)
-    members = [first.to(place)]
+    members = [first.to(on)]
     for other in folders[1:]:
         its_config, its_tokenizers, model, its_longest = open_weights(other, trust, unfinished=True)
         if its_tokenizers.digest() != tokenizers.digest():
@@ -167,20 +167,20 @@ def _open_torch(
                 f"{other}: has another tokenizer than {folders[0]}, and models of an ensemble must read and write the"
                 " same tokens; use models trained on one prepared corpus"
             )
-        for where, one in ((folders[0], config), (other, its_config)):
-            if getattr(one.model.decoder, "offers", STEPWISE) != STEPWISE:
+        for where, found in ((folders[0], config), (other, its_config)):
+            if getattr(found.model.decoder, "offers", STEPWISE) != STEPWISE:
                 raise ConfigError(f"{where}: does not write token by token, as every model of an ensemble must")
-        members.append(model.to(place))
+        members.append(model.to(on))
         longest = min(longest, its_longest)
-    whole = Ensemble(members, weights) if len(members) > 1 or weights else members[0]
-    reading = _open_reading(folders, config.model.source.places)
-    if place.type == "cpu" or reading is not None:
+    combined = Ensemble(members, weights) if len(members) > 1 or weights else members[0]
+    reading = _open_reading(folders, config.model.source.places, trust)
+    if on.type == "cpu" or reading is not None:
         if graphs in ("on", "compiled"):
-            _say_no_graphs("a CPU" if place.type == "cpu" else "a model of recordings or pictures")
-        graphs = "off"  # a CPU has none, and the plain searches let finished sentences go at once; frames have no rooms
+            _say_no_graphs("a CPU" if on.type == "cpu" else "a model of recordings or pictures")
+        graphs = "off"  # a CPU has none, and eager decoding drops finished rows at once; frames have no static cache
     symbols = tokenizers.source.symbols, tokenizers.target.symbols
-    # Not to be trained: what each call switched off by itself, a call that ended would switch on again for the others.
-    engine = TorchEngine(with_precision(whole.eval(), precision), *symbols, place, graphs)
+    # eval() once, here: if each call switched training mode off and on, a call that ends would switch it on for others.
+    engine = TorchEngine(with_precision(combined.eval(), precision), *symbols, on, graphs)
     return Translator(
         engine,
         tokenizers,
@@ -193,11 +193,13 @@ def _open_torch(
     )
 
 
-def _open_reading(folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]]) -> Reading | None:
-    """How the models read files; None where they read text. Of an ensemble all must read alike."""
-    facts = [_reader_facts(one / READER) for one in folders]
-    for other, own in zip(folders, facts, strict=True):
-        if own != facts[0]:
+def _open_reading(
+    folders: Sequence[Path], places: Callable[[int], list[tuple[int, int]]], trust: bool = False
+) -> Reading | None:
+    """How the models read files, None for models of text; all members of an ensemble must read alike."""
+    facts = [_reader_facts(member / READER) for member in folders]
+    for other, its_facts in zip(folders, facts, strict=True):
+        if its_facts != facts[0]:
             raise ConfigError(
                 f"{other}: reads its sources otherwise than {folders[0]} ({READER}); use models trained on one corpus"
             )
@@ -206,11 +208,11 @@ def _open_reading(folders: Sequence[Path], places: Callable[[int], list[tuple[in
     from transduce.data.readers import Reading  # numpy comes with it
     from transduce.data.sources import read_facts
 
-    return Reading(read_facts(folders[0] / READER), places)
+    return Reading(read_facts(folders[0] / READER, trust), places)
 
 
 def _reader_facts(path: Path) -> bytes:
-    """What tells how files are read, not yet understood; nothing where a model reads text."""
+    """The bytes of reader.json, not yet parsed; empty for a model that reads text."""
     try:
         return read_small(path)
     except FileNotFoundError:

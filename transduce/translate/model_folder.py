@@ -1,4 +1,4 @@
-"""What lies in the folder of a model, told without torch: a run, a converted model, or both.
+"""The files of a model's folder, read without torch: a run, a converted model, or both.
 
 config.toml, tokenizer/ and README.md are in both, reader.json where a model reads recordings or pictures.
 model.safetensors has weights for torch, as `transduce train` writes them, model.native (with native.json) those for the
@@ -25,7 +25,7 @@ from transduce.text.tokenizer import Tokenizers
 
 CONFIG, TOKENIZER, CARD, READER = "config.toml", "tokenizer", "README.md", "reader.json"
 MODEL, NATIVE, NATIVE_FACTS = "model.safetensors", "model.native", "native.json"
-SCORES = "scores.json"  # what was measured, by name of the model, this one last
+SCORES = "scores.json"  # measured scores, by name of the model, this one last
 SHIPPED = Path(__file__).parents[1] / "everyday"
 # JSON escapes quotes inside strings, so these bytes can only be the key itself, never part of a name or a value.
 SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -34,7 +34,7 @@ LARGEST_HEADER = 4 << 20  # bytes, of 40,000 tensors
 
 @dataclass(frozen=True)
 class Converted:
-    """What must be known of converted weights besides themselves.
+    """Facts about converted weights, stored beside them in native.json.
 
     The digests of the `tokenizer` they were trained with and the `weights` they were made of (by `seal_of`),
     the `longest` source in training, and how they are stored.
@@ -46,12 +46,12 @@ class Converted:
     quantize: str
 
     def write(self, folder: Path) -> None:
-        """Put the facts beside the weights."""
+        """Write the facts beside the weights."""
         write_text(folder / NATIVE_FACTS, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Converted:
-        """What `write` wrote."""
+        """Read what `write` wrote; raise RunError if it is damaged."""
         path = folder / NATIVE_FACTS
         try:
             found = cls(**read_json(path))
@@ -63,7 +63,7 @@ class Converted:
 
 
 def open_converted(folder: Path) -> tuple[Tokenizers, Converted]:
-    """The tokenizers that converted weights belong to, and what is known of them."""
+    """The tokenizers that converted weights belong to, and the facts about the weights."""
     tokenizers, facts = Tokenizers.load(folder / TOKENIZER), Converted.read(folder)
     if facts.tokenizer != tokenizers.digest():
         raise RunError(
@@ -74,13 +74,13 @@ def open_converted(folder: Path) -> tuple[Tokenizers, Converted]:
 
 @dataclass(frozen=True)
 class ConvertedDecoder:
-    """All that is known of a decoder that was converted: it writes token by token."""
+    """The decoder config of a converted model: all that is known is that it writes token by token."""
 
     offers: ClassVar[str] = "stepwise"  # to a search (search/fit.py)
 
 
 def seal_of(weights: Path) -> str:
-    """The digest that weights for torch carry in their header; nothing where there is none to be found."""
+    """The digest in the header of weights for torch; "" if there is none."""
     with weights.open("rb") as file:
         header = file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER))
     found = SEAL.search(header)
@@ -88,7 +88,7 @@ def seal_of(weights: Path) -> str:
 
 
 def read_card(folder: Path) -> str:
-    """What the folder says of itself; nothing where it has no card."""
+    """The text of the folder's model card; "" if it has none."""
     path = folder / CARD
     try:
         return read_small(path).decode("utf-8")
@@ -101,7 +101,7 @@ def read_card(folder: Path) -> str:
 
 
 def check_is_model(folder: Path) -> None:
-    """Refuse a folder that no model was ever put in."""
+    """Raise RunError for a folder that holds no model."""
     if not (folder / CONFIG).is_file():
         what = "no such folder" if not folder.exists() else f"no {CONFIG} in it"
         raise RunError(
@@ -116,7 +116,7 @@ def is_shipped() -> bool:
 
 
 def shipped(word: str = "") -> Path:
-    """The folder of the model that comes with the package; `word` is what stood where a model could have been named."""
+    """The folder of the shipped model; `word` is the argument that could have named another, for the error text."""
     if not is_shipped():
         what = f"{word[:60]!r} is no folder of a model" if word else "no model is named"
         raise UserError(
@@ -134,7 +134,7 @@ def read_validation_language(folder: Path) -> str:
 
 
 def read_search(folder: Path, trust: bool) -> Any:
-    """The search that the model translates with when nothing is said: of its config only this section is read."""
+    """The model's default search: only this section of its config is read."""
     path, merged = folder / CONFIG, configs.Layers()
     tree = {key: value for key, value in configs.read_toml(path).items() if key == "search"}
     configs.merge(SearchOption, merged, tree, origin=str(path))

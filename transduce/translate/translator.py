@@ -1,4 +1,4 @@
-"""The only path from text to text: cut what is too long, tokenize, batch, search, detokenize, join.
+"""The only path from text to text: cut what is too long, tokenize, batch, decode, detokenize, join.
 
 The command line, validation during training and the tests all translate through this class. It imports no torch;
 what runs the model is an `Engine`.
@@ -58,7 +58,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Found:
-    """What came of a job: hypotheses, best first, and their alignments if they were asked for."""
+    """The result of a job: hypotheses, best first, and their alignments if requested."""
 
     part: TextPiece
     hypotheses: Sequence[Hypothesis]
@@ -66,11 +66,11 @@ class _Found:
 
 
 class Translator:
-    """`translator("Guten Morgen")` gives text; `translator.translate([...], beam=4)` gives `Translation`s.
+    """Translate texts: `translator("Guten Morgen")` gives text, `translator.translate([...], beam=4)` `Translation`s.
 
     `search` is a search config used when a call names none. Sources of more than `longest` tokens are cut at sentence
     ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch;
-    `search_tokens`, if given, what an engine searches at once that makes batches of its own. `decoder` is the config of
+    `search_tokens`, if given, the tokens handed to an engine that batches itself. `decoder` is the config of
     the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
     pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet.
     """
@@ -119,11 +119,11 @@ class Translator:
         exclude: Words = (),
         align: Unit | None = None,
         dense: bool = True,
-        stops: Sequence[CancelToken] = (),
+        cancel_tokens: Sequence[CancelToken] = (),
     ) -> list[Translation]:
-        """One Translation a text, in order, each a single line. A blank text gives an empty one.
+        """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
-        `n_best` asks the model's own search for so many, `beam` for a beam search of that size, which finds as many at
+        `n_best` requests that many of the model's own search, `beam` a beam search of that size, which finds as many at
         most; `search` replaces it.
         `to` puts the tag `<2to>` (of imported models `>>to<<`) before the source, for models trained with such tags
         (one language, or one a text).
@@ -131,9 +131,10 @@ class Translator:
         that must appear as written, by beam search; `exclude` words that must not (one list for all, or one a text).
         `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model;
         without `dense` it has links and their strengths alone, and no matrix of weights.
-        `stops`, one a text, let another thread end the work on a text between two steps: what comes is not `finished`.
+        `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
+        `finished`.
         """
-        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, stops)
+        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens)
         return list(self.run(texts, options))
 
     def stream(
@@ -149,15 +150,15 @@ class Translator:
         exclude: Words = (),
         align: Unit | None = None,
         dense: bool = True,
-        stops: Sequence[CancelToken] = (),
+        cancel_tokens: Sequence[CancelToken] = (),
         window: int = 0,
     ) -> Iterator[Translation]:
-        """`translate` in flat memory, `window` texts at once; 0 is 1,000, or 8,000 where the engine makes batches."""
-        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, stops)
+        """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
+        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens)
         return self.run(texts, options, window)
 
     def run(self, texts: Iterable[str], options: TranslateOptions, window: int = 0) -> Iterator[Translation]:
-        """`stream`, with its options in one value."""
+        """Translate lazily like `stream`, with its options in one value."""
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
         search = self.choose_search(options.beam, options.n_best, options.search)
         options.check()
@@ -168,7 +169,7 @@ class Translator:
         options.check_all_used(begun)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
-        """How probable the model finds each given translation. Nothing is cut: pairs are read whole."""
+        """Score each given translation under the model. Nothing is cut: pairs are read whole."""
         tags = self._pair_tags("score", sources, targets, to)
         source_tokens = [self._source(source, tag) for source, tag in zip(sources, tags, strict=True)]
         target_tokens = self.tokenizers.target.encode(targets)
@@ -189,7 +190,7 @@ class Translator:
         layer: int | None = None,
         dense: bool = True,
     ) -> list[Alignment]:
-        """Which source words the model looks at for each word of a given translation. Pairs are read whole.
+        """Align each given translation: which source words the model looks at for each word. Pairs are read whole.
 
         `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
         backwards; None for the mean of all. Without `dense` there are links alone, and no matrix of weights.
@@ -201,12 +202,12 @@ class Translator:
             for source, target in zip(sources, targets, strict=True)
         ]
         found = attend_all(self.engine, pairs, tags, layer, self.batch_tokens)
-        return [join([one], dense=dense) for one in found]
+        return [join([block], dense=dense) for block in found]
 
     def _pair_tags(
         self, what: str, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str]
     ) -> list[tuple[int, ...]]:
-        """The tag of each source, where there are as many targets."""
+        """The tag of each source; raise DataError unless there are as many targets."""
         read = [*texts_of(f"{what}: sources", sources, "give [source] and [target]", files=self.reading is not None)]
         if len(read) != len([*texts_of(f"{what}: targets", targets, "give [source] and [target]")]):
             raise DataError(
@@ -217,13 +218,13 @@ class Translator:
         return tags
 
     def _source(self, text: str, tag: tuple[int, ...] = ()) -> Source:
-        """A whole text as the model reads it."""
+        """A whole text as the model reads it: its tag and tokens, or its frames."""
         if self.reading is not None:
             return self.reading.reader.read(text)
         return tag + tuple(self.tokenizers.source.encode([text])[0])
 
     def _grouped(self, text: str, unit: Unit, source: Source | None = None) -> Grouped:
-        """The same in units; of files these are the places of the memory, named by where they are in it."""
+        """A source grouped into units to align; for files, positions of the memory, named by their time or place."""
         if self.reading is None:
             return group_text(self.tokenizers.source, text, unit, source)
         frames = self._source(text) if source is None else source
@@ -237,14 +238,17 @@ class Translator:
         return (self.tokenizers.source.tag(language),) if language else ()
 
     def choose_search(self, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None) -> SearchConfig:
-        """The search given, else the model's own for `n_best`, or a beam search of that size; it must fit the model."""
+        """The given search, else the model's own for `n_best`, or a beam search of size `beam`; it must fit."""
         chosen = self._asked_for(beam, n_best, search)
         if self.decoder is not None:
             check_search(chosen, self.decoder)
         return chosen
 
     def _asked_for(self, beam: int, n_best: int, search: SearchConfig | None) -> SearchConfig:
-        """One that finds a single translation has to be a beam search for several, with its own limits."""
+        """Choose the search; for `n_best` above 1, a search for one translation becomes a beam search.
+
+        It keeps the limits of the search that it replaces.
+        """
         if isinstance(search, str):
             raise ConfigError(f"search: expected one such as transduce.search.settings.Beam(size=5), got {search!r}")
         if not beam and n_best == 1:
@@ -258,14 +262,14 @@ class Translator:
         if not beam and hasattr(self.search, "with_n_best"):
             several: SearchConfig = self.search.with_n_best(n_best)
             return several
-        own = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
-        single = replace(own, size=beam or own.size, n_best=1)
+        base = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
+        single = replace(base, size=beam or base.size, n_best=1)
         return single if n_best == 1 else single.with_n_best(n_best)
 
     def find(
         self, sources: Sequence[Source], search: SearchConfig, constraints: Sequence[DecodingConstraints] = ()
     ) -> list[list[Hypothesis]]:
-        """Hypotheses of sources that are tokens or frames, in order; `search` is a search config. Nothing is cut."""
+        """Decode sources of tokens or frames to hypotheses, in order; `search` is a search config. Nothing is cut."""
         choice = cast("Reranker", search) if hasattr(search, "choose") else None
         budget = self.search_tokens or self.batch_tokens
         if choice:  # candidates are rows of the batch: no more of them than a usual beam makes of it
@@ -273,39 +277,39 @@ class Translator:
         constraints = constraints or [UNCONSTRAINED] * len(sources)
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
-            members, asked = [sources[i] for i in batch], [constraints[i] for i in batch]
-            found = self.engine.search(members, search, asked, [draw_key(tokens) for tokens in members])
+            members, limits = [sources[i] for i in batch], [constraints[i] for i in batch]
+            found = self.engine.search(members, search, limits, [draw_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
                 done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
         return done
 
     def _chosen(self, hypotheses: Sequence[Hypothesis], search: Reranker) -> list[Hypothesis]:
-        """Those that a search picks by their texts, with the score that it picks them by."""
+        """The hypotheses that a reranking search picks by their texts, with the score that it picks them by."""
         picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses]) if hypotheses else []
-        return [replace(hypotheses[place], score=score) for place, score in picked]
+        return [replace(hypotheses[index], score=score) for index, score in picked]
 
     def _constraints(self, options: TranslateOptions) -> list[DecodingConstraints]:
-        """What is asked of each text, in tokens; words that many texts share are spelt once."""
+        """The constraints of each text, in tokens; words shared by many texts are tokenized once."""
         target = self.tokenizers.target
         spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], DecodingConstraints] = {((), ()): UNCONSTRAINED}
         found = []
         for start, *words in zip(options.prefixes, options.include, options.exclude, strict=True):
-            wanted, struck = (tuple(own) for own in words)
+            wanted, struck = map(tuple, words)
             if (wanted, struck) not in spelt:
                 spelt[wanted, struck] = constraints_of_words(target, wanted, struck)
             prefix = checked_prefix(target.encode([start])[0], self.longest) if start else ()
             found.append(replace(spelt[wanted, struck], prefix=prefix))
-        if options.stops:
-            return [replace(one, stop=stop) for one, stop in zip(found, options.stops, strict=True)]
+        if options.cancel_tokens:
+            return [replace(limits, cancel_token=one) for limits, one in zip(found, options.cancel_tokens, strict=True)]
         return found
 
     def _translate(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
-        """The texts of one window; the options have one value a text."""
+        """Translate the texts of one window; the options have one value per text."""
         constraints, align = self._constraints(options), options.align
         tags, loud = [*map(self._tag, options.to)], [False] * len(texts)
         if self.reading is None:
             own_tags, texts = self._cut_tags(texts)
-            tags = [tag + own for tag, own in zip(tags, own_tags, strict=True)]
+            tags = [tag + written for tag, written in zip(tags, own_tags, strict=True)]
             texts, loud = lowercase_shouting(texts, constraints, self.tokenizers.source)
         jobs = self._all_jobs(texts, tags, constraints, options.tokens)
         done = self.find([job.tokens for job in jobs], search, [job.constraints for job in jobs])
@@ -318,7 +322,7 @@ class Translator:
             self._joined(parts, options) if parts else _nothing(options, finished=number not in left)
             for number, parts in enumerate(results)
         ]
-        return [restore_case(one) if own else one for one, own in zip(made, loud, strict=True)]
+        return [restore_case(result) if shouted else result for result, shouted in zip(made, loud, strict=True)]
 
     def _blocks(
         self, jobs: Sequence[_Job], done: Sequence[list[Hypothesis]], tags: Sequence[tuple[int, ...]], align: Unit
@@ -326,17 +330,17 @@ class Translator:
         """The alignment of every hypothesis of every job; of the best alone where a text has several jobs."""
         target = self.tokenizers.target
         parts, pairs, own_tags = Counter(job.text for job in jobs), [], []
-        wanted = [own[:1] if parts[job.text] > 1 else own for job, own in zip(jobs, done, strict=True)]
+        wanted = [found[:1] if parts[job.text] > 1 else found for job, found in zip(jobs, done, strict=True)]
         for job, hypotheses in zip(jobs, wanted, strict=True):
             source = job.tokens[len(tags[job.text]) :] if self.reading is None else job.tokens
             read = self._grouped(job.part.text, align, source)
-            pairs += [(read, group_tokens(target, one.tokens, self._text(one), align)) for one in hypotheses]
+            pairs += [(read, group_tokens(target, best.tokens, self._text(best), align)) for best in hypotheses]
             own_tags += [tags[job.text]] * len(hypotheses)
         blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
         return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
 
     def _cut_tags(self, texts: Sequence[str]) -> tuple[list[tuple[int, ...]], list[str]]:
-        """The tags that texts begin with, so that every part of a text has its tag, and the rest of each."""
+        """Separate the tags that texts begin with, so that every part of a text has its tag."""
         cut = [self.tokenizers.source.cut_tag(text) for text in texts]
         return [tag for tag, _ in cut], [text for _, text in cut]
 
@@ -347,20 +351,20 @@ class Translator:
         constraints: Sequence[DecodingConstraints],
         tokens: Mapping[str, Sequence[int]],
     ) -> list[_Job]:
-        found: list[_Job] = []
-        for number, (text, tag, own) in enumerate(zip(texts, tags, constraints, strict=True)):
-            if own.stop is None or not own.stop.cancelled:
+        jobs: list[_Job] = []
+        for number, (text, tag, limits) in enumerate(zip(texts, tags, constraints, strict=True)):
+            if limits.cancel_token is None or not limits.cancel_token.cancelled:
                 cut = self._cut_text(text, tag, tokens.get(text)) if self.reading is None else self._cut_file(text)
-                found += self._jobs(number, text, cut, own)
-        return found
+                jobs += self._jobs(number, text, cut, limits)
+        return jobs
 
     def _jobs(
         self, number: int, text: str, cut: Sequence[tuple[TextPiece, Source]], constraints: DecodingConstraints
     ) -> list[_Job]:
-        """The parts of one text."""
+        """The jobs of the parts of one text."""
         if constraints.include and len(cut) > 1:
             raise DataError(
-                f"include: the text {text[:40]!r}... is longer than the model reads at once, and nobody knows which of"
+                f"include: the text {text[:40]!r}... is longer than the model reads at once, and it is unknown which of"
                 f" its {len(cut)} parts the words belong to; give the parts as texts of their own"
             )
         later = replace(constraints, prefix=()) if constraints.prefix else constraints
@@ -377,7 +381,7 @@ class Translator:
         return [(part, tokens(part.text)) for part in parts if part.text.strip()]
 
     def _cut_file(self, source: str) -> list[tuple[TextPiece, Source]]:
-        """The same of a file, or of its content, with their frames."""
+        """The parts of a file, or of its content, with their frames."""
         if self.reading is None or (isinstance(source, str) and not source.strip()):
             return []
         return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
@@ -385,17 +389,17 @@ class Translator:
     def _joined(self, parts: list[_Found], options: TranslateOptions) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
         if not all(every):
-            return Translation("", finished=False)  # somebody asked to stop
+            return Translation("", finished=False)  # the request was cancelled
         if len(parts) == 1:
             if parts[0].blocks:
                 aligned = zip(every[0], parts[0].blocks, strict=True)
-                every[0] = [replace(one, alignment=join([block], dense=options.dense)) for one, block in aligned]
+                every[0] = [replace(made, alignment=join([block], dense=options.dense)) for made, block in aligned]
             return replace(every[0][0], alternatives=tuple(every[0][1:]))
         bests = [translations[0] for translations in every]
         text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))
         blocks = [found.blocks[0] for found in parts if found.blocks]
         words = options.align == "words"
-        cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word goes on in the next
+        cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word continues in the next
         return Translation.joined(bests, _one_line(text).rstrip(), join(blocks, cut) if blocks else None)
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
@@ -407,17 +411,17 @@ class Translator:
 
 
 def _nothing(options: TranslateOptions, finished: bool) -> Translation:
-    """The translation of a text without words, or of one that was stopped before it began."""
+    """The translation of a text without words, or of one cancelled before it began."""
     return Translation("", finished=finished, alignment=Alignment() if options.align else None)
 
 
 def _one_line(text: str) -> str:
-    """One line in, one line out: a newline, from between parts or spelt by byte pieces, becomes a space."""
+    """Replace newlines, from between parts or spelt by byte pieces, by spaces: one line in, one line out."""
     return text.replace("\n", " ")
 
 
 def draw_key(source: Source) -> int:
-    """What random draws for this sentence follow from: its tokens or frames alone, so that no neighbour matters."""
-    held = array("q", source) if isinstance(source, (tuple, list)) else source
-    digest = hashlib.blake2b(held.tobytes(), digest_size=8).digest()
+    """The seed of a sentence's random draws: its tokens or frames alone, so that no other row matters."""
+    numbers = array("q", source) if isinstance(source, (tuple, list)) else source
+    digest = hashlib.blake2b(numbers.tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -1,7 +1,7 @@
-"""The first two minutes: number words in English, German and Chinese, generated here, learned and translated.
+"""The demo: number words in English, German and Chinese, generated, learned and translated in two minutes.
 
-One small model turns 0 to 999,999, written out in any of the three languages, into any other, told which by a tag
-such as `<2de>`. Numbers held out from training show whether it has learned to count or only to recite.
+One small model turns 0 to 999,999, written out in any of the three languages, into any other, chosen by a tag such as
+`<2de>`. Numbers held out from training show whether it has learned to count or only to recite.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTINGS = (
 
 
 def demo(folder: Path, steps: int = 0) -> float:
-    """Prepare, train, score and give a tour in `folder`; gives the share of held-out numbers translated exactly."""
+    """Prepare, train, score and give a tour in `folder`; return the share of held-out numbers translated exactly."""
     console = Console()
     console.print("[bold]1. Text.[/] Number words in English, German and Chinese, written by the program.")
     numbers = write_text(folder / "text")
@@ -56,7 +56,7 @@ def demo(folder: Path, steps: int = 0) -> float:
 
 
 def write_text(folder: Path, count: int = 6000, seed: int = 1) -> list[int]:
-    """Parallel files for each pair of languages; gives the numbers held out."""
+    """Write parallel files for each pair of languages; return the numbers held out."""
     chooser = random.Random(seed)
     numbers = list(range(100)) + [chooser.randrange(10 ** chooser.randint(3, 6)) for _ in range(count)]
     numbers = list(dict.fromkeys(numbers))
@@ -77,11 +77,14 @@ def _preparation(folder: Path) -> Prepare:
         text = folder / "text"
         return tuple(
             ParallelText(
-                source=f"{text}/{split}.{one}", target=f"{text}/{split}.{two}", tag=f"<2{two}>", name=f"{one}-{two}"
+                source=f"{text}/{split}.{source}",
+                target=f"{text}/{split}.{target}",
+                tag=f"<2{target}>",
+                name=f"{source}-{target}",
             )
-            for one in LANGUAGES
-            for two in LANGUAGES
-            if one != two
+            for source in LANGUAGES
+            for target in LANGUAGES
+            if source != target
         )
 
     tags = tuple(f"<2{language}>" for language in LANGUAGES)
@@ -92,15 +95,15 @@ def _preparation(folder: Path) -> Prepare:
 
 def _show(console: Console, translator: Translator, numbers: list[int]) -> float:
     table = Table("number", Column("said in", overflow="fold"), Column("translated", overflow="fold"))
-    for number, (one, two) in zip(numbers, [("en", "de"), ("de", "zh"), ("zh", "en"), ("en", "zh")], strict=False):
-        source = LANGUAGES[one](number)
-        table.add_row(f"{number:,}", source, translator(source, to=two))
+    for number, (begin, end) in zip(numbers, [("en", "de"), ("de", "zh"), ("zh", "en"), ("en", "zh")], strict=False):
+        source = LANGUAGES[begin](number)
+        table.add_row(f"{number:,}", source, translator(source, to=end))
     console.print(table)
     right = total = 0
-    for one, two in [("en", "de"), ("de", "en"), ("en", "zh"), ("zh", "en"), ("de", "zh"), ("zh", "de")]:
-        sources = [LANGUAGES[one](number) for number in numbers]
-        translations = translator(sources, to=two)
-        right += sum(text == LANGUAGES[two](number) for text, number in zip(translations, numbers, strict=True))
+    for begin, end in [("en", "de"), ("de", "en"), ("en", "zh"), ("zh", "en"), ("de", "zh"), ("zh", "de")]:
+        sources = [LANGUAGES[begin](number) for number in numbers]
+        translations = translator(sources, to=end)
+        right += sum(text == LANGUAGES[end](number) for text, number in zip(translations, numbers, strict=True))
         total += len(numbers)
     console.print(
         f"\n[bold]Exactly right:[/] {right} of {total} translations of held-out numbers ({right / total:.1%})."

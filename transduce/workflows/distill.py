@@ -1,10 +1,8 @@
 """Sequence-level distillation (Kim & Rush, 2016): a corpus whose training targets are a model's own translations.
 
-The search runs on the corpus's tokens, which are what the model would make of the text: training text is not kept, and
+Decoding runs on the corpus's tokens, which are what the model would make of the text: training text is not kept, and
 decoding tokens to encode them again could change them. Pairs of like length form chunks, each translated by one process
-and written whole, so that a killed run goes on where it was, and ends with the same bytes.
-
-What one process does when a corpus is distilled: open the teacher, translate a chunk of pairs, write its file.
+and written whole, so that a killed run resumes where it was, and ends with the same bytes.
 
 A chunk's file holds a checksum, the length of each target, whether it is the original one, and all tokens end to end;
 it appears whole or not at all.
@@ -21,7 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +31,7 @@ from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress, say
 from transduce.data.corpus import MANIFEST, Corpus, Retargeting, Split, Targets, file_digest
 from transduce.metrics.corpus import chrf_metric
-from transduce.search.fit import STEPWISE, SearchChoice, SearchOption
+from transduce.search.fit import STEPWISE, SearchOption
 from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.search.settings import Beam
 from transduce.translate.loading import load
@@ -42,13 +40,13 @@ from transduce.translate.translator import Translator
 
 Integers = npt.NDArray[np.int64]
 GPU_BATCH = 16384  # source tokens a batch; the translator's own size leaves a GPU idle
-GPU_ROOM = 1 << 20  # and where rooms let them in by and by: a chunk is never cut in two, of which one would be small
-BEAM = 5  # paths, where nobody says how many and the teacher searches with a beam: more than most translate with
+GPU_ROOM = 1 << 20  # with continuous batching: a chunk is never cut in two, of which one would be small
+BEAM = 5  # default beam size where the teacher uses beam search: more than most translate with
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained model, or several that are averaged, by their places; each process opens them once."""
+    """A trained model, or several that are averaged, by their folders; each process opens them once."""
 
     runs: tuple[str, ...]
     digests: tuple[str, ...]
@@ -62,19 +60,19 @@ class Teacher:
         return self.device == "cpu"
 
     def processes(self, workers: int) -> int:
-        """How many share the work where so many are asked for: on CPUs 0 is one on each core, a GPU needs but one."""
+        """The number of processes for `workers`: on CPUs 0 is one on each core, a GPU needs but one."""
         return workers if self.on_cpu else max(1, workers)
 
     def load(self) -> Translator:
         return _load(self)
 
     def forget(self) -> None:
-        """Let go of the memory of the model."""
+        """Free the memory of the model."""
         _load.cache_clear()
 
 
 def weights_digest(run: str | Path) -> str:
-    """SHA-256 of the weights in a run folder; nothing if there are none, which opening the model will say."""
+    """SHA-256 of the weights in a run folder; "" if there are none, which opening the model will report."""
     path = Path(run) / MODEL
     if not path.is_file() and (path.parent / "checkpoints").is_dir():
         from transduce.training.run_folder import no_model_yet
@@ -103,21 +101,21 @@ def _load(teacher: Teacher) -> Translator:
 
 
 def in_large_batches(translator: Translator) -> Translator:
-    """The same, given as much at a time as keeps a GPU busy."""
+    """Give the translator batches large enough to keep a GPU busy."""
     translator.batch_tokens = GPU_BATCH
     translator.search_tokens = GPU_ROOM if translator.search_tokens else 0
     return translator
 
 
 def search_of(translator: Translator, beam: int | None, best_of: int, run: str | Path) -> Any:
-    """The search asked for, or that which suits the teacher."""
+    """The requested search, or a default that suits the teacher."""
     if beam is None:
         beam = max(BEAM, best_of) if isinstance(translator.search, Beam) else 0
     elif beam > 0 and getattr(translator.decoder, "offers", STEPWISE) != STEPWISE:
-        own = configs.kind_of(type(translator.search))
+        kind = configs.kind_of(type(translator.search))
         raise ConfigError(
-            f"beam: {beam} asks for a beam search, which needs a model that writes token by token, and {run} writes all"
-            f" tokens at once; leave it out, or say 0, for the model's own search, '{own}'"
+            f"beam: {beam} asks for a beam search, which needs a model that writes token by token, and {run} is"
+            f" non-autoregressive; leave it out, or say 0, for the model's own search, '{kind}'"
         )
     if 0 < beam < best_of:
         raise ConfigError(f"best_of: expected at most the beam's size ({beam}), got {best_of}; give a larger beam")
@@ -126,7 +124,7 @@ def search_of(translator: Translator, beam: int | None, best_of: int, run: str |
 
 @dataclass(frozen=True)
 class TeachingPairs:
-    """The pairs to translate by their place: a corpus and the name of its split."""
+    """The pairs to translate: a corpus and the name of its split."""
 
     corpus: str
     digest: str
@@ -143,7 +141,7 @@ def _open(pairs: TeachingPairs) -> Split:
 
 @dataclass(frozen=True)
 class Work:
-    """What every process is told: by whom, what and how to translate, and the folder for finished chunks."""
+    """The job of every process: teacher, pairs, search, and the folder for finished chunks."""
 
     teacher: Teacher
     pairs: TeachingPairs
@@ -153,11 +151,10 @@ class Work:
     folder: Path
 
     def facts(self) -> dict[str, Any]:
-        """What decides the translations: a stopped run goes on only with the same."""
+        """What determines the translations: a stopped run resumes only with equal facts."""
         models, pairs = list(self.teacher.digests), self.pairs
-        own = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
-        chosen = SearchOption(cast("SearchChoice", self.search))
-        return {**own, "precision": self.teacher.precision, **configs.flatten(chosen)}
+        facts = {"models": models, "corpus": pairs.digest, "split": pairs.split, "best_of": self.best_of}
+        return {**facts, "precision": self.teacher.precision, **configs.flatten(SearchOption(self.search))}
 
     def path(self, number: int) -> Path:
         return self.folder / f"{number:07d}"
@@ -177,7 +174,7 @@ class Taught:
 
     @classmethod
     def read(cls, path: Path, count: int, dtype: str) -> Taught:
-        """What `write` wrote of `count` targets."""
+        """Read what `write` wrote of `count` targets."""
         content = path.read_bytes()
         if len(content) < 4 + 5 * count or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
             raise RunError(f"{path}: is damaged; delete this file and run the same command again, which makes it anew")
@@ -186,7 +183,7 @@ class Taught:
 
 
 def translate_chunk(work: Work, task: tuple[int, Integers]) -> int:
-    """Translate the pairs of chunk number `task[0]` and write its file; gives how many they are."""
+    """Translate the pairs of chunk number `task[0]` and write its file; return their number."""
     number, pairs = task
     translator, split = work.teacher.load(), work.pairs.open()
     originals = [split.pair(int(pair)) for pair in pairs]
@@ -215,7 +212,7 @@ def _nearest(usable: Sequence[Hypothesis], original: Sequence[int], translator: 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums of several threads differ in their last bits: with one, any number of processes gives the same bytes."""
+    """Use one thread: sums of several differ in their last bits, and any number of processes gives the same bytes."""
     import torch
 
     before = torch.get_num_threads()
@@ -235,7 +232,7 @@ _CHANGEABLE = ("keep_original",)  # decides only how finished chunks are put tog
 
 @dataclass(frozen=True)
 class Distilled:
-    """How a call of `distill` ended.
+    """The result of a call of `distill`.
 
     `pairs` have been translated so far, `kept` of them keep their original target, since the translation was empty or
     cut by the length limit. `reason`: "finished", or the name of the signal that stopped it.
@@ -265,14 +262,13 @@ def distill(
 ) -> Distilled:
     """Translate the training sources of a prepared corpus (the run's own if none is named) into a new corpus.
 
-    `ensemble` are further models, averaged with the first, whose config decides (Freitag et al. 2017).
-    `beam` is the size of the beam search, 0 for the model's own search; where it is not given, 5 if that is a beam
-    search, and else 0. `best_of` = n takes, of the n best translations, the one nearest to the original target by
-    chrF. `keep_original` adds the original pairs after the new ones. On CPUs `workers` processes of one thread each
-    share the work, 0 for one on each core; on a GPU so many share it, 0 for one: what one reads and writes is done
-    while the GPU works for another. A call that was stopped goes on when it is repeated; `chunk_tokens` (0: by
-    device) is how much is done at a time. `device`, `trust`, `precision` and `graphs` are those of `transduce.load`;
-    the engine is torch.
+    `ensemble` are further models, averaged with the first, whose config decides (Freitag et al. 2017). `beam` is the
+    size of the beam search, 0 for the model's own search; where it is not given, 5 if that is a beam search, and else
+    0. `best_of` = n takes, of the n best translations, the one nearest to the original target by chrF. `keep_original`
+    adds the original pairs after the new ones. On CPUs `workers` processes of one thread each share the work, 0 for one
+    on each core; on a GPU so many share it, 0 for one: what one reads and writes is done while the GPU works for
+    another. A stopped call resumes when it is repeated; `chunk_tokens` (0: by device) is how much is done at a time.
+    `device`, `trust`, `precision` and `graphs` are those of `transduce.load`; the engine is torch.
     """
     from transduce.engines.torch.engine import pick_device  # torch comes with it: only now
     from transduce.training.run_folder import read_config
@@ -289,16 +285,16 @@ def distill(
         translator = teacher.load()
         _check_tokenizer(opened, translator, run)
         search = search_of(translator, beam, best_of, run)
-        place = output.with_name(f".{output.name}.distilling")
+        work_folder = output.with_name(f".{output.name}.distilling")
         pairs = TeachingPairs(str(opened.folder.absolute()), opened.digest, config.data.train)
-        work = Work(teacher, pairs, opened.manifest["dtypes"]["target"], search, best_of, place)
+        work = Work(teacher, pairs, opened.manifest["dtypes"]["target"], search, best_of, work_folder)
         facts = {**work.facts(), "keep_original": keep_original}
         if _is_complete(output, facts):
             say(f"{output}: nothing to do: it is complete")
-            shutil.rmtree(place, ignore_errors=True)  # left if we were killed between writing and tidying up
+            shutil.rmtree(work_folder, ignore_errors=True)  # left if killed between writing and tidying up
             return _outcome(Corpus.open(output), pairs.split)
         check_free(output, MANIFEST)
-        with _held(place, output):
+        with _locked(work_folder, output):
             chunks = Chunks.of(pairs.open(), _begin(work, facts, chunk_tokens))
             stopped = _translate(work, chunks, teacher.processes(workers))
             return stopped or _assemble(work, chunks, opened, output, facts)
@@ -318,7 +314,7 @@ class Chunks:
 
     @classmethod
     def of(cls, split: Split, tokens: int) -> Chunks:
-        """Chunks of about so many source tokens, a pure function of the lengths."""
+        """Chunks of about `tokens` source tokens, a pure function of the lengths."""
         lengths = split.source_lengths.astype(np.int64) + 1  # with the end symbol
         order = np.argsort(lengths, kind="stable")
         numbers = (np.cumsum(lengths[order]) - 1) // tokens
@@ -332,13 +328,13 @@ class Chunks:
         return self.order[self.bounds[number] : self.bounds[number + 1]]
 
 
-def _open_corpus(given: str, own: str, run: str | Path) -> Corpus:
-    if not given and not (Path(own) / MANIFEST).is_file():
+def _open_corpus(given: str, of_run: str, run: str | Path) -> Corpus:
+    if not given and not (Path(of_run) / MANIFEST).is_file():
         raise DataError(
-            f"{run}: was trained on the corpus {own or '(none)'}, which is not there (seen from {Path.cwd()}); "
+            f"{run}: was trained on the corpus {of_run or '(none)'}, which is not there (seen from {Path.cwd()}); "
             "say where a prepared corpus lies with --corpus FOLDER"
         )
-    opened = Corpus.open(given or own)
+    opened = Corpus.open(given or of_run)
     if opened.reader is not None:
         raise DataError(
             f"{opened.folder}: holds {opened.reader.kind}, and only sources of text are distilled; transcribe them,"
@@ -355,12 +351,12 @@ def _check_tokenizer(corpus: Corpus, translator: Translator, run: str | Path) ->
         )
 
 
-# -- beginning, going on, ending -------------------------------------------------------------------------------------
+# -- beginning, resuming, ending -------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _held(folder: Path, output: Path) -> Iterator[None]:
-    """The folder for chunks, made if need be, for this process alone."""
+def _locked(folder: Path, output: Path) -> Iterator[None]:
+    """Create the folder for chunks if need be, and lock it."""
     with disk_errors(output, "making a folder for the work", needed=4096):
         output.parent.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(folder)
@@ -371,7 +367,7 @@ def _held(folder: Path, output: Path) -> Iterator[None]:
 
 
 def _begin(work: Work, facts: dict[str, Any], chunk_tokens: int) -> int:
-    """The size of chunks: of the run that is continued, if it is the same, else what is asked for."""
+    """The size of chunks: of the run that is resumed, if its facts are equal, else the requested one."""
     path = work.folder / SETTINGS
     if not path.exists():
         tokens = chunk_tokens or (CPU_CHUNK if work.teacher.on_cpu else GPU_CHUNK)
@@ -382,22 +378,22 @@ def _begin(work: Work, facts: dict[str, Any], chunk_tokens: int) -> int:
     for key in sorted((before.keys() | now.keys()) - {*_CHANGEABLE}):
         if before.get(key) != now.get(key):
             raise RunError(
-                f"{work.folder}: was begun with {key} = {before.get(key)!r}, and now {now.get(key)!r} is asked for; "
-                "give the same settings to go on, or delete that folder to begin anew"
+                f"{work.folder}: was begun with {key} = {before.get(key)!r}, and now {now.get(key)!r} is requested; "
+                "give the same settings to resume, or delete that folder to begin anew"
             )
     return int(before["chunk_tokens"])
 
 
 def _translate(work: Work, chunks: Chunks, workers: int) -> Distilled | None:
-    """Translate what is not there yet; gives how it ended if a signal ended it."""
+    """Translate the missing chunks; return the result if a signal ended it, else None."""
     from transduce.core.processes import StopRequest
 
-    # Mixed, so that the rate so far tells how long the rest will take.
+    # Shuffled, so that the rate so far predicts the rest.
     mixed = np.random.default_rng(0).permutation(len(chunks)).tolist()
     missing = [number for number in mixed if not work.path(number).exists()]
     total, left = len(chunks.order), sum(len(chunks.pairs(number)) for number in missing)
     if left < total:
-        say(f"{work.folder}: going on: {total - left:,} of {total:,} pairs are translated")
+        say(f"{work.folder}: resuming: {total - left:,} of {total:,} pairs are translated")
     with (
         StopRequest("ending with the sentences under way") as stop,
         Progress("Distilling", left, "pairs") as progress,
@@ -414,7 +410,7 @@ def _translate(work: Work, chunks: Chunks, workers: int) -> Distilled | None:
                 raise
     if not stop.signal or not left:
         return None
-    say(f"{stop.signal.name}: what is translated is kept; the same command goes on from there")
+    say(f"{stop.signal.name}: what is translated is kept; the same command resumes from there")
     return Distilled(work.folder, total - left, 0, stop.signal.name)
 
 
@@ -424,7 +420,7 @@ def _tasks(chunks: Chunks, numbers: Sequence[int]) -> Iterator[tuple[int, Intege
 
 
 def _assemble(work: Work, chunks: Chunks, corpus: Corpus, output: Path, facts: dict[str, Any]) -> Distilled:
-    """The new corpus out of all chunks; then these go."""
+    """Assemble the new corpus from all chunks, then delete them."""
 
     def taught(number: int) -> Taught:
         return Taught.read(work.path(number), len(chunks.pairs(number)), work.dtype)
@@ -447,7 +443,7 @@ def _assemble(work: Work, chunks: Chunks, corpus: Corpus, output: Path, facts: d
 
 
 def _is_complete(output: Path, facts: dict[str, Any]) -> bool:
-    """Whether this very corpus is there already."""
+    """Whether this very corpus exists already."""
     if not (output / MANIFEST).is_file():
         return False
     found = {**_EARLIER, **Corpus.open(output).manifest.get("distillation", {})}

@@ -1,7 +1,6 @@
-"""A guided minute with a translator, in a terminal or as plain text: what it says, where it looks, how sure it is.
+"""A short tour of a model in a terminal or as plain text: translations, attention, alternatives, scores.
 
-`transduce demo` gives it on the model that comes with the package, or on the one that it has just trained. Imports no
-torch by itself.
+`transduce demo` gives it on the shipped model, or on the one that it has just trained. Imports no torch by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from transduce.translate.directions import Pairs, directions_of, scores_of
 from transduce.translate.translator import Translator
 
 Sentences = Mapping[str, Sequence[str]]
-EVERYDAY: Sentences = {  # ours, for the model that comes with the package
+EVERYDAY: Sentences = {  # for the shipped model
     "en": ("Cats like to sleep.", "Where is the nearest station?", "I would like a cup of tea, please."),
     "de": ("Morgen fahre ich mit dem Zug nach Berlin.",),
     "fr": ("Il fait beau aujourd'hui.",),
@@ -43,14 +42,14 @@ class Said:
 
 
 def tour(translator: Translator, folder: Path, sentences: Sentences, console: Console, named: bool = True) -> None:
-    """Show a model by sentences in its languages; `named` where commands have to name its folder.
+    """Show a model by sentences in its languages; `named` if commands have to name its folder.
 
-    The translation with the most words is looked at closely.
+    The translation with the most words is examined closely.
     """
     pairs = directions_of(folder, translator.tokenizers.source)
     console.print("\n[bold]Translations[/], into every language that it has")
     every = _translations(console, translator, pairs, sentences)
-    said = max(every, key=lambda one: len(one.words.split()))
+    said = max(every, key=lambda translated: len(translated.words.split()))
     _attention(console, translator, said)
     others = _alternatives(console, translator, said)
     _score(console, translator, said, others)
@@ -61,7 +60,7 @@ def tour(translator: Translator, folder: Path, sentences: Sentences, console: Co
 def _translations(console: Console, translator: Translator, pairs: Pairs, sentences: Sentences) -> list[Said]:
     every = []
     for begin, texts in sentences.items():
-        ends = [end for one, end in pairs if one == begin]
+        ends = [end for source, end in pairs if source == begin]
         for text in texts if ends else ():
             table = Table(Column(), Column(width=12), Column(overflow="fold"), box=None, show_header=False)
             table.add_row("", f"[dim]{name_of(begin)}[/]", f"[bold]{_plain(text)}[/]")
@@ -74,7 +73,7 @@ def _translations(console: Console, translator: Translator, pairs: Pairs, senten
 
 
 def _attention(console: Console, translator: Translator, said: Said) -> None:
-    """Between words, or between pieces where a side is one word, or writes none apart."""
+    """Show attention between words, or between pieces where a side is one word or has no spaces."""
     unit: Unit = "words" if min(len(said.text.split()), len(said.words.split())) > 1 else "pieces"
     (found,) = translator.align([said.text], [said.words], said.to, unit)
     if not found.target or not found.source:
@@ -85,7 +84,7 @@ def _attention(console: Console, translator: Translator, said: Said) -> None:
 
 
 def _alternatives(console: Console, translator: Translator, said: Said) -> list[str]:
-    """Other words in the middle of a translation, shown; gives the likeliest whole one that differs."""
+    """Show alternative words in the middle of a translation; return the likeliest whole one that differs."""
     words = said.words.split()
     before = " ".join(words[: len(words) // 2]) + " " if len(words) > 1 else said.words[: len(said.words) // 2]
     found = alternatives(translator, said.text, before, said.to)
@@ -93,37 +92,38 @@ def _alternatives(console: Console, translator: Translator, said: Said) -> list[
         return []
     console.print(f"\n[bold]What it could have said[/] after [bold]{_plain(before.strip())}[/]\n", soft_wrap=True)
     table = Table(Column(), Column(justify="right"), Column(overflow="fold"), box=None, show_header=False)
-    for one in found:
-        table.add_row("", f"[dim]{_percent(one.log_prob)}[/]", _with_word(one, before))
+    for alternative in found:
+        table.add_row("", f"[dim]{_percent(alternative.log_prob)}[/]", _with_word(alternative, before))
     console.print(table)
-    others = [one for one in found if one.text != said.words]
-    return [one.text for one in sorted(others, key=lambda one: -one.log_prob)[:1]]
+    others = [alternative for alternative in found if alternative.text != said.words]
+    return [other.text for other in sorted(others, key=lambda other: -other.log_prob)[:1]]
 
 
-def _with_word(one: Alternative, before: str) -> str:
-    """The whole translation, its own word bold."""
-    start = one.text.index(one.word, len(before.rstrip()))
-    end = start + len(one.word)
-    return f"{_plain(one.text[:start])}[bold]{_plain(one.word)}[/]{_plain(one.text[end:])}"
+def _with_word(alternative: Alternative, before: str) -> str:
+    """The whole translation with the alternative word in bold."""
+    text, word = alternative.text, alternative.word
+    start = text.index(word, len(before.rstrip()))
+    end = start + len(word)
+    return f"{_plain(text[:start])}[bold]{_plain(word)}[/]{_plain(text[end:])}"
 
 
 def _score(console: Console, translator: Translator, said: Said, others: Sequence[str]) -> None:
-    """How probable the translation is to the model, beside another one where there is one."""
+    """Show the probability of the translation, beside another one if there is one."""
     texts = [said.words, *others]
     best, *rest = translator.score([said.text] * len(texts), texts, said.to)
     console.print(
         f"\n[bold]The score[/]: it finds its translation {_percent(best.log_prob)} likely, which is"
         f" {math.exp(best.per_token):.0%} a token, the log-probability {best.log_prob:.2f} in all."
     )
-    for one, words in zip(rest, others, strict=True):
-        console.print(f"Of [bold]{_plain(words)}[/] it says {_percent(one.log_prob)}, or {one.log_prob:.2f}.")
+    for score, words in zip(rest, others, strict=True):
+        console.print(f"Of [bold]{_plain(words)}[/] it says {_percent(score.log_prob)}, or {score.log_prob:.2f}.")
     console.print("That is how sure it is of its words, not whether they are right: this, only a test tells.")
 
 
 def _measured(console: Console, folder: Path) -> None:
-    """What tests told, where the folder has it."""
-    for own in scores_of(folder)[-1:]:
-        figures = ", ".join(f"{one['source']}-{one['target']} {one['bleu']:.1f}" for one in own)
+    """Show measured scores, if the folder has any."""
+    for rows in scores_of(folder)[-1:]:
+        figures = ", ".join(f"{row['source']}-{row['target']} {row['bleu']:.1f}" for row in rows)
         console.print(f"BLEU on sentences that it never saw: {figures}; more in {folder / 'README.md'}", soft_wrap=True)
 
 
@@ -137,9 +137,9 @@ def _next(console: Console, said: Said, folder: str) -> None:
         *([] if folder else ["transduce demo --train"]),
         "transduce prepare --help",
     ]
-    told = ["your own words", "look inside, in a browser", "a web page, and an API"]
-    told += [*([] if folder else ["watch a small one learn: two minutes"]), "then a model of your own text"]
-    for line, what in zip(lines, told, strict=True):
+    comments = ["your own words", "look inside, in a browser", "a web page, and an API"]
+    comments += [*([] if folder else ["watch a small one learn: two minutes"]), "then a model of your own text"]
+    for line, what in zip(lines, comments, strict=True):
         console.print(f"  {_plain(line)}   [dim]# {what}[/]", soft_wrap=True, highlight=False)
 
 
@@ -148,5 +148,5 @@ def _percent(log_prob: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text whose brackets are no markup."""
+    """Escape brackets, which would be markup."""
     return text.replace("[", r"\[")

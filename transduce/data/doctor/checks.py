@@ -1,15 +1,14 @@
-"""The data doctor: what it looks for in parallel text, and what becomes of a pair that has it.
+"""The data doctor's checks of parallel text, and what happens to a pair that fails one.
 
-Where sources are files (recordings, pictures), each is opened, and told from others by its content.
+Sources that are files (recordings, pictures) are opened, and compared by their content.
 
 Training pairs are kept, cleaned, dropped or refused as `Doctor` says. Validation and test lines are never dropped or
-changed, for scores must stay comparable: there "drop" and "clean" only report, but what cannot be kept at all (invalid
-UTF-8, a line above 1 MiB) is refused. Checks stand in the order they are made; a dropped pair counts once.
+changed, since scores must stay comparable: there "drop" and "clean" only report, but what cannot be kept at all
+(invalid UTF-8, a line above 1 MiB) is refused. Checks run in a fixed order; a dropped pair counts once.
 
-Repeated texts among any number of them, in flat memory: 64-bit hashes, spread over files on disk by their top bits.
-
-Equal hashes fall into the same file, and each file is small enough to sort. Two different texts share a hash once in
-1.8e19 pairs of texts: among a billion, one false alarm is expected in 37 corpora.
+`HashStore` finds repeated texts among any number in flat memory: 64-bit hashes are spread over files on disk by their
+top bits. Equal hashes are in the same file, and each file is small enough to sort. Two different texts share a hash
+once in 1.8e19 pairs of texts: among a billion, one false alarm is expected in 37 corpora.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ _HELD_BACK = 1 << 18  # records in memory before they are spread over the files 
 
 
 def hash_text(text: str) -> int:
-    """64 bits of the text, blind to differences in white space."""
+    """Hash a text to 64 bits, ignoring differences in white space."""
     return int.from_bytes(blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "little")
 
 
 class HashStore:
-    """Hashes with the position of the text each belongs to; few of them need no files."""
+    """Stores hashes with the position of their text; small numbers need no files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._waiting: list[npt.NDArray[np.void]] = []
         self._waiting_count = 0
-        self._is_sorted = False  # whether what is waiting is one sorted array
+        self._is_sorted = False  # whether the waiting records are one sorted array
         self.count = 0
 
     def add(self, hashes: Hashes) -> None:
@@ -67,7 +66,7 @@ class HashStore:
 
     def _spread(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        records = self._held()
+        records = self._in_memory()
         bounds = _bounds(records)
         for index in range(_PARTS):
             chosen = records[bounds[index] : bounds[index + 1]]
@@ -76,32 +75,32 @@ class HashStore:
                     file.write(chosen.tobytes())
         self._waiting, self._waiting_count, self._is_sorted = [], 0, False
 
-    def _held(self) -> npt.NDArray[np.void]:
-        """What is in memory, sorted by hash and within a hash by position."""
+    def _in_memory(self) -> npt.NDArray[np.void]:
+        """Records in memory, sorted by hash and then by position."""
         if not self._is_sorted:
             records = np.concatenate([np.empty(0, RECORD), *self._waiting])
             self._waiting, self._is_sorted = [records[np.argsort(records["hash"], kind="stable")]], True
         return self._waiting[0]
 
     def parts(self) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
-        """Each part that has records, sorted by hash and within a hash by position."""
-        held = self._held()
-        bounds = _bounds(held)
+        """Yield each non-empty part, sorted by hash and then by position."""
+        records_in_memory = self._in_memory()
+        bounds = _bounds(records_in_memory)
         for index in range(_PARTS):
-            records = self._part(index, held[bounds[index] : bounds[index + 1]])
+            records = self._part(index, records_in_memory[bounds[index] : bounds[index + 1]])
             if len(records):
                 yield index, records
 
     def part(self, index: int) -> npt.NDArray[np.void]:
-        """One part, sorted; empty if there is nothing in it."""
-        held = self._held()
-        return self._part(index, held[slice(*_bounds(held)[index : index + 2])])
+        """Return one part, sorted; empty if it has no records."""
+        records_in_memory = self._in_memory()
+        return self._part(index, records_in_memory[slice(*_bounds(records_in_memory)[index : index + 2])])
 
-    def _part(self, index: int, held: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    def _part(self, index: int, records_in_memory: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         path = self._folder / str(index)
         if not path.exists():
-            return held
-        records = np.concatenate([np.fromfile(path, RECORD), held])
+            return records_in_memory
+        records = np.concatenate([np.fromfile(path, RECORD), records_in_memory])
         return records[np.argsort(records["hash"], kind="stable")]
 
 
@@ -114,7 +113,7 @@ def _bounds(records: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
 def repeats(
     store: HashStore, kind: Callable[[Positions], npt.NDArray[np.int64]]
 ) -> Iterator[tuple[Positions, Positions]]:
-    """Part by part: positions whose text was there before among those of its `kind`, and the first position of it."""
+    """Yield, part by part, positions whose text occurred before in the same `kind`, and its first position."""
     for _, records in store.parts():
         kinds = kind(records["position"])
         order = np.lexsort((records["position"], kinds, records["hash"]))
@@ -125,18 +124,18 @@ def repeats(
 
 
 def shared(store: HashStore, other: HashStore) -> Iterator[tuple[Positions, Positions]]:
-    """Part by part: positions in `store` whose text is also in `other`, and the first position of it there."""
+    """Yield, part by part, positions in `store` whose text is also in `other`, and its first position there."""
     for index, records in store.parts():
         others = other.part(index)
         if not len(others):
             continue
-        at = np.searchsorted(others["hash"], records["hash"])
-        found = others["hash"][np.minimum(at, len(others) - 1)] == records["hash"]
-        yield records["position"][found], others["position"][at[found]]
+        slots = np.searchsorted(others["hash"], records["hash"])
+        is_shared = others["hash"][np.minimum(slots, len(others) - 1)] == records["hash"]
+        yield records["position"][is_shared], others["position"][slots[is_shared]]
 
 
 Action = Literal["keep", "clean", "drop", "refuse"]
-RATIO_SLACK = 10  # characters added to both sides before they are compared, so that short lines may differ
+RATIO_SLACK = 10  # characters added to both lengths before they are compared, so that short lines may differ
 # NUL and the other C0 and C1 controls and DEL; tab and U+0085 (next line) are white space that text does use.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f]")
 _OUTCOMES: dict[Action, Outcome] = {"keep": "kept", "clean": "cleaned", "drop": "dropped", "refuse": "refused"}
@@ -144,10 +143,10 @@ _OUTCOMES: dict[Action, Outcome] = {"keep": "kept", "clean": "cleaned", "drop": 
 
 @dataclass(frozen=True)
 class Doctor:
-    """What to do with a pair that has the fault.
+    """The doctor's settings: what happens to a pair that fails a check.
 
-    Only reported: training pairs of which just the source is in valid or test, corpora whose sides look swapped (see
-    swapped.py), characters the tokenizer has no piece for. Always refused: files of different line counts.
+    Only reported: training pairs whose source alone is in valid or test, corpora whose sides look swapped (examine.py),
+    characters without a piece in the tokenizer. Always refused: files of different line counts.
     """
 
     invalid_utf8: Literal["refuse", "drop"] = "refuse"
@@ -161,7 +160,7 @@ class Doctor:
     largest_ratio: Annotated[float, Bounds(1)] = 9.0
     copied: Literal["keep", "drop", "refuse"] = "keep"  # the target is the source
     overlap: Literal["drop", "keep", "refuse"] = "drop"  # a training pair that is also in valid or test
-    duplicates: Literal["drop", "keep"] = "drop"  # a training pair that was there before
+    duplicates: Literal["drop", "keep"] = "drop"  # a training pair that occurred before
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -169,12 +168,12 @@ class Doctor:
 
 @dataclass(frozen=True)
 class Checked:
-    """A chunk after the checks: the pairs that stay, where each was, and what was found."""
+    """A checked chunk: the pairs that stay, their line numbers, and the findings."""
 
     source: list[str]
     target: list[str]
     lines: list[int]
-    links: list[bytes]  # as `SentenceLinks.as_line` writes them; none for a corpus without alignments
+    links: list[bytes]  # as `SentenceLinks.as_line` writes them; empty for a corpus without alignments
     source_hashes: Hashes
     pair_hashes: Hashes
     read: int
@@ -183,12 +182,12 @@ class Checked:
 
 @dataclass(frozen=True)
 class Examiner:
-    """The checks that need only one pair, over the pairs of one chunk."""
+    """The checks of single pairs, over the pairs of one chunk."""
 
     doctor: Doctor
     chunk: Chunk
     held_out: bool
-    reader: FileReader | None = None  # of the files that sources name; None: they are text
+    reader: FileReader | None = None  # for sources that are files; None for text
     tally: Tally = field(default_factory=Tally)
 
     def check(self) -> Checked:
@@ -209,13 +208,13 @@ class Examiner:
                 digests.append(digest)
         source_hashes = np.array(digests, np.uint64)
         target_hashes = np.array([hash_text(clean(text)) for text in target], np.uint64)
-        # An odd multiplier keeps (a, b) and (b, a) apart, and a copied pair from being zero.
+        # An odd multiplier distinguishes (a, b) from (b, a), and keeps a copied pair from being zero.
         pair_hashes = source_hashes * np.uint64(0x9E3779B97F4A7C15) ^ target_hashes
         links = self._check_links(raw, stayed)
         return Checked(source, target, lines, links, source_hashes, pair_hashes, len(raw.source), self.tally)
 
     def _digest(self, line: int, source: str) -> int | None:
-        """What tells one source from another; None where it is a file that cannot be read."""
+        """Hash of a source, for comparison; None for an unreadable file."""
         if self.reader is None:
             return int(hash_text(clean(source)))
         try:
@@ -225,17 +224,19 @@ class Examiner:
             return None
 
     def _check_links(self, raw: RawPairs, stayed: list[int]) -> list[bytes]:
-        """The links of the pairs that stay; those of the others must be links all the same."""
+        """Check all links, and return those of the pairs that stay."""
         if not self.chunk.links:
             return []
-        places = [f"{self.chunk.links_file}:{self.chunk.first_line + index}" for index in range(len(self.chunk.links))]
-        found = [parse_links(line, place) for line, place in zip(self.chunk.links, places, strict=True)]
-        links = [check_links(found[i], raw.source[i], raw.target[i], places[i]).as_line() for i in stayed]
+        locations = [
+            f"{self.chunk.links_file}:{self.chunk.first_line + index}" for index in range(len(self.chunk.links))
+        ]
+        parsed = [parse_links(line, place) for line, place in zip(self.chunk.links, locations, strict=True)]
+        links = [check_links(parsed[i], raw.source[i], raw.target[i], locations[i]).as_line() for i in stayed]
         self.tally.add("aligned", "kept", sum(line != b"" for line in links))
         return links
 
     def _check_pair(self, line: int, left: bytes, right: bytes) -> tuple[str, str] | None:
-        """The pair as it stays, or None."""
+        """Return the cleaned pair, or None if it is dropped."""
         sides: list[str] = []
         for side, raw in enumerate((left, right)):
             if len(raw) > LINE_BYTES:
@@ -255,29 +256,29 @@ class Examiner:
             sides.append(text)
         if self.reader is not None and sides[0].strip():
             sides[0] = beside(sides[0], self.chunk.files[0])
-        return None if self._leaves(line, *sides) else (sides[0], sides[1])
+        return None if self._is_dropped(line, *sides) else (sides[0], sides[1])
 
-    def _leaves(self, line: int, source: str, target: str) -> bool:
+    def _is_dropped(self, line: int, source: str, target: str) -> bool:
         """Whether a check of the pair's texts drops or refuses it."""
-        doctor, found = self.doctor, []
+        doctor, failed = self.doctor, []
         longer = int(len(target) > len(source)) if self.reader is None else 1
         if not source.strip() or not target.strip():
-            found.append(("empty", int(bool(source.strip()))))
+            failed.append(("empty", int(bool(source.strip()))))
         if max(len(source), len(target)) > doctor.longest_characters:
-            found.append(("too_long", longer))
-        if self.reader is None:  # else a path and a text, which have nothing to be compared by
+            failed.append(("too_long", longer))
+        if self.reader is None:  # a path and a text cannot be compared
             short, long = sorted((len(source) + RATIO_SLACK, len(target) + RATIO_SLACK))
-            if long > doctor.largest_ratio * short and not found:
-                found.append(("ratio", longer))
-            if source == target and not found:
-                found.append(("copied", 0))
+            if long > doctor.largest_ratio * short and not failed:
+                failed.append(("ratio", longer))
+            if source == target and not failed:
+                failed.append(("copied", 0))
         return any(
             self._found(check, line, side, excerpt((source, target)[side])) in ("drop", "refuse")
-            for check, side in found
+            for check, side in failed
         )
 
     def _found(self, check: str, line: int, side: int, what: str, readable: bool = True) -> Action:
-        """Count a finding; what is to be done with the pair."""
+        """Count a finding, and return the action for its pair."""
         action: Action = getattr(self.doctor, check)
         if self.held_out and action != "refuse":
             action = "keep" if readable else "refuse"
@@ -286,5 +287,5 @@ class Examiner:
 
 
 def clean(text: str) -> str:
-    """The text with each control character replaced by a space."""
+    """Replace each control character by a space."""
     return _CONTROL.sub(" ", text)

@@ -1,17 +1,13 @@
-"""The doctor over all corpora, stretch by stretch: the checks of single pairs, and the pairs that stay kept as parts.
+"""The doctor over all corpora: checks of single pairs by line range, and comparisons across all pairs.
 
-Memory stays flat whatever the size of the corpora: chunks stream through worker processes, and hashes, places and marks
-of pairs live in files.
+Memory stays flat whatever the size of the corpora: chunks stream through worker processes, and hashes, positions and
+marks of pairs are in files.
 
-Are the sides of a corpus swapped, compared with the other corpora?
+`join` finds what only all corpora together show: pairs that are also in held-out text, repeats, corpora with swapped
+sides. Hashes are spread over files on disk and compared file by file; each training pair has a mark of one byte.
 
-Each side of a corpus is described by how often its character trigrams occur, which tells languages and scripts apart.
-A corpus looks swapped if its source is more like the others' targets and its target more like the others' sources.
-
-What only all corpora together can tell: pairs that are also in held-out text, repeats, corpora with swapped sides.
-
-Hashes are spread over files on disk and compared file by file, so that memory stays flat; each training pair gets a
-mark of one byte.
+Swapped sides are found by the frequencies of character trigrams on each side, which distinguish languages and scripts.
+A corpus looks swapped if its source is more like the other corpora's targets and its target more like their sources.
 """
 
 from __future__ import annotations
@@ -32,16 +28,16 @@ from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress
 from transduce.data.doctor.checks import Checked, Doctor, Examiner, HashStore, Positions, repeats, shared
 from transduce.data.doctor.report import PLACES, CorpusReport, DoctorReport, Outcome, Tally
-from transduce.data.formats.inventory import Contents, LineRange, read_stretches
+from transduce.data.formats.inventory import Contents, LineRange, read_line_ranges
 from transduce.data.formats.parallel import Chunk, ParallelText
 from transduce.data.prepare.work_folder import FinishedPart, PartWriter, WorkFolder, gather
 from transduce.data.readers import FileReader
 
-CLEARLY = 0.1  # by which the crossed likeness must exceed the straight one
+CLEARLY = 0.1  # the margin by which the crossed likeness must exceed the straight one
 FEWEST_TEXTS = 20
-SAMPLE = 1000  # texts of each corpus that are enough to judge
+SAMPLE = 1000  # texts of each corpus, enough to judge
 _SPREAD, _AT_ONCE = 20_000, 2_000  # from the first lines of each file, a twentieth of so many at a time
-_LONGEST = 500  # characters of a text that are looked at
+_LONGEST = 500  # characters of a text that are counted
 
 
 @dataclass
@@ -53,7 +49,7 @@ class Profile:
     texts: int = 0
 
     def add(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Count the trigrams of some pairs, as long as they are wanted."""
+        """Count the trigrams of pairs, up to SAMPLE texts."""
         for left, right in islice(pairs, SAMPLE - self.texts):
             _count(self.source, left)
             _count(self.target, right)
@@ -61,7 +57,7 @@ class Profile:
 
 
 def sample(source: Sequence[str], target: Sequence[str], lines: Sequence[int]) -> list[tuple[str, str]]:
-    """The pairs that a profile looks at, by the numbers of their lines: from ten places of each file."""
+    """Sample pairs for a profile by line number: from ten regions of each file."""
     return [
         (left[:_LONGEST], right[:_LONGEST])
         for left, right, line in zip(source, target, lines, strict=True)
@@ -70,7 +66,7 @@ def sample(source: Sequence[str], target: Sequence[str], lines: Sequence[int]) -
 
 
 def crossed_likeness(profile: Profile, others: Sequence[Profile]) -> tuple[float, float] | None:
-    """How alike the same sides and the crossed sides are, from 0 to 1; None if there is too little text to judge."""
+    """Likeness of the same sides and of the crossed sides, from 0 to 1; None if there is too little text."""
     rest = Profile()
     for other in others:
         rest.source.update(other.source)
@@ -95,7 +91,7 @@ def _count(counts: Counter[str], text: str) -> None:
 
 
 def _likeness(left: Counter[str], right: Counter[str]) -> float:
-    """Bhattacharyya coefficient of two distributions: 1 for the same, 0 for disjoint ones."""
+    """Bhattacharyya coefficient of two distributions: 1 for equal ones, 0 for disjoint ones."""
     scale = math.sqrt(left.total() * right.total())
     return (
         sum(math.sqrt(count * right[gram]) for gram, count in left.items() if gram in right) / scale if scale else 0.0
@@ -108,12 +104,12 @@ LINE, HASH = "<u4", "<u8"
 
 @dataclass
 class Section:
-    """One corpus of one split: what was found in it."""
+    """The findings in one corpus of one split."""
 
     split: str
     text: ParallelText
     read: int = 0
-    stayed: int = 0  # pairs left by the checks of single pairs: they are in the parts
+    stayed: int = 0  # pairs left by the checks of single pairs; they are in the parts
     tally: Tally = field(default_factory=Tally)
     profile: Profile = field(default_factory=Profile)
 
@@ -123,20 +119,20 @@ class Section:
 
 @dataclass(frozen=True)
 class ChunkToExamine:
-    """One chunk and the stretch it belongs to."""
+    """One chunk and the line range it belongs to."""
 
-    stretch: int
+    line_range: int
     held_out: bool
     chunk: Chunk
 
 
 def check_chunk(task: ChunkToExamine, doctor: Doctor, reader: FileReader | None = None) -> tuple[int, Checked]:
-    """What a worker does."""
-    return task.stretch, Examiner(doctor, task.chunk, task.held_out, reader).check()
+    """Check a chunk, in a worker process."""
+    return task.line_range, Examiner(doctor, task.chunk, task.held_out, reader).check()
 
 
 class _ExaminedPart:
-    """The part of one stretch: text and links (if wanted), the line of each pair, hashes of sources and of pairs."""
+    """The part of one line range: text and links (if wanted), line numbers, hashes of sources and of pairs."""
 
     def __init__(self, number: int, work: WorkFolder, keep_text: bool, aligned: bool, progress: Progress) -> None:
         self.number, self.keep_text, self.aligned, self.progress = number, keep_text, aligned, progress
@@ -166,24 +162,24 @@ class _ExaminedPart:
         self.writer.finish(facts)
 
 
-def examine_stretches(
+def examine_line_ranges(
     work: WorkFolder,
     corpora: Sequence[Contents],
-    stretches: Sequence[LineRange],
+    line_ranges: Sequence[LineRange],
     doctor: Doctor,
     workers: int,
     keep_text: bool = True,
     reader: FileReader | None = None,
 ) -> None:
-    """Read and check the pairs of some stretches; what stays becomes a part of each. `reader`: of files, if any."""
+    """Read and check the pairs of line ranges; the result is a part for each. `reader` reads sources that are files."""
     aligned = {contents.split for contents in corpora if contents.text.alignment}
-    splits = {stretch.number: corpora[stretch.section].split for stretch in stretches}
+    splits = {line_range.number: corpora[line_range.section].split for line_range in line_ranges}
 
     def tasks() -> Iterator[ChunkToExamine]:
-        for stretch, chunk in read_stretches(corpora, stretches):
-            yield ChunkToExamine(stretch.number, splits[stretch.number] != "train", chunk)
+        for line_range, chunk in read_line_ranges(corpora, line_ranges):
+            yield ChunkToExamine(line_range.number, splits[line_range.number] != "train", chunk)
 
-    with Progress("Examining", sum(stretch.count for stretch in stretches), "pairs") as progress:
+    with Progress("Examining", sum(line_range.count for line_range in line_ranges), "pairs") as progress:
 
         def begin(number: int) -> _ExaminedPart:
             return _ExaminedPart(number, work, keep_text, splits[number] in aligned, progress)
@@ -192,15 +188,16 @@ def examine_stretches(
         gather(ordered_map(check, tasks(), workers), begin)
 
 
-# -- what all stretches gave -------------------------------------------------------------------------------------------
+# -- what all line_ranges gave
+# -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ExaminedStretch:
-    """A stretch with the part it became."""
+class ExaminedRange:
+    """A line range and its examined part."""
 
-    stretch: LineRange
-    file: str  # that places speak of
+    lines: LineRange
+    file: str  # named in locations
     part: FinishedPart
     start: int  # pairs of the split that stay before it
 
@@ -210,48 +207,48 @@ class ExaminedStretch:
 
 
 class ExaminedSplit:
-    """The pairs of one split that stay, over its stretches in order."""
+    """The pairs of one split that stay, over its line ranges in order."""
 
     def __init__(self, name: str, aligned: bool) -> None:
         self.name = name
         self.aligned = aligned  # whether some corpus of the split has alignments
-        self.stretches: list[ExaminedStretch] = []
+        self.line_ranges: list[ExaminedRange] = []
         self.count = 0
 
-    def add(self, stretch: LineRange, file: str, part: FinishedPart) -> None:
-        self.stretches.append(ExaminedStretch(stretch, file, part, self.count))
-        self.count += self.stretches[-1].stayed
+    def add(self, line_range: LineRange, file: str, part: FinishedPart) -> None:
+        self.line_ranges.append(ExaminedRange(line_range, file, part, self.count))
+        self.count += self.line_ranges[-1].stayed
 
     def place(self, position: int) -> str:
         """File and line of a pair."""
-        starts = [stretch.start for stretch in self.stretches]
-        found = self.stretches[int(np.searchsorted(starts, position, side="right")) - 1]
-        line = np.fromfile(found.part.path / "lines", LINE, 1, offset=(position - found.start) * 4)[0]
-        return f"{found.file}:{line}"
+        starts = [line_range.start for line_range in self.line_ranges]
+        line_range = self.line_ranges[int(np.searchsorted(starts, position, side="right")) - 1]
+        line = np.fromfile(line_range.part.path / "lines", LINE, 1, offset=(position - line_range.start) * 4)[0]
+        return f"{line_range.file}:{line}"
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What is known of all corpora: findings for each, the pairs that stay, and their marks once they are joined."""
+    """Findings of all corpora, the pairs that stay, and their marks once joined."""
 
     sections: list[Section]
     splits: dict[str, ExaminedSplit]
     doctor: Doctor
-    marks: npt.NDArray[np.uint8]  # one for each training pair that the checks of single pairs left
+    marks: npt.NDArray[np.uint8]  # one for each training pair left by the checks of single pairs
 
     def leaves(self, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        """Which marks mean that a training pair is left out."""
+        """Which marks mean that a training pair is dropped."""
         bits = (OVERLAPS if self.doctor.overlap != "keep" else 0) | (REPEATS if self.doctor.duplicates == "drop" else 0)
         return np.asarray(marks & np.uint8(bits), np.bool_)
 
-    def stays(self, split: ExaminedSplit, stretch: ExaminedStretch) -> npt.NDArray[np.bool_]:
-        """Which pairs of a stretch's part are not marked to leave; of held-out text none is."""
+    def stays(self, split: ExaminedSplit, line_range: ExaminedRange) -> npt.NDArray[np.bool_]:
+        """Which pairs of a line range are not marked to be dropped; held-out text has no marks."""
         if split.name != "train":
-            return np.ones(stretch.stayed, np.bool_)
-        return ~self.leaves(self.marks[stretch.start : stretch.start + stretch.stayed])
+            return np.ones(line_range.stayed, np.bool_)
+        return ~self.leaves(self.marks[line_range.start : line_range.start + line_range.stayed])
 
     def report(self, notes: Sequence[str] = ()) -> DoctorReport:
-        """The findings as they stand."""
+        """Report the findings so far."""
         return DoctorReport(
             tuple(
                 CorpusReport(
@@ -268,15 +265,15 @@ class Examination:
 
 
 def open_examined(
-    work: WorkFolder, corpora: Sequence[Contents], stretches: Sequence[LineRange], doctor: Doctor
+    work: WorkFolder, corpora: Sequence[Contents], line_ranges: Sequence[LineRange], doctor: Doctor
 ) -> Examination:
-    """The parts of all stretches put together, not yet joined: no pair is marked."""
+    """Open the parts of all line ranges, before `join`: no pair is marked."""
     sections = [Section(contents.split, contents.text) for contents in corpora]
     aligned = {contents.split for contents in corpora if contents.text.alignment}
     splits = {contents.split: ExaminedSplit(contents.split, contents.split in aligned) for contents in corpora}
-    for stretch in stretches:
-        part, section = FinishedPart(work.examined(stretch.number)), sections[stretch.section]
-        splits[section.split].add(stretch, corpora[stretch.section].files[stretch.file].names[0], part)
+    for line_range in line_ranges:
+        part, section = FinishedPart(work.examined(line_range.number)), sections[line_range.section]
+        splits[section.split].add(line_range, corpora[line_range.section].files[line_range.file].names[0], part)
         section.read += part.facts["read"]
         section.stayed += part.facts["stayed"]
         section.tally.merge(Tally.from_list(part.facts["tally"]))
@@ -288,7 +285,7 @@ MARKS = "marks"
 
 
 def join(work: WorkFolder, examination: Examination) -> None:
-    """Compare all pairs with all others; the marks and findings become a part."""
+    """Compare all pairs with all others; marks and findings become a part."""
     writer = PartWriter(work.joined)
     examination = replace(examination, marks=_new_marks(writer.folder / MARKS, examination.splits["train"].count))
     with tempfile.TemporaryDirectory(prefix="hashes-", dir=work.folder) as folder:
@@ -302,7 +299,7 @@ def join(work: WorkFolder, examination: Examination) -> None:
 
 
 def open_joined(work: WorkFolder, examination: Examination) -> Examination:
-    """The same examination with the marks and findings that `join` left."""
+    """Add the marks and findings that `join` wrote."""
     part = FinishedPart(work.joined)
     sections = [
         replace(section, tally=Tally.from_list(tally))
@@ -319,20 +316,20 @@ def _new_marks(path: Path, count: int) -> npt.NDArray[np.uint8]:
 
 
 class _Hashes:
-    """The hashes of one split, gathered from its parts."""
+    """The hashes of one split, collected from its parts."""
 
     def __init__(self, folder: Path, split: ExaminedSplit) -> None:
         self.sources, self.pairs = (
             HashStore(folder / f"{split.name}.sources"),
             HashStore(folder / f"{split.name}.pairs"),
         )
-        for stretch in split.stretches:
-            self.sources.add(stretch.part.array("sources", HASH))
-            self.pairs.add(stretch.part.array("pairs", HASH))
+        for line_range in split.line_ranges:
+            self.sources.add(line_range.part.array("sources", HASH))
+            self.pairs.add(line_range.part.array("pairs", HASH))
 
 
 class _Matches:
-    """Counts matches of training pairs corpus by corpus, with the first places of each."""
+    """Counts matches of training pairs per corpus, with the first locations of each."""
 
     def __init__(self, examination: Examination, others: ExaminedSplit) -> None:
         self.sections = [section for section in examination.sections if section.split == "train"]
@@ -359,7 +356,7 @@ class _Matches:
 
 
 def _find_overlap(examination: Examination, stores: dict[str, _Hashes]) -> None:
-    """Training pairs that are also in valid or test, and those of which only the source is."""
+    """Find training pairs that are also in valid or test, and those whose source alone is."""
     train, marks = stores["train"], examination.marks
     action: dict[str, Outcome] = {"drop": "dropped", "keep": "kept", "refuse": "refused"}
     for split, held_out in stores.items():
@@ -378,7 +375,7 @@ def _find_overlap(examination: Examination, stores: dict[str, _Hashes]) -> None:
 
 
 def _find_repeats(examination: Examination, train: _Hashes) -> None:
-    """Training pairs that were there before, under the same tag."""
+    """Find training pairs that occurred before, under the same tag."""
     marks = examination.marks
     matches = _Matches(examination, examination.splits["train"])
     tags = [section.text.tag for section in matches.sections]

@@ -1,4 +1,4 @@
-"""What the data doctor found: for each corpus and check a count, the outcome and the first few places."""
+"""Findings of the data doctor: a count, the outcome and the first few locations for each corpus and check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 Outcome = Literal["kept", "cleaned", "dropped", "refused", "warning"]
 PLACES = 3
-# The order in which a corpus's findings are told, whatever was found first.
+# The order in which a corpus's findings are reported.
 _ORDER = (
     *(
         "byte_order_mark",
@@ -36,7 +36,7 @@ EXCERPT = 60
 
 @dataclass(frozen=True)
 class DataIssue:
-    """One check on one corpus."""
+    """The findings of one check on one corpus."""
 
     check: str
     outcome: Outcome
@@ -47,7 +47,7 @@ class DataIssue:
 
 @dataclass(frozen=True)
 class CorpusReport:
-    """All that was found in one corpus."""
+    """All findings in one corpus."""
 
     split: str
     name: str
@@ -58,7 +58,7 @@ class CorpusReport:
 
 @dataclass
 class Tally:
-    """Findings while they are being counted; the first places stay, in order."""
+    """Findings while they are counted; the first locations are kept, in order."""
 
     counts: dict[tuple[str, Outcome], int] = field(default_factory=dict)
     places: dict[tuple[str, Outcome], list[str]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Tally:
             self.notes[key] = note
 
     def merge(self, other: Tally) -> None:
-        """Add the findings of a later stretch of the same corpus."""
+        """Add the findings of a later line range of the same corpus."""
         for (check, outcome), count in other.counts.items():
             key = check, outcome
             self.add(check, outcome, count, other.places[key], other.notes.get(key, ""))
@@ -83,7 +83,7 @@ class Tally:
         return sum(count for (_, outcome), count in self.counts.items() if outcome in ("dropped", "refused"))
 
     def findings(self) -> tuple[DataIssue, ...]:
-        """All that was counted at least once."""
+        """All findings with a count above 0."""
         ordered = sorted(self.counts, key=lambda key: (_ORDER.index(key[0]), key[1]))
         return tuple(
             DataIssue(*key, self.counts[key], tuple(self.places[key]), self.notes.get(key, ""))
@@ -92,20 +92,20 @@ class Tally:
         )
 
     def as_list(self) -> list[list[Any]]:
-        """For JSON."""
+        """Serialize for JSON."""
         return [[*key, count, self.places[key], self.notes.get(key, "")] for key, count in self.counts.items()]
 
     @classmethod
-    def from_list(cls, found: list[list[Any]]) -> Tally:
-        """What `as_list` gave."""
+    def from_list(cls, entries: list[list[Any]]) -> Tally:
+        """Rebuild a tally from the result of `as_list`."""
         tally = cls()
-        for check, outcome, count, places, note in found:
+        for check, outcome, count, places, note in entries:
             tally.add(check, outcome, count, places, note)
         return tally
 
 
 def excerpt(text: str | bytes, at: int = 0) -> str:
-    """A short stretch of a line around position `at`, with everything unprintable escaped."""
+    """A short excerpt of a line around position `at`, with unprintable characters escaped."""
     start = max(0, at - EXCERPT // 3)
     part = text[start : start + EXCERPT]
     before, after = "…" if start else "", "…" if start + EXCERPT < len(text) else ""
@@ -114,7 +114,7 @@ def excerpt(text: str | bytes, at: int = 0) -> str:
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """The doctor's result over all corpora of all splits."""
+    """The doctor's findings over all corpora of all splits."""
 
     corpora: tuple[CorpusReport, ...]
     notes: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class DoctorReport:
         )
 
     def count(self, check: str, split: str = "") -> int:
-        """How often a check struck, in one split or in all."""
+        """How often a check failed, in one split or in all."""
         return sum(
             finding.count
             for corpus in self.corpora
@@ -141,7 +141,7 @@ class DoctorReport:
         )
 
     def dropped(self, split: str = "train") -> dict[str, int]:
-        """How many pairs each check dropped."""
+        """The number of pairs that each check dropped."""
         counts: Counter[str] = Counter()
         for corpus in self.corpora:
             if corpus.split == split:
@@ -149,7 +149,7 @@ class DoctorReport:
         return dict(counts)
 
     def render(self) -> Group:
-        """A table of counts for the terminal, and below it the first places, which are too wide for a column."""
+        """A table of counts for the terminal, followed by the first locations, which are too wide for a column."""
         table = Table(title="Data doctor")
         for heading in ("split", "corpus", "check", "outcome"):
             table.add_column(heading)
@@ -168,7 +168,7 @@ class DoctorReport:
         return Group(table, places, Text("\n".join(self.notes)))
 
     def as_text(self) -> str:
-        """The same as plain lines."""
+        """The report as plain lines."""
         lines = []
         for corpus in self.corpora:
             lines.append(f"{corpus.split}, {corpus.name}: {corpus.kept:,} of {corpus.pairs:,} pairs kept")
@@ -179,7 +179,7 @@ class DoctorReport:
         return "\n".join([*lines, *self.notes]) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest."""
+        """The report for the manifest."""
         return asdict(self)
 
 

@@ -1,21 +1,18 @@
-"""The files of a corpus, counted and compared before anything is done, then read as chunks from any line on.
+"""The input files of a corpus: counted, compared, cut into line ranges, and read as chunks from any line.
 
-What an input file holds: its lines, counted in one quick pass, where every 10,000th begins, and its SHA-256.
+A `FileIndex` has a file's line count, the offset of every 10,000th line, and its SHA-256, from one quick pass. With it
+a reader can start anywhere in a plain file, shards agree on who reads what, and a file changed between two runs is
+detected. Compressed files are decompressed and skipped to a line, others entered by their `Reader`.
 
-By this a reader enters a plain file anywhere, shards agree on who reads what, and a file that was changed between two
-runs is noticed. Compressed files are entered by unpacking and skipping, others by their `Reader`.
+`describe_mismatch` estimates where two files stop being translations of each other, from line lengths alone. The
+lengths of a sentence and of its translation correlate, so the log ratio of the two varies little. Where one side lacks
+a run of lines, the ratios after it vary as little once that side is shifted by as many lines: the estimate is the
+position that makes the ratios most likely. If no such position is clear (lines may be missing on both sides), it is the
+split of the series into two parts, each with its own variance, that is most likely, if the second variance is larger.
 
-Where two files stop being translations of each other, judged by the lengths of their lines alone.
-
-The lengths of a sentence and of its translation go together, so the log ratio of the two varies little. Where one side
-lacks a stretch of lines, the ratios behind it vary as little once that side is moved by as many lines as it lacks: the
-place is the one that makes the ratios most likely. Where no such place is clear (lines may be missing on both sides),
-it is the split of the series into two parts, each with its own spread, that does, if the second is wider.
-
-All corpora cut into stretches of consecutive lines: what a shard is made of, and what a kill cannot take away.
-
-A stretch is examined and tokenized on its own, and what it gave is kept (parts.py). Where the cuts are changes nothing
-in the result; a shard has a run of stretches with about as many lines as the other shards.
+`cut` divides all corpora into line ranges, the units of shards and of resuming. A range is examined and tokenized by
+itself, and its result is kept (prepare/work_folder.py). Where the cuts are does not change the result; a shard has
+consecutive ranges with about as many lines as the other shards.
 """
 
 from __future__ import annotations
@@ -45,17 +42,17 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class FileIndex:
-    """One file as it was when it was counted."""
+    """A file's facts at the time it was counted."""
 
     path: str
     bytes: int
-    modified: int  # when, in nanoseconds
+    modified: int  # time, in nanoseconds
     sha256: str
-    lines: int  # or pairs, where a pair is no line
-    starts: tuple[int, ...] = ()  # the byte at which lines 0, STEP, 2 * STEP ... begin; none where one cannot seek
+    lines: int  # or pairs, where a pair is not a line
+    starts: tuple[int, ...] = ()  # byte offsets of lines 0, STEP, 2 * STEP ...; empty where seeking is impossible
 
     def is_unchanged(self) -> bool:
-        """Whether the file is the same: by size and time, and where the time is another by its content."""
+        """Whether the file is unchanged: by size and time, and if the time differs by its content."""
         try:
             facts = os.stat(self.path)
         except OSError:
@@ -66,7 +63,7 @@ class FileIndex:
 
 
 def index_file(path: str, columns: tuple[str, str] | None = None) -> FileIndex:
-    """Read a file once, to count and to hash it; `columns` if it holds both sides."""
+    """Count and hash a file in one pass; `columns` if it holds both sides."""
     check_file(path)
     facts = os.stat(path)
     form = format_of(path) if columns else None
@@ -81,7 +78,7 @@ def index_file(path: str, columns: tuple[str, str] | None = None) -> FileIndex:
 
 
 class _Count:
-    """Counts the lines of a file; of a plain one also finds their starts and hashes the content."""
+    """Counts the lines of a file; for a plain one also finds line offsets and hashes the content."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -90,14 +87,14 @@ class _Count:
         self.hash = hashlib.sha256()
 
     def all(self) -> int:
-        place, last = 0, b"\n"
+        offset, last = 0, b"\n"
         for block in self._blocks():
             self.hash.update(block)
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
-            wanted = np.arange(-(self.ends + 1) % STEP, len(ends), STEP)  # those whose number is a multiple of STEP
-            self.starts += (ends[wanted] + place + 1).tolist()
+            marked = np.arange(-(self.ends + 1) % STEP, len(ends), STEP)  # lines whose number is a multiple of STEP
+            self.starts += (ends[marked] + offset + 1).tolist()
             self.ends += len(ends)
-            place += len(block)
+            offset += len(block)
             last = block[-1:]
         return self.ends + (last != b"\n")
 
@@ -113,14 +110,14 @@ class _Count:
 
 
 class LineReader:
-    """A place in a file that moves forward: by seeking where the index knows how, else by reading on."""
+    """Reads a file forward from any line: by seeking where the index allows, else by reading on."""
 
     def __init__(self, index: FileIndex) -> None:
         self._index, self._at = index, 0
         self._lines = read_lines(index.path)
 
     def take(self, first: int, most: int, most_bytes: int = 0) -> list[bytes]:
-        """Lines from number `first` (from 0) on; fewer than `most` once they have `most_bytes`."""
+        """Read lines from number `first` (from 0) on; fewer than `most` once they have `most_bytes`."""
         self._move(first)
         taken, size = [], 0
         for line in islice(self._lines, most):
@@ -142,19 +139,19 @@ class LineReader:
 
 
 def changed_meanwhile(path: str) -> DataError:
-    """The error for a file that ends before the lines that were counted in it."""
-    return DataError(f"{path}: has fewer lines than when they were counted; it was changed meanwhile: begin again")
+    """The error for a file that ends before the lines counted in it."""
+    return DataError(f"{path}: has fewer lines than when they were counted; it was changed meanwhile: start again")
 
 
 LINES_JUDGED = 1_000_000  # keeps the memory of the estimate near 100 MB
-FEWEST_LINES = 20  # on each side of the place; fewer ratios show no spread
-CLEARLY_LIKELIER = 12.0  # nats by which two spreads must beat one
-CLEARLY_WIDER = 1.5  # times as much variance after the place as before it
-CLEARLY_RELATED = 0.3  # correlation of the log lengths of lines that match
+FEWEST_LINES = 20  # on each side of the position; fewer ratios show no variance
+CLEARLY_LIKELIER = 12.0  # nats by which two variances must beat one
+CLEARLY_WIDER = 1.5  # times as much variance after the position as before it
+CLEARLY_RELATED = 0.3  # correlation of the log lengths of matching lines
 
 
 def describe_mismatch(source_file: str, target_file: str) -> str:
-    """The message for two files of different line counts, with the place where they part if that can be told."""
+    """The error message for two files of different line counts, with the estimated position of the mismatch."""
     lengths = _line_lengths(source_file), _line_lengths(target_file)
     counts = [*map(len, lengths)]
     if max(counts) == LINES_JUDGED:  # count on, without keeping lengths
@@ -162,18 +159,19 @@ def describe_mismatch(source_file: str, target_file: str) -> str:
     both = min(len(lengths[0]), len(lengths[1]))
     sides = np.array(lengths[0][:both], np.float64), np.array(lengths[1][:both], np.float64)
     gap = None if max(counts) > LINES_JUDGED else place_of_gap(*(np.array(side, np.float64) for side in lengths))
-    place = place_of_parting(*sides) if gap is None else gap
+    line_number = place_of_parting(*sides) if gap is None else gap
     shorter = source_file if counts[0] < counts[1] else target_file
-    if place is None and both == LINES_JUDGED and _related(*sides):
-        where = f"Judged by line lengths, the first {both:,} lines do match; no more were looked at"
+    if line_number is None and both == LINES_JUDGED and _related(*sides):
+        where = f"Judged by line lengths, the first {both:,} lines match; no more were compared"
     elif gap == both + 1:
-        where = f"Judged by line lengths, all the lines both have do match: the end of {shorter} seems to be missing"
-    elif place is not None:
+        where = f"Judged by line lengths, all lines that both have match: the end of {shorter} seems to be missing"
+    elif line_number is not None:
         where = (
-            f"Judged by line lengths, the sides stop matching at about line {place}: look for a missing or extra line"
+            f"Judged by line lengths, the sides stop matching at about line {line_number}: look for a missing or"
+            " extra line"
         )
     else:
-        where = "Where they stop matching cannot be told from the line lengths"
+        where = "Line lengths do not show where they stop matching"
     return (
         f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,}: line-aligned files need as many "
         f"on each side. {where}."
@@ -181,14 +179,14 @@ def describe_mismatch(source_file: str, target_file: str) -> str:
 
 
 def _line_lengths(path: str) -> array[int]:
-    """Of the first lines, in bytes."""
+    """Measure the first lines, in bytes."""
     return array("i", map(len, islice(read_lines(path), LINES_JUDGED)))
 
 
 def place_of_gap(source: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> int | None:
-    """The number (from 1) of the first line that no longer matches if one side lacks one stretch of lines.
+    """The number (from 1) of the first line that no longer matches, if one side lacks one run of lines.
 
-    One more than the shorter side has lines if what is missing is the end; None if it cannot be told.
+    One more than the shorter side's lines if the end is missing; None if unclear.
     """
     longer, shorter = (source, target) if len(source) > len(target) else (target, source)
     count, missing = len(shorter), len(longer) - len(shorter)
@@ -197,25 +195,25 @@ def place_of_gap(source: npt.NDArray[np.float64], target: npt.NDArray[np.float64
     unmoved, moved = (np.log1p(longer[first : first + count]) - np.log1p(shorter) for first in (0, missing))
     usual = unmoved.mean()
     before = np.concatenate(([0.0], np.cumsum((unmoved - usual) ** 2)))  # of the first 0, 1, 2 ... lines
-    after = np.concatenate((np.cumsum((moved - usual)[::-1] ** 2)[::-1], [0.0]))  # of all but these
+    after = np.concatenate((np.cumsum((moved - usual)[::-1] ** 2)[::-1], [0.0]))  # of all others
     cost = before + after
     best = int(np.argmin(cost))
-    nats = (cost - cost[best]) / (2 * cost[best] / count + 1e-4)  # by which it is likelier than others
+    nats = (cost - cost[best]) / (2 * cost[best] / count + 1e-4)  # the margin of likelihood over others
     clear = nats[np.abs(np.arange(count + 1) - best) > FEWEST_LINES].min() > CLEARLY_LIKELIER
-    best = count if nats[count] < CLEARLY_LIKELIER else best  # an end is cut off sooner than a few lines before it
+    best = count if nats[count] < CLEARLY_LIKELIER else best  # a missing end is likelier than lines just before it
     matched = np.concatenate((longer[:best], longer[best + missing :]))
     return best + 1 if clear and _related(matched, shorter) else None
 
 
 def place_of_parting(source: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> int | None:
-    """The number (from 1) of the first line that no longer matches, or None if that cannot be told."""
+    """The number (from 1) of the first line that no longer matches, or None if unclear."""
     count = len(source)
     if count < 2 * FEWEST_LINES:
         return None
     ratios = np.log1p(source) - np.log1p(target)
-    before = np.arange(1, count)  # how many lines the first part has
+    before = np.arange(1, count)  # number of lines in the first part
     total, squares = np.cumsum(ratios), np.cumsum(ratios**2)
-    tiny = 1e-4  # a spread of exactly zero (copied text) has no logarithm
+    tiny = 1e-4  # a variance of exactly zero (copied text) has no logarithm
     first = squares[:-1] / before - (total[:-1] / before) ** 2 + tiny
     after = count - before
     second = (squares[-1] - squares[:-1]) / after - ((total[-1] - total[:-1]) / after) ** 2 + tiny
@@ -242,15 +240,15 @@ CHUNK_BYTES = 4 << 20  # a chunk ends early when its lines are long
 
 @dataclass(frozen=True)
 class PairedFiles:
-    """Files that hold the same pairs line by line: both sides, and the links if there are any."""
+    """Files with the same pairs line by line: both sides, and the links if any."""
 
     source: FileIndex
-    target: FileIndex | None = None  # None: the source file holds both sides
+    target: FileIndex | None = None  # None if the source file holds both sides
     links: FileIndex | None = None
 
     @property
     def names(self) -> tuple[str, str]:
-        """The files that errors speak of."""
+        """The files that errors name."""
         return self.source.path, (self.target or self.source).path
 
     @property
@@ -259,8 +257,8 @@ class PairedFiles:
 
 
 def index_text(text: ParallelText) -> list[PairedFiles]:
-    """Count the lines of all files of a corpus; refused where they do not go together."""
-    found = []
+    """Index all files of a corpus; an error if line counts differ."""
+    paired = []
     links = text.alignment_files()
     for number, (source_file, target_file) in enumerate(text.files()):
         source = index_file(source_file, text.sides if text.path else None)
@@ -270,8 +268,8 @@ def index_text(text: ParallelText) -> list[PairedFiles]:
         linked = index_file(links[number]) if links else None
         if linked is not None:
             _check_links(linked, source)
-        found.append(PairedFiles(source, target, linked))
-    return found
+        paired.append(PairedFiles(source, target, linked))
+    return paired
 
 
 def _check_links(links: FileIndex, text: FileIndex) -> None:
@@ -288,7 +286,7 @@ def _check_links(links: FileIndex, text: FileIndex) -> None:
 
 
 def read_ranges(text: ParallelText, files: PairedFiles, ranges: Iterable[tuple[int, int]]) -> Iterator[Chunk]:
-    """The lines of each range (first line from 0, count) in rising order, in chunks that no range shares."""
+    """Yield the lines of each range (first line from 0, count), in rising order, in chunks within one range."""
     form = format_of(files.source.path) if text.path else None
     take = _taker(text, files, form)
     links = LineReader(files.links) if files.links else None
@@ -305,7 +303,7 @@ def read_ranges(text: ParallelText, files: PairedFiles, ranges: Iterable[tuple[i
 
 
 class _Take:
-    """Raw lines of both sides from a place on: where a line holds both, the whole lines as source."""
+    """Reads raw lines of both sides from any line; where a line holds both, the complete lines as source."""
 
     def __init__(self, files: PairedFiles) -> None:
         self.source = LineReader(files.source)
@@ -317,7 +315,7 @@ class _Take:
 
 
 class _TakeRows:
-    """Both sides of pairs of a file that is not read line by line."""
+    """Reads pairs of a file that is not read line by line, like `_Take`."""
 
     def __init__(self, path: str, reader: Reader) -> None:
         self.path, self.reader = path, reader
@@ -335,8 +333,8 @@ def _taker(text: ParallelText, files: PairedFiles, form: FileFormat | None) -> _
     return _Take(files)
 
 
-LONGEST = 100_000  # lines of a stretch
-EACH = 4  # stretches of a shard at least, where there are lines enough
+LONGEST = 100_000  # lines of a range
+EACH = 4  # minimum ranges per shard, if there are enough lines
 
 
 @dataclass(frozen=True)
@@ -352,7 +350,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """'2/8': the second of eight."""
+        """Parse a shard such as '2/8', the second of eight."""
         number, _, count = text.partition("/")
         if not (number.isdecimal() and count.isdecimal()):
             raise ConfigError(f"shard {text!r}: expected i/n with i from 1 to n, such as 2/8")
@@ -368,7 +366,7 @@ class LineRange:
 
     number: int
     section: int  # the corpus, counted over all splits
-    file: int  # of that corpus
+    file: int  # index in that corpus
     first: int  # line, from 0
     count: int
     shard: int
@@ -376,7 +374,7 @@ class LineRange:
 
 @dataclass(frozen=True)
 class Contents:
-    """One corpus of one split, with all its files counted."""
+    """One corpus of one split, with all its files indexed."""
 
     split: str
     text: ParallelText
@@ -387,7 +385,7 @@ class Contents:
         return sum(files.source.lines for files in self.files)
 
     def as_list(self) -> list[list[dict[str, Any] | None]]:
-        """Its files, for JSON."""
+        """Serialize its files for JSON."""
         return [
             [vars(index) if index else None for index in (files.source, files.target, files.links)]
             for files in self.files
@@ -395,50 +393,54 @@ class Contents:
 
     @classmethod
     def from_list(cls, split: str, text: ParallelText, found: list[list[dict[str, Any] | None]]) -> Contents:
-        """What `as_list` gave."""
+        """Rebuild the contents from the result of `as_list`."""
         indexes = [[FileIndex(**{**i, "starts": tuple(i["starts"])}) if i else None for i in files] for files in found]
         return cls(split, text, tuple(PairedFiles(*files) for files in indexes))  # type: ignore[arg-type]
 
 
 def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[Contents]:
-    """Count everything; what is missing or does not fit together is told before hours of work."""
+    """Index all files, so that missing or mismatched ones are reported before hours of work."""
     for split, texts in splits.items():
         for number, text in enumerate(texts):
             text.check_files(f"{split}[{number}]" if len(texts) > 1 else split)
-    found = []
+    all_contents = []
     with Progress("Counting", None, "lines") as progress:
         for split, text in ((split, text) for split, texts in splits.items() for text in texts):
-            found.append(Contents(split, text, tuple(index_text(text))))
-            progress.advance(found[-1].lines)
-    for contents in found:
+            all_contents.append(Contents(split, text, tuple(index_text(text))))
+            progress.advance(all_contents[-1].lines)
+    for contents in all_contents:
         if contents.split != "train" and contents.lines == 0:
             raise DataError(f"{contents.split}, {contents.text.label}: no lines; leave this corpus out")
-    return found
+    return all_contents
 
 
 def cut(corpora: Sequence[Contents], shards: int) -> list[LineRange]:
-    """The stretches of all corpora in order, dealt out to the shards by their lines."""
+    """Cut all corpora into line ranges in order, assigned to shards by number of lines."""
     total = sum(contents.lines for contents in corpora)
     longest = LONGEST if shards == 1 else max(1, min(LONGEST, -(-total // (EACH * shards))))
-    found: list[LineRange] = []
+    line_ranges: list[LineRange] = []
     done = 0
     for section, contents in enumerate(corpora):
         for number, files in enumerate(contents.files):
             for first in range(0, files.source.lines, longest):
                 count = min(longest, files.source.lines - first)
-                found.append(LineRange(len(found), section, number, first, count, done * shards // total + 1))
+                line_ranges.append(
+                    LineRange(len(line_ranges), section, number, first, count, done * shards // total + 1)
+                )
                 done += count
-    return found
+    return line_ranges
 
 
-def read_stretches(corpora: Sequence[Contents], stretches: Sequence[LineRange]) -> Iterator[tuple[LineRange, Chunk]]:
-    """The chunks of some stretches, in order; each file is opened once and never read back."""
-    for (section, file), group in groupby(stretches, lambda stretch: (stretch.section, stretch.file)):
-        wanted = list(group)
+def read_line_ranges(
+    corpora: Sequence[Contents], line_ranges: Sequence[LineRange]
+) -> Iterator[tuple[LineRange, Chunk]]:
+    """Yield the chunks of line ranges, in order; each file is opened once and never read backwards."""
+    for (section, file), group in groupby(line_ranges, lambda line_range: (line_range.section, line_range.file)):
+        group_ranges = list(group)
         contents = corpora[section]
-        ends = iter(wanted)
-        stretch = next(ends)
-        for chunk in read_ranges(contents.text, contents.files[file], [(s.first, s.count) for s in wanted]):
-            while chunk.first_line > stretch.first + stretch.count:
-                stretch = next(ends)
-            yield stretch, chunk
+        ends = iter(group_ranges)
+        line_range = next(ends)
+        for chunk in read_ranges(contents.text, contents.files[file], [(s.first, s.count) for s in group_ranges]):
+            while chunk.first_line > line_range.first + line_range.count:
+                line_range = next(ends)
+            yield line_range, chunk

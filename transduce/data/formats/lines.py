@@ -1,7 +1,7 @@
-"""Raw lines of one file, plain or compressed (gz, xz, zst), in flat memory.
+r"""Raw lines of one file, plain or compressed (gz, xz, zst), in flat memory.
 
-A line ends at the byte "\\n" and nowhere else. A line longer than LINE_BYTES is cut to LINE_BYTES + 1 bytes while it is
-read, so that its length still tells the doctor that it was too long.
+A line ends at the byte "\n" and nowhere else. A line longer than LINE_BYTES is cut to LINE_BYTES + 1 bytes while it is
+read, so that its length still shows the doctor that it was too long.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 LINE_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 COMPRESSIONS = (".gz", ".xz", ".zst")
-_ZSTD_INPUT_BYTES = 4096  # a few bytes of zstd may unpack to 128 KiB each: small sips keep memory flat
+_ZSTD_INPUT_BYTES = 4096  # a few bytes of zstd may decompress to 128 KiB each: small reads keep memory flat
 
 
 class _ZstdFile(io.RawIOBase):
-    """Unpacks zstd frame after frame; unlike the library's own reader it notices a file that was cut short."""
+    """Decompresses zstd frame by frame; unlike the library's own reader it detects a truncated file."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
         try:
@@ -79,6 +79,7 @@ def damaged(path: str, line: int, error: Exception) -> DataError:
 
 @contextmanager
 def open_unpacked(path: str) -> Iterator[io.BufferedIOBase]:
+    """Open a file for reading, decompressed by its suffix."""
     with open(path, "rb") as file:
         match Path(path).suffix.lower():
             case ".gz":
@@ -94,7 +95,7 @@ def open_unpacked(path: str) -> Iterator[io.BufferedIOBase]:
 
 
 def check_file(path: str) -> None:
-    """Refuse what is not a readable file."""
+    """Refuse a path that is not a readable file."""
     if not Path(path).exists():
         raise DataError(f"{path}: no such file")
     if Path(path).is_dir():
@@ -102,9 +103,9 @@ def check_file(path: str) -> None:
 
 
 def read_lines(path: str, line: int = 0, start: int = 0) -> Iterator[bytes]:
-    """Yield each line without its "\\n"; a byte order mark is left in place, for the caller to remove and count.
+    """Yield each line without its newline; a byte order mark is kept, for the caller to remove and count.
 
-    Of a plain file, line number `line` (from 0) may come first, if it begins at the byte `start`.
+    In a plain file, line number `line` (from 0) may come first, if it begins at the byte `start`.
     """
     check_file(path)
     number = line

@@ -1,8 +1,8 @@
-"""Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
+r"""Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
 
-`ParallelText` names one corpus; reading.py streams it as `Chunk`s of raw bytes that know their file and line.
-What reading repairs, and counts: a byte order mark at the start of a file, "\\r" at the end of a line, and a line break
-inside a JSON or Parquet text (it becomes a space, for a text is one line everywhere else).
+`ParallelText` names one corpus; inventory.py streams it as `Chunk`s of raw bytes with their file and line. Reading
+repairs, and counts: a byte order mark at the start of a file, "\r" at the end of a line, and a line break inside a JSON
+or Parquet text (it becomes a space, since a text is one line everywhere else).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ParallelText:
 
     Each may be a glob; its matches are taken in sorted order. The format of `path` is read from its extension before
     any .gz, .xz or .zst. `columns` says where the two sides are: column numbers from 0 for TSV, field names for JSONL
-    and Parquet; left empty it means columns 0 and 1, or the fields "source" and "target".
+    and Parquet; empty means columns 0 and 1, or the fields "source" and "target".
     """
 
     source: str = ""
@@ -35,7 +35,7 @@ class ParallelText:
     columns: tuple[str, ...] = ()
     weight: float = 1.0  # how many times an epoch sees each pair, on average
     tag: str = ""  # a token such as "<2de>", put before every source sentence
-    alignment: str = ""  # word alignments in Pharaoh format, a line a pair (see links.py)
+    alignment: str = ""  # word alignments in Pharaoh format, a line per pair (word_links.py)
     name: str = ""  # for reports; the file's name if empty
 
     def __post_init__(self) -> None:
@@ -74,12 +74,12 @@ class ParallelText:
 
     @property
     def label(self) -> str:
-        """What reports call this corpus."""
+        """The name of this corpus in reports."""
         text = printable(self.name or Path(self.path or self.source).name).replace("\n", " ")
-        return text.encode(errors="backslashreplace").decode()  # a file's name may be no text
+        return text.encode(errors="backslashreplace").decode()  # a file's name may not be valid text
 
     def files(self) -> list[tuple[str, str]]:
-        """The files of the source side, each with its target file (the same one for TSV, JSONL, Parquet)."""
+        """List the files of the source side, each with its target file (the same one for TSV, JSONL, Parquet)."""
         if self.path:
             return [(path, path) for path in _matches(self.path)]
         sources, targets = _matches(self.source), _matches(self.target)
@@ -91,7 +91,7 @@ class ParallelText:
         return list(zip(sources, targets, strict=True))
 
     def check_files(self, where: str) -> None:
-        """Refuse files that are missing or do not go together; `where` is the dotted key of this corpus."""
+        """Refuse files that are missing or do not match; `where` is the dotted key of this corpus."""
         for name in ("path", "source", "target", "alignment"):
             try:
                 if pattern := getattr(self, name):
@@ -101,21 +101,21 @@ class ParallelText:
         self.files(), self.alignment_files()
 
     def alignment_files(self) -> list[str]:
-        """The file of links of each file; none if there are no alignments."""
-        found = _matches(self.alignment) if self.alignment else []
-        if self.alignment and len(found) != len(self.files()):
+        """List the links file of each text file; empty without alignments."""
+        links_files = _matches(self.alignment) if self.alignment else []
+        if self.alignment and len(links_files) != len(self.files()):
             raise DataError(
                 f"{self.path or self.source} names {len(self.files())} file(s) but alignment {self.alignment} names "
-                f"{len(found)}: each file of text needs its file of links"
+                f"{len(links_files)}: each file of text needs its file of links"
             )
-        return found
+        return links_files
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive raw lines of both sides; of a format with a pair a line these lines, taken apart only in `pairs`.
+    """Consecutive raw lines of both sides; of a format with a pair per line complete lines, parsed only in `pairs`.
 
-    Reading is one process's work, `pairs` that of many: this is why the chunk carries raw lines.
+    One process reads, many call `pairs`: this is why a chunk carries raw lines.
     """
 
     files: tuple[str, str]
@@ -125,10 +125,10 @@ class Chunk:
     target: list[bytes]  # empty where a line holds both sides
     columns: tuple[str, str] = ("", "")
     links_file: str = ""
-    links: list[bytes] = field(default_factory=list)  # a line a pair, or none where there is no such file
+    links: list[bytes] = field(default_factory=list)  # a line per pair, or empty without a links file
 
     def pairs(self) -> RawPairs:
-        """Both sides of every line; raises DataError for a line that does not hold them."""
+        """Parse both sides of every line; raises DataError for a line without them."""
         repairs = {"byte_order_mark": 0, "carriage_return": 0, "line_break": 0}
         source, target = self.source, self.target
         form = None if self.format == LINES else formats_by_suffix()[f".{self.format}"]
@@ -146,7 +146,7 @@ class Chunk:
         return [
             form.pair(line, self.columns, f"{self.files[0]}:{number}")
             if 0 < len(line) <= LINE_BYTES
-            else (line, line)  # an empty pair, or one that the doctor finds too long
+            else (line, line)  # an empty pair, or one that the doctor reports as too long
             for number, line in enumerate(lines, self.first_line)
         ]
 
@@ -160,7 +160,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class RawPairs:
-    """Bytes of both sides, line by line, and how often reading repaired something."""
+    """Bytes of both sides, line by line, and the number of repairs."""
 
     source: list[bytes]
     target: list[bytes]

@@ -1,4 +1,4 @@
-"""Two columns of text in a Parquet file, entered at any row; needs pyarrow, which is optional."""
+"""Two columns of text in a Parquet file, from any row; needs pyarrow, which is optional."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 class ParquetReader:
-    """Reads two columns."""
+    """Reads two columns of a Parquet file forward from any row."""
 
     def __init__(self, path: str, columns: tuple[str, str]) -> None:
         self.path, self.columns = path, columns
@@ -41,7 +41,7 @@ class ParquetReader:
         self._rows: Iterator[tuple[bytes, bytes]] = iter(())
 
     def count(self) -> int:
-        """How many rows the file has, by its own word; the columns must be there."""
+        """Read the number of rows from the file's metadata; the columns must exist."""
         with _opened(self.path) as file:
             for column in self.columns:
                 if column not in file.schema_arrow.names:
@@ -49,7 +49,7 @@ class ParquetReader:
             return int(file.metadata.num_rows)
 
     def read(self, first: int, most: int) -> list[tuple[bytes, bytes]]:
-        """The texts of `most` rows from number `first` on."""
+        """Read `most` rows from number `first` (from 0) on."""
         if self._next != first:
             self._rows, self._next = iter(_Rows(self.path, self.columns, first)), first
         rows = list(islice(self._rows, most))
@@ -59,7 +59,7 @@ class ParquetReader:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Both texts of each row from number `first` (from 0) on; groups of rows before it are not read."""
+    """Iterates over both texts of each row from number `first` (from 0) on; earlier row groups are not read."""
 
     path: str
     columns: tuple[str, str]

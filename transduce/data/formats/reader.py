@@ -1,8 +1,8 @@
-"""File formats that hold both sides of each pair: one module a format, found by the end of a file's name.
+"""File formats that hold both sides of each pair: one module per format, found by the extension of a file's name.
 
-To add one, write a module of this package with a `FORMAT`. Where each line is a pair, that is a function which takes a
-line apart: reading, compression, counting and seeking come with it, and lines are taken apart in several processes.
-Otherwise it is a `Reader`.
+To add one, write a module of this package with a `FORMAT`. Where each line is a pair, it is a function that parses a
+line: reading, decompression, counting and seeking are shared, and lines are parsed in several processes. Otherwise it
+is a `Reader`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Reader(Protocol):
     """The pairs of one file. Errors are DataErrors that name the file and the place in it."""
 
     def count(self) -> int:
-        """How many pairs there are; refused where the file, or a column, is not there."""
+        """Count the pairs; an error where the file, or a column, does not exist."""
         ...
 
     def read(self, first: int, most: int) -> list[Pair]:
-        """The pairs from number `first` (from 0) on, fewer than `most` only at the end; mostly called in order."""
+        """Read pairs from number `first` (from 0) on, fewer than `most` only at the end; mostly called in order."""
         ...
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format: either `pair(line, columns, place)`, for files with a pair a line, or `reader(path, columns)`.
+    """A format: either `pair(line, columns, location)`, for files with a pair per line, or `reader(path, columns)`.
 
-    `columns` are where the sides are if nobody says; `numbered` columns are numbers from 0, others names.
+    `columns` are the default columns of both sides; `numbered` columns are numbers from 0, others names.
     """
 
     suffixes: tuple[str, ...]
@@ -49,13 +49,13 @@ class FileFormat:
 
     @property
     def name(self) -> str:
-        """What chunks and messages call it: its first suffix without the dot."""
+        """The name in chunks and messages: the first suffix without the dot."""
         return self.suffixes[0][1:]
 
 
 @cache
 def formats_by_suffix() -> dict[str, FileFormat]:
-    """The formats of all modules of this package that have one."""
+    """Map the suffixes of all formats in this package to them."""
     names = sorted(module.name for module in pkgutil.iter_modules(formats.__path__))
     modules = [importlib.import_module(f"{formats.__name__}.{name}") for name in names]
     known = [vars(module)["FORMAT"] for module in modules if "FORMAT" in vars(module)]
@@ -63,7 +63,7 @@ def formats_by_suffix() -> dict[str, FileFormat]:
 
 
 def format_of(path: str) -> FileFormat | None:
-    """The format that a file's extension promises, before that of a compression; None if it promises none."""
+    """The format by a file's extension, ahead of that of a compression; None by default."""
     name = Path(path.lower())
     extension = Path(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
     return formats_by_suffix().get(extension) if extension else None

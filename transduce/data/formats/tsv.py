@@ -6,13 +6,13 @@ from transduce.core.errors import DataError
 from transduce.data.formats.reader import FileFormat
 
 
-def pair_of_line(line: bytes, columns: tuple[str, str], place: str) -> tuple[bytes, bytes]:
-    """Both sides of a line; `place` is its file and number."""
+def pair_of_line(line: bytes, columns: tuple[str, str], location: str) -> tuple[bytes, bytes]:
+    """Parse both sides of a line; `location` is its file and number."""
     fields = line.split(b"\t")
     left, right = int(columns[0]), int(columns[1])
     if max(left, right) >= len(fields):
         raise DataError(
-            f"{place}: {len(fields)} tab-separated column(s); expected at least {max(left, right) + 1}, "
+            f"{location}: {len(fields)} tab-separated column(s); expected at least {max(left, right) + 1}, "
             f"for columns = {list(columns)} counts from 0"
         )
     return fields[left], fields[right]

@@ -1,12 +1,11 @@
-"""`prepare`: from the user's parallel text to a folder of tokens that training maps into memory.
+"""`prepare`: from parallel text to a folder of tokens that training maps into memory.
 
-The doctor examines every corpus, the tokenizer is trained on what stays (or given), all splits are tokenized. The
-result depends on text and settings alone, never on the number of workers or shards, nor on how often it was killed:
-what is finished is kept in parts (resuming.py), and the same command goes on.
+The doctor examines every corpus, the tokenizer is trained on the remaining text (or given), all splits are tokenized.
+The result depends on text and settings alone, not on the number of workers or shards, nor on interruptions: finished
+work is kept in parts (work_folder.py), and the same command resumes it.
 
-An even sample of the training lines that stay, for training tokenizers: the same whoever draws it.
-
-Tokenized stretches end to end: the files of a corpus, its report and its manifest.
+Tokenizers are trained on an even, reproducible sample of the training lines. Finally the tokenized parts are
+concatenated into the files of the corpus, with its report and manifest.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transduce.core.bounds import NonNegativeInt, PositiveInt, check_bounds
+from transduce.core.config import own_parts
 from transduce.core.durable import check_free, mend_replaced, whole_folder
 from transduce.core.errors import ConfigError, DataError, RunError
 from transduce.core.progress import say
@@ -47,7 +47,7 @@ from transduce.data.doctor.checks import Doctor
 from transduce.data.doctor.examine import (
     Examination,
     ExaminedSplit,
-    examine_stretches,
+    examine_line_ranges,
     join,
     open_examined,
     open_joined,
@@ -84,7 +84,7 @@ from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece, Traine
 
 
 def draw_lines(examination: Examination, settings: SentencePiece) -> dict[Side, list[str]]:
-    """Of each side those lines whose mixed position is small enough."""
+    """Sample lines of each side for the tokenizer: those whose hashed position is below a threshold."""
     lines = examination.splits["train"].count * (2 if settings.shared else 1)
     share = min(1.0, settings.sentences / max(lines, 1))
     drawn: dict[Side, list[str]] = {side: [] for side in SIDES}
@@ -97,24 +97,24 @@ def draw_lines(examination: Examination, settings: SentencePiece) -> dict[Side, 
 
 
 def _mixed(positions: npt.NDArray[np.uint64], side: int) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each position that looks random and is always the same (splitmix64)."""
+    """Hash each position to a number in [0, 1), reproducibly (splitmix64)."""
     mixed = (positions * np.uint64(2) + np.uint64(side + 1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
 
 
-_COPIED = 8 << 20  # bytes held while files are copied
+_COPIED = 8 << 20  # bytes per copied block
 
 
 def final_report(work: WorkFolder, examination: Examination, trained: TrainedTokenizers) -> DoctorReport:
-    """All findings, those of tokenizing included."""
+    """Report all findings, those of tokenization included."""
     sums: list[dict[Side, UnknownCharacters]] = [
         {side: UnknownCharacters() for side in SIDES} for _ in examination.sections
     ]
     for split in examination.splits.values():
-        for stretch in split.stretches:
-            facts, number = FinishedPart(work.tokenized(stretch.stretch.number)).facts, stretch.stretch.section
+        for line_range in split.line_ranges:
+            facts, number = FinishedPart(work.tokenized(line_range.lines.number)).facts, line_range.lines.section
             examination.sections[number].tally.merge(Tally.from_list(facts["tally"]))
             for side in SIDES:
                 sums[number][side] += UnknownCharacters(**facts["unknown"][side])
@@ -131,11 +131,11 @@ def assemble(
     report: DoctorReport,
     reader: FileReader | None = None,
 ) -> None:
-    """Fill an empty folder with the whole corpus; with a `reader` its sources are frames."""
+    """Write the complete corpus to an empty folder; with a `reader` its sources are frames."""
     tokenizers.save(folder / TOKENIZER)
     spans = {}
     for name, split in examination.splits.items():
-        parts = [FinishedPart(work.tokenized(stretch.stretch.number)) for stretch in split.stretches]
+        parts = [FinishedPart(work.tokenized(line_range.lines.number)) for line_range in split.line_ranges]
         for side in SIDES:
             _write_items(parts, side, "tokens", folder / f"{name}.{side}", items_of(side, reader is not None))
         if split.aligned:
@@ -148,9 +148,9 @@ def assemble(
 
 
 def _write_items(parts: Sequence[FinishedPart], name: str, items: str, stem: Path, called: str) -> None:
-    """Items end to end in one file (tokens or frames of a side, or links), and where each sentence's begin in another.
+    """Concatenate items (tokens or frames of a side, or links) in one file, with sentence offsets in another.
 
-    They are `called` so in the corpus.
+    They are named `called` in the corpus.
     """
     end = 0
     with open(f"{stem}.{called}", "wb") as file, open(f"{stem}.offsets", "wb") as offsets:
@@ -163,11 +163,11 @@ def _write_items(parts: Sequence[FinishedPart], name: str, items: str, stem: Pat
 
 
 def _write_text(split: ExaminedSplit, folder: Path) -> None:
-    """Held-out text as it was, for scoring."""
+    """Copy held-out text unchanged, for scoring."""
     for side in SIDES:
         with open(folder / f"{split.name}.{side}.txt", "wb") as file:
-            for stretch in split.stretches:
-                _copy(stretch.part.path / f"{side}.txt", file)
+            for line_range in split.line_ranges:
+                _copy(line_range.part.path / f"{side}.txt", file)
 
 
 def _copy(path: Path, file: IO[bytes]) -> None:
@@ -178,8 +178,8 @@ def _copy(path: Path, file: IO[bytes]) -> None:
 def _spans(examination: Examination, split: ExaminedSplit, parts: Sequence[FinishedPart]) -> list[Span]:
     numbers = [number for number, section in enumerate(examination.sections) if section.split == split.name]
     counts = dict.fromkeys(numbers, 0)
-    for stretch, part in zip(split.stretches, parts, strict=True):
-        counts[stretch.stretch.section] += part.facts["pairs"]
+    for line_range, part in zip(split.line_ranges, parts, strict=True):
+        counts[line_range.lines.section] += part.facts["pairs"]
     bounds = np.cumsum([0, *counts.values()]).tolist()
     texts = [examination.sections[number].text for number in numbers]
     return [
@@ -226,7 +226,7 @@ def _write_manifest(
 
 
 def _count_links(stem: Path) -> dict[str, int]:
-    """Pairs with links and links in all; nothing where no corpus of the split has alignments."""
+    """Number of pairs with links and of all links; empty if no corpus of the split has alignments."""
     path = Path(f"{stem}.offsets")
     if not path.exists():
         return {}
@@ -239,18 +239,18 @@ SECONDS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1.0, 60.0  # while a shard waits 
 
 @dataclass(frozen=True)
 class Prepare:
-    """What to prepare, and how."""
+    """The settings of `prepare`."""
 
     output: str
     train: tuple[ParallelText, ...]
     valid: tuple[ParallelText, ...] = ()
     test: tuple[ParallelText, ...] = ()
     tokenizer: SentencePiece | GivenTokenizer = field(default_factory=SentencePiece)
-    sources: Sources = field(default_factory=Text)  # what lines of the source side are: text, or paths of files
+    sources: Sources | FileReader = field(default_factory=Text)  # what source lines are: text, or paths of files
     doctor: Doctor = field(default_factory=Doctor)
     longest: PositiveInt = 256  # tokens on either side, a tag included; longer training pairs are dropped and counted
-    workers: NonNegativeInt = 0  # processes; 0: one for each core
-    overwrite: bool = False  # replace a corpus that is already there
+    workers: NonNegativeInt = 0  # processes; 0: one per core
+    overwrite: bool = False  # replace an existing corpus
 
     def __post_init__(self) -> None:
         if not self.output:
@@ -273,7 +273,7 @@ class Prepare:
 
     @property
     def reader(self) -> FileReader | None:
-        """Of the files that sources name; None where they are text."""
+        """The reader of source files; None for text."""
         return reader_of(self.sources)
 
     @property
@@ -282,7 +282,7 @@ class Prepare:
         return list(dict.fromkeys(text.tag for texts in self.splits.values() for text in texts if text.tag))
 
     def settings(self) -> dict[str, Any]:
-        """What the result depends on besides the files, as JSON has it."""
+        """The settings that the result depends on besides the files, as JSON."""
         left_out = ("output", "workers", "overwrite", "sources")
         facts = {k: v for k, v in asdict(self).items() if k not in left_out}
         if self.reader is not None:
@@ -294,14 +294,14 @@ class Prepare:
 
 
 def examine(config: Prepare) -> DoctorReport:
-    """The doctor alone: nothing is written or trained; with a given tokenizer unknown characters are counted too."""
+    """Run the doctor alone: nothing is written or trained; a given tokenizer's unknown characters are counted too."""
     given = config.tokenizer.load() if isinstance(config.tokenizer, GivenTokenizer) else None
     with tempfile.TemporaryDirectory(prefix="transduce-doctor-") as folder:
         work, corpora = WorkFolder(Path(folder)), index_splits(config.splits)
-        stretches = cut(corpora, 1)
+        line_ranges = cut(corpora, 1)
         keep = given is not None
-        examine_stretches(work, corpora, stretches, config.doctor, config.workers, keep, config.reader)
-        examination = open_examined(work, corpora, stretches, config.doctor)
+        examine_line_ranges(work, corpora, line_ranges, config.doctor, config.workers, keep, config.reader)
+        examination = open_examined(work, corpora, line_ranges, config.doctor)
         join(work, examination)
         examination = open_joined(work, examination)
         if given is not None:
@@ -310,22 +310,22 @@ def examine(config: Prepare) -> DoctorReport:
 
 
 def prepare(config: Prepare) -> Corpus:
-    """Write the corpus; refused if one is there already and `overwrite` is not set. Goes on where it was killed."""
+    """Write the corpus; an error if one exists and `overwrite` is not set. Resumes interrupted work."""
     with _at_work(config, None, 1) as plan:
         if plan is None:
-            return Corpus.open(config.output)
-        _examine(config, plan, plan.stretches)
+            return _written(config)
+        _examine(config, plan, plan.line_ranges)
         return _finish(config, plan)
 
 
 @dataclass(frozen=True)
 class ShardReport:
-    """How far a shard is: what is done of it, and which other shards it found behind."""
+    """Progress of a shard: what is done, and which other shards are behind."""
 
     shard: Shard
     examined: bool
     tokenized: bool
-    behind: tuple[int, ...]  # not examined yet, or once that is done, not tokenized yet
+    behind: tuple[int, ...]  # not examined yet; once all are examined, not tokenized yet
 
     def __str__(self) -> str:
         what = "tokenized" if self.tokenized else "examined"
@@ -338,7 +338,7 @@ class ShardReport:
 
 
 def prepare_shard(config: Prepare, shard: Shard, wait: bool = False) -> ShardReport:
-    """Do what can be done of one share: examine it, and tokenize it once all shards are examined.
+    """Process one shard: examine it, and tokenize it once all shards are examined.
 
     The first that finds all examined compares them and trains the tokenizer. `wait` for the others if they run now;
     else call again, or leave the rest to `merge_shards`.
@@ -355,12 +355,17 @@ def prepare_shard(config: Prepare, shard: Shard, wait: bool = False) -> ShardRep
         return ShardReport(shard, True, True, tuple(plan.behind(plan.work.tokenized)))
 
 
+def _written(config: Prepare) -> Corpus:
+    """The corpus that is there now; the class of the user's own that read its files is one that the config names."""
+    return Corpus.open(config.output, trust="sources" in dict(own_parts(config)))
+
+
 def merge_shards(config: Prepare, shards: int) -> Corpus:
-    """Join examined shards to the corpus that `prepare` alone would write; does what they have left undone."""
+    """Join examined shards into the corpus that `prepare` alone would write; completes what they left undone."""
     with _at_work(config, None, Shard(shards, shards).count) as plan:
         if plan is None:
-            return Corpus.open(config.output)
-        plan.unfinished(plan.work.examined, plan.stretches)  # removes what is damaged
+            return _written(config)
+        plan.unfinished(plan.work.examined, plan.line_ranges)  # removes damaged parts
         if behind := plan.behind(plan.work.examined):
             raise RunError(
                 f"{config.output}: {_named(behind, shards)} not examined yet: run prepare with "
@@ -374,7 +379,7 @@ def merge_shards(config: Prepare, shards: int) -> Corpus:
 
 @contextmanager
 def _at_work(config: Prepare, shard: Shard | None, shards: int) -> Iterator[PreparationPlan | None]:
-    """The plan, held by this process; None where the corpus was finished by a process that was killed right then."""
+    """Yield the locked plan; None if the corpus was already completed by a process killed just then."""
     _check_tags(config)
     output = Path(config.output).absolute()
     with hold_work(output, shard) as work:
@@ -393,14 +398,14 @@ def _at_work(config: Prepare, shard: Shard | None, shards: int) -> Iterator[Prep
         try:
             yield plan
         except DataError:
-            if shards == 1:  # the text must be mended, and is another then
+            if shards == 1:  # the text must be corrected, and differs then
                 discard(work)
             raise
 
 
-def _examine(config: Prepare, plan: PreparationPlan, stretches: list[LineRange]) -> None:
-    left = plan.unfinished(plan.work.examined, stretches)
-    examine_stretches(plan.work, plan.corpora, left, config.doctor, config.workers, reader=config.reader)
+def _examine(config: Prepare, plan: PreparationPlan, line_ranges: list[LineRange]) -> None:
+    unfinished = plan.unfinished(plan.work.examined, line_ranges)
+    examine_line_ranges(plan.work, plan.corpora, unfinished, config.doctor, config.workers, reader=config.reader)
 
 
 def _wait(plan: PreparationPlan, wait: bool) -> None:
@@ -418,7 +423,7 @@ def _named(shards: Sequence[int], count: int) -> str:
 
 
 def _joined(config: Prepare, plan: PreparationPlan) -> Examination:
-    examination = open_examined(plan.work, plan.corpora, plan.stretches, config.doctor)
+    examination = open_examined(plan.work, plan.corpora, plan.line_ranges, config.doctor)
     with one_at_a_time(plan.work):
         if plan.lacks(plan.work.joined):
             plan.check_inputs()
@@ -445,7 +450,7 @@ def _train(config: Prepare, examination: Examination) -> TrainedTokenizers:
     symbols = config.tokenizer.symbols
     settings = replace(config.tokenizer, symbols=(*symbols, *(tag for tag in config.tags if tag not in symbols)))
     drawn = draw_lines(examination, settings)
-    if config.reader is not None:  # the sources are no text: there is one vocabulary, that of the target
+    if config.reader is not None:  # sources are not text: the only vocabulary is the target's
         return replace(settings, shared=True).train([], drawn["target"])
     return settings.train(drawn["source"], drawn["target"])
 
@@ -455,20 +460,20 @@ def _tokenize(
     plan: PreparationPlan,
     examination: Examination,
     trained: TrainedTokenizers,
-    stretches: list[LineRange],
+    line_ranges: list[LineRange],
 ) -> None:
-    left = plan.unfinished(plan.work.tokenized, stretches)
+    unfinished = plan.unfinished(plan.work.tokenized, line_ranges)
     where = plan.work, trained.tokenizers, plan.work.tokenizer
     tokenizing = Tokenizing(*where, config.longest, config.workers, config.reader)
-    tokenizing.write_parts(examination, {stretch.number for stretch in left})
+    tokenizing.write_parts(examination, {line_range.number for line_range in unfinished})
 
 
 def _finish(config: Prepare, plan: PreparationPlan) -> Corpus:
-    """All that comes after examining, then the corpus; the parts go."""
+    """Run all steps after examining, write the corpus, and delete the parts."""
     work, output = plan.work, Path(config.output).absolute()
     examination = _joined(config, plan)
     trained = _tokenizers(config, plan, examination)
-    _tokenize(config, plan, examination, trained, plan.stretches)
+    _tokenize(config, plan, examination, trained, plan.line_ranges)
     report = final_report(work, examination, trained)
     check_not_empty(report)
     plan.check_inputs()
@@ -476,11 +481,11 @@ def _finish(config: Prepare, plan: PreparationPlan) -> Corpus:
         assemble(folder, work, examination, trained.tokenizers, report, config.reader)
         mark_done(work, folder / MANIFEST)
     discard(work)
-    return Corpus.open(config.output)
+    return _written(config)
 
 
 def _check_tags(config: Prepare) -> None:
-    """That a given tokenizer can be read and knows every tag is checked before any work."""
+    """Check, before any work, that a given tokenizer can be read and has every tag."""
     if isinstance(config.tokenizer, GivenTokenizer):
         source = config.tokenizer.load().source
         for tag in config.tags:
@@ -493,7 +498,7 @@ def _refuse(examination: Examination) -> None:
         raise DataError(
             "The data doctor refuses this text:\n"
             + "\n".join(report.refused)
-            + "\nMend the lines, or set what the doctor does with them (such as doctor.invalid_utf8 = 'drop'; "
+            + "\nCorrect the lines, or set what the doctor does with them (such as doctor.invalid_utf8 = 'drop'; "
             "in valid and test, lines cannot be dropped)"
         )
     check_not_empty(report)

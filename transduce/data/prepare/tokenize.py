@@ -1,6 +1,4 @@
-"""Text to tokens and files to frames, stretch by stretch: in worker processes, in order, the same bytes whatever their
-number.
-"""
+"""Tokenize text, or read files as frames, by line range in worker processes; their number does not matter."""
 
 from __future__ import annotations
 
@@ -34,10 +32,10 @@ CHUNK_FILES = 50  # recordings or pictures at a time
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """Where workers find the tokenizers, rather than being sent them with every chunk."""
+    """Where workers load the tokenizers from, instead of receiving them with every chunk."""
 
     path: str
-    digest: str  # tells apart what lay in the same folder at different times
+    digest: str  # distinguishes the contents of one folder at different times
 
     def load(self) -> Tokenizers:
         return _load(self.path, self.digest)
@@ -50,27 +48,27 @@ def _load(path: str, digest: str) -> Tokenizers:
 
 @dataclass(frozen=True)
 class TextChunk:
-    """Consecutive pairs of a stretch, those that were marked to leave already taken out."""
+    """Consecutive pairs of a line range, without those marked to be dropped."""
 
-    stretch: int
+    line_range: int
     section: int
-    positions: list[int]  # among the pairs of the split that the checks of single pairs left
+    positions: list[int]  # among the pairs of the split left by the checks of single pairs
     file: str
     lines: list[int]
     source: list[bytes]
     target: list[bytes]
     tag: str
     longest: int  # 0: no limit
-    links: list[bytes]  # a line a pair, or none where no corpus of the split has alignments
+    links: list[bytes]  # a line per pair, or empty if no corpus of the split has alignments
 
     def place(self, index: int, text: str) -> str:
-        """What a report says of a pair."""
+        """Location and excerpt of a pair, for reports."""
         return f"{self.file}:{self.lines[index]}: {excerpt(text)}"
 
 
 @dataclass(frozen=True)
 class UnknownCharacters:
-    """Characters that no piece of the tokenizer spells."""
+    """Counts of characters that no piece of the tokenizer covers."""
 
     count: int = 0
     total: int = 0
@@ -101,7 +99,7 @@ def unknown_of_both(tokenizers: Tokenizers, source: list[str], target: list[str]
 def frame_chunk(
     chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side, str], reader: FileReader
 ) -> tuple[int, TokenChunk]:
-    """What a worker does where sources are files: their frames stand where tokens would."""
+    """Read the files of a chunk as frames in place of source tokens, in a worker process."""
     tokenizers = folder.load()
     target = [line.decode() for line in chunk.target]
     frames: list[Array] = []
@@ -115,16 +113,14 @@ def frame_chunk(
         try:
             content = reader.load(path)
         except Unreadable as error:
-            raise RunError(
-                f"{path}: was readable when it was examined, and is not now: {error}; prepare again"
-            ) from None
-        made = reader.varied(content) if chunk.longest else [reader.frames(content)]
-        frames += made
-        tokens += [right] * len(made)
-    target_tokens = np.array([token for one in tokens for token in one], dtypes["target"])
-    return chunk.stretch, TokenChunk(
+            raise RunError(f"{path}: was readable when examined, but is not now: {error}; prepare again") from None
+        variants = reader.varied(content) if chunk.longest else [reader.frames(content)]
+        frames += variants
+        tokens += [right] * len(variants)
+    target_tokens = np.array([token for sentence in tokens for token in sentence], dtypes["target"])
+    return chunk.line_range, TokenChunk(
         {
-            "source": b"".join(one.astype(dtypes["source"]).tobytes() for one in frames),
+            "source": b"".join(sequence.astype(dtypes["source"]).tobytes() for sequence in frames),
             "target": target_tokens.tobytes(),
         },
         {"source": _lengths(frames), "target": _lengths(tokens)},
@@ -136,7 +132,7 @@ def frame_chunk(
 
 
 def _lengths(sequences: Sequence[Sized]) -> npt.NDArray[np.uint64]:
-    return np.array([len(one) for one in sequences], np.uint64)
+    return np.array([len(sequence) for sequence in sequences], np.uint64)
 
 
 def _unknown(tokenizer: Tokenizer, texts: list[str]) -> UnknownCharacters:
@@ -149,7 +145,7 @@ def _unknown(tokenizer: Tokenizer, texts: list[str]) -> UnknownCharacters:
 
 
 def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side, str]) -> tuple[int, TokenChunk]:
-    """What a worker does."""
+    """Tokenize a chunk, in a worker process."""
     tokenizers = folder.load()
     source = [line.decode() for line in chunk.source]
     target = [line.decode() for line in chunk.target]
@@ -166,10 +162,10 @@ def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side,
     lines = [chunk.links[index] for index in stayed] if chunk.links else [b""] * len(stayed)
     placed = place_links(lines, pairs, bool(tag), tokenizers)
     for index in (stayed[i] for i in placed.unplaced):
-        note = "in pieces they have other words than in the text; the pairs stay, without their links"
+        note = "their pieces form other words than the text; the pairs stay, without links"
         tally.add("alignment_lost", "cleaned", 1, [chunk.place(index, source[index])], note)
     sides = {side: [pair[number] for pair in pairs] for number, side in enumerate(SIDES)}
-    return chunk.stretch, TokenChunk(
+    return chunk.line_range, TokenChunk(
         {side: np.array([t for tokens in sides[side] for t in tokens], dtypes[side]).tobytes() for side in SIDES},
         {side: _lengths(sides[side]) for side in SIDES},
         unknown_of_both(tokenizers, source, target),
@@ -180,14 +176,14 @@ def tokenize_chunk(chunk: TextChunk, folder: TokenizerFolder, dtypes: dict[Side,
 
 
 def token_dtypes(tokenizers: Tokenizers, reader: FileReader | None = None) -> dict[Side, str]:
-    """The smallest type that holds every token of a side; of frames the reader's."""
+    """The smallest dtype that holds every token of a side; for frames the reader's."""
     sizes: dict[Side, int] = {"source": tokenizers.source.size, "target": tokenizers.target.size}
     dtypes: dict[Side, str] = {side: "uint16" if size <= 1 << 16 else "uint32" for side, size in sizes.items()}
     return dtypes if reader is None else {**dtypes, "source": reader.dtype}
 
 
 class _TokenizedPart:
-    """The part of one stretch: tokens of each side and links, with the length of each sentence."""
+    """The part of one line range: tokens of each side and links, with the length of each sentence."""
 
     def __init__(self, number: int, work: WorkFolder, aligned: bool, progress: Progress) -> None:
         self.number, self.aligned, self.progress = number, aligned, progress
@@ -215,17 +211,17 @@ class _TokenizedPart:
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """How stretches become tokens."""
+    """Tokenizes line ranges."""
 
     work: WorkFolder
     tokenizers: Tokenizers
-    folder: Path  # where they are saved
+    folder: Path  # where the tokenizers are saved
     longest: int  # tokens on either side of a training pair
     workers: int
-    reader: FileReader | None = None  # of the files that sources name; None: they are text
+    reader: FileReader | None = None  # for sources that are files; None for text
 
-    def write_parts(self, examination: Examination, wanted: Set[int]) -> None:
-        """Tokenize the pairs of some stretches that stay; they become a part of each."""
+    def write_parts(self, examination: Examination, numbers: Set[int]) -> None:
+        """Tokenize the remaining pairs of the numbered line ranges, into one part each."""
         folder = TokenizerFolder(str(self.folder), self.tokenizers.digest())
         dtypes, lines = token_dtypes(self.tokenizers, self.reader), CHUNK_LINES if self.reader is None else CHUNK_FILES
         work = partial(tokenize_chunk, folder=folder, dtypes=dtypes)
@@ -234,16 +230,16 @@ class Tokenizing:
         chunks = (
             chunk
             for split in examination.splits.values()
-            for chunk in text_chunks(examination, split, self.longest if split.name == "train" else 0, wanted, lines)
+            for chunk in text_chunks(examination, split, self.longest if split.name == "train" else 0, numbers, lines)
         )
         chosen = [
-            (split, stretch)
+            (split, line_range)
             for split in examination.splits.values()
-            for stretch in split.stretches
-            if stretch.stretch.number in wanted
+            for line_range in split.line_ranges
+            if line_range.lines.number in numbers
         ]
-        aligned = {stretch.stretch.number for split, stretch in chosen if split.aligned}
-        total = sum(int(examination.stays(split, stretch).sum()) for split, stretch in chosen)
+        aligned = {line_range.lines.number for split, line_range in chosen if split.aligned}
+        total = sum(int(examination.stays(split, line_range).sum()) for split, line_range in chosen)
         with Progress("Tokenizing", total, "pairs") as progress:
             results = ordered_map(work, chunks, self.workers)
             gather(results, lambda number: _TokenizedPart(number, self.work, number in aligned, progress))
@@ -253,28 +249,28 @@ def text_chunks(
     examination: Examination,
     split: ExaminedSplit,
     longest: int = 0,
-    wanted: Set[int] | None = None,
+    numbers: Set[int] | None = None,
     size: int = CHUNK_LINES,
 ) -> Iterator[TextChunk]:
-    """The pairs of a split that stay, in order, at least one chunk a stretch; of the `wanted` stretches, or of all."""
-    for stretch in split.stretches:
-        if wanted is not None and stretch.stretch.number not in wanted:
+    """Yield the pairs of a split that stay, in order, at least a chunk per line range: all, or the numbered ones."""
+    for line_range in split.line_ranges:
+        if numbers is not None and line_range.lines.number not in numbers:
             continue
-        section = examination.sections[stretch.stretch.section]
-        path = stretch.part.path
+        section = examination.sections[line_range.lines.section]
+        path = line_range.part.path
         source, target = (read_lines(str(path / f"{side}.txt")) for side in SIDES)
         links = read_lines(str(path / "alignment.txt")) if split.aligned else iter(())
-        lines, stays = stretch.part.array("lines", LINE), examination.stays(split, stretch)
-        for at in range(0, max(stretch.stayed, 1), size):
-            count = min(size, stretch.stayed - at)
+        lines, stays = line_range.part.array("lines", LINE), examination.stays(split, line_range)
+        for at in range(0, max(line_range.stayed, 1), size):
+            count = min(size, line_range.stayed - at)
             left, right, linked = (list(islice(texts, count)) for texts in (source, target, links))
-            first = stretch.start + at
+            first = line_range.start + at
             chosen = np.flatnonzero(stays[at : at + count])
             yield TextChunk(
-                stretch.stretch.number,
-                stretch.stretch.section,
+                line_range.lines.number,
+                line_range.lines.section,
                 (chosen + first).tolist(),
-                stretch.file,
+                line_range.file,
                 lines[chosen + at].tolist(),
                 [left[index] for index in chosen.tolist()],
                 [right[index] for index in chosen.tolist()],
@@ -288,7 +284,7 @@ def text_chunks(
 
 
 def add_unknown_characters(examination: Examination, tokenizers: Tokenizers, text: bool = True) -> None:
-    """Count the characters that a given tokenizer has no piece for, without tokenizing."""
+    """Count the characters without a piece in a given tokenizer, without tokenizing."""
     sums = [{side: UnknownCharacters() for side in SIDES} for _ in examination.sections]
     for split in examination.splits.values():
         for chunk in text_chunks(examination, split):
@@ -299,9 +295,9 @@ def add_unknown_characters(examination: Examination, tokenizers: Tokenizers, tex
         report_unknown(section.tally, unknown_characters, tokenizers)
 
 
-def report_unknown(tally: Tally, found: dict[Side, UnknownCharacters], tokenizers: Tokenizers) -> None:
-    """Add the rates of one corpus to its findings."""
-    for side, unknown in found.items():
+def report_unknown(tally: Tally, unknown_of_side: dict[Side, UnknownCharacters], tokenizers: Tokenizers) -> None:
+    """Add the unknown-character rates of one corpus to its findings."""
+    for side, unknown in unknown_of_side.items():
         tokenizer = tokenizers.source if side == "source" else tokenizers.target
         if unknown.count:
             fate = "written as bytes" if tokenizer.byte_fallback else "written as the unknown token"

@@ -1,11 +1,10 @@
-"""The folder in which a preparation keeps what is finished: held, begun or gone on with, by one process or by shards.
+"""The work folder of a preparation: finished parts, a plan, and locks for one process or several shards.
 
-`plan.json` says what was asked for, which files there were and where they are cut. When the same is asked for again, of
-the same files, work goes on; when something was changed, it is told what, and never mixed.
+`plan.json` has the settings, the input files and their line ranges. The same settings and files resume the work; if
+anything changed, an error says what, and results are never mixed.
 
-Finished work as folders that are whole or absent: files, and `facts.json` with their sizes and hashes beside facts.
-
-Written under a temporary name, synced, renamed. A part that a broken disk or copy damaged is found by its hashes.
+Parts are folders that are complete or absent: files, and `facts.json` with their sizes and hashes beside other facts.
+They are written under a temporary name, synced, and renamed. A part damaged by a disk or a copy is found by its hashes.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ Result = TypeVar("Result", contravariant=True)
 
 
 class PartWriter:
-    """A part while it is being written: `add` to its files or put any into `folder`; without `finish` it never was."""
+    """Writes a part: `add` to its files, or put any into `folder`; without `finish` it is discarded."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.folder = path, temporary_sibling(path)
-        shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier process with our number
+        shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier process with the same id
         self.folder.mkdir(parents=True)
         self._files: dict[str, IO[bytes]] = {}
 
     def add(self, name: str, content: bytes) -> None:
-        """Append to a file, which is there from the first time on, even if the content is empty."""
+        """Append to a file, which exists from the first call on, even if the content is empty."""
         if name not in self._files:
             self._files[name] = open(self.folder / name, "wb")  # noqa: SIM115
         self._files[name].write(content)
 
     def finish(self, facts: dict[str, Any]) -> None:
-        """Make the part appear."""
+        """Complete the part: write its facts, sync and rename it."""
         for file in self._files.values():
             file.close()
         text = json.dumps({"facts": facts, "files": file_facts(self.folder)}, ensure_ascii=False) + "\n"
@@ -61,20 +60,20 @@ class PartWriter:
 
 
 class FinishedPart:
-    """A finished part."""
+    """Reads a finished part."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = json.loads((path / FACTS).read_bytes())
-        self.facts: dict[str, Any] = found["facts"]
-        self.files: dict[str, dict[str, Any]] = found["files"]
+        content = json.loads((path / FACTS).read_bytes())
+        self.facts: dict[str, Any] = content["facts"]
+        self.files: dict[str, dict[str, Any]] = content["files"]
 
     def array(self, name: str, dtype: str) -> npt.NDArray[Any]:
-        """A whole file in memory."""
+        """Load a file into memory."""
         return np.fromfile(self.path / name, dtype)
 
     def is_sound(self) -> bool:
-        """Whether every file is as it was written."""
+        """Whether every file has its recorded hash."""
         return all(
             (self.path / name).is_file() and file_digest(self.path / name) == facts["sha256"]
             for name, facts in self.files.items()
@@ -82,7 +81,7 @@ class FinishedPart:
 
 
 def missing_parts(paths: Iterable[Path], damaged: list[Path]) -> Iterator[Path]:
-    """Those that are not there; what is damaged is removed, and named in `damaged`."""
+    """Yield the parts that are missing; damaged ones are removed, and listed in `damaged`."""
     for path in paths:
         if path.exists():
             with suppress(ValueError, KeyError, TypeError, OSError):
@@ -95,19 +94,19 @@ def missing_parts(paths: Iterable[Path], damaged: list[Path]) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """Where the parts of one preparation are."""
+    """The paths of all parts of one preparation."""
 
     folder: Path
 
-    def examined(self, stretch: int) -> Path:
-        return self.folder / "examined" / f"{stretch:06d}"
+    def examined(self, line_range: int) -> Path:
+        return self.folder / "examined" / f"{line_range:06d}"
 
-    def tokenized(self, stretch: int) -> Path:
-        return self.folder / "tokenized" / f"{stretch:06d}"
+    def tokenized(self, line_range: int) -> Path:
+        return self.folder / "tokenized" / f"{line_range:06d}"
 
     @property
     def joined(self) -> Path:
-        """What only all stretches together can tell: which pairs leave, and all findings so far."""
+        """The comparisons across all line ranges: which pairs are dropped, and all findings so far."""
         return self.folder / "joined"
 
     @property
@@ -116,7 +115,7 @@ class WorkFolder:
 
 
 class Gathering(Protocol[Result]):
-    """One part while results are added to it."""
+    """A part that collects results."""
 
     number: int
 
@@ -126,7 +125,7 @@ class Gathering(Protocol[Result]):
 
 
 def gather(results: Iterable[tuple[int, Result]], begin: Callable[[int], Gathering[Result]]) -> None:
-    """A part of each run of results with the same number."""
+    """Make a part of each run of results with the same number."""
     current: Gathering[Result] | None = None
     for number, result in results:
         if current is not None and current.number != number:
@@ -144,43 +143,46 @@ Splits = dict[str, tuple[ParallelText, ...]]
 
 @dataclass(frozen=True)
 class PreparationPlan:
-    """What is to be done, in which folder: the corpora, and the stretches they are cut into."""
+    """The plan of a preparation: its work folder, the corpora, and their line ranges."""
 
     work: WorkFolder
     corpora: list[Contents]
-    stretches: list[LineRange]
+    line_ranges: list[LineRange]
     shards: int
 
     def share(self, shard: Shard) -> list[LineRange]:
-        """The stretches of one shard."""
-        return [stretch for stretch in self.stretches if stretch.shard == shard.number]
+        """The line ranges of one shard."""
+        return [line_range for line_range in self.line_ranges if line_range.shard == shard.number]
 
-    def unfinished(self, place: Callable[[int], Path], stretches: Sequence[LineRange]) -> list[LineRange]:
-        """Those of some stretches that have no part yet, or a damaged one; what is there is read and compared."""
+    def unfinished(self, part_path: Callable[[int], Path], line_ranges: Sequence[LineRange]) -> list[LineRange]:
+        """The line ranges whose part is missing or damaged; existing parts are read and verified."""
         damaged: list[Path] = []
-        missing = {*missing_parts((place(stretch.number) for stretch in stretches), damaged)}
+        missing = {*missing_parts((part_path(line_range.number) for line_range in line_ranges), damaged)}
         for path in damaged:
-            say(f"{path}: damaged; it is done again")
-        left = [stretch for stretch in stretches if place(stretch.number) in missing]
-        if stretches and len(left) < len(stretches):
-            what = place(0).parent.name
-            say(f"{self.work.folder}: going on: {len(stretches) - len(left)} of {len(stretches)} parts are {what}")
-        return left
+            say(f"{path}: damaged; redoing it")
+        unfinished = [line_range for line_range in line_ranges if part_path(line_range.number) in missing]
+        if line_ranges and len(unfinished) < len(line_ranges):
+            what = part_path(0).parent.name
+            done, total = len(line_ranges) - len(unfinished), len(line_ranges)
+            say(f"{self.work.folder}: resuming: {done} of {total} parts are {what}")
+        return unfinished
 
     def lacks(self, path: Path) -> bool:
-        """Whether a part that there is once is not there; a damaged one is removed."""
+        """Whether a single part is missing; a damaged one is removed."""
         damaged: list[Path] = []
         missing = [*missing_parts([path], damaged)]
         for part in damaged:
-            say(f"{part}: damaged; it is done again")
+            say(f"{part}: damaged; redoing it")
         return bool(missing)
 
-    def behind(self, place: Callable[[int], Path]) -> list[int]:
-        """Numbers of the shards that have not all their parts yet."""
-        return sorted({stretch.shard for stretch in self.stretches if not place(stretch.number).exists()})
+    def behind(self, part_path: Callable[[int], Path]) -> list[int]:
+        """Numbers of the shards with missing parts."""
+        return sorted(
+            {line_range.shard for line_range in self.line_ranges if not part_path(line_range.number).exists()}
+        )
 
     def check_inputs(self) -> None:
-        """Refuse to go on with files that were changed after they were counted."""
+        """Refuse input files that changed since they were counted."""
         changed = _changed_file(self.corpora)
         if changed:
             raise RunError(f"{self.work.folder}: {changed} while it was being prepared; give the command again")
@@ -191,7 +193,7 @@ class PreparationPlan:
 
 @contextmanager
 def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
-    """The work folder beside `output`, made if need be: of this process alone, or of one shard among others."""
+    """Create and lock the work folder beside `output`: for this process alone, or for one shard among others."""
     folder = output.with_name(f".{output.name}.parts")
     with ExitStack() as locks:
         try:
@@ -207,7 +209,7 @@ def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
             if error.errno != errno.ENOSPC:
                 raise
             raise RunError(
-                f"{output}: no space left on the disk; make room, then give the same command again: what is finished "
+                f"{output}: no space left on the disk; free some space, then run the same command again: finished work "
                 f"is kept in {folder}"
             ) from None
 
@@ -215,13 +217,13 @@ def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
 def _lock_shard(path: Path) -> int:
     lock = lock_file(path)
     if lock is None:
-        raise RunError(f"{path}: another process is at work on this shard; wait for it to end")
+        raise RunError(f"{path}: another process is using this shard; wait for it to end")
     return lock
 
 
 @contextmanager
 def one_at_a_time(work: WorkFolder) -> Iterator[None]:
-    """For what one shard does for all: the others wait until it is done, or until its process is gone."""
+    """Lock for steps that one shard does for all: others wait until it is done, or its process is gone."""
     lock = lock_file(work.folder / "step.lock", wait=True)
     try:
         yield
@@ -230,31 +232,31 @@ def one_at_a_time(work: WorkFolder) -> Iterator[None]:
             os.close(lock)
 
 
-# -- beginning or going on ---------------------------------------------------------------------------------------------
+# -- starting or resuming ----------------------------------------------------------------------------------------------
 
 
 def begin(work: WorkFolder, splits: Splits, settings: dict[str, Any], shards: int) -> PreparationPlan:
-    """The plan in the folder if it is for the same work, else a new one."""
-    wanted = {**settings, "shards": shards}
+    """Open the plan in the folder if it matches, else make a new one."""
+    requested = {**settings, "shards": shards}
     path = work.folder / PLAN
     with one_at_a_time(work):
         if path.exists():
-            found = json.loads(path.read_bytes())
-            corpora = _contents(splits, found["files"]) if found["settings"] == wanted else []
-            why = _setting_that_differs(found["settings"], wanted) or _other_files(splits, corpora)
-            why = why or _changed_file(corpora)
-            if not why:
+            stored = json.loads(path.read_bytes())
+            corpora = _contents(splits, stored["files"]) if stored["settings"] == requested else []
+            difference = _setting_that_differs(stored["settings"], requested) or _other_files(splits, corpora)
+            difference = difference or _changed_file(corpora)
+            if not difference:
                 return PreparationPlan(work, corpora, cut(corpora, shards), shards)
-            if shards > 1 or found["settings"]["shards"] > 1:
+            if shards > 1 or stored["settings"]["shards"] > 1:
                 raise RunError(
-                    f"{work.folder}: {why}; give the settings and files that the shards were begun with, or delete "
-                    "that folder to begin anew"
+                    f"{work.folder}: {difference}; give the settings and files that the shards were started with, or"
+                    " delete that folder to start over"
                 )
-            say(f"{work.folder}: {why}: beginning anew")
-        _clear(work.folder)  # without a plan nothing counts
+            say(f"{work.folder}: {difference}: starting over")
+        _clear(work.folder)  # without a plan nothing is valid
         corpora = index_splits(splits)
         files = [contents.as_list() for contents in corpora]
-        write_text(path, json.dumps({"settings": wanted, "files": files}, ensure_ascii=False) + "\n")
+        write_text(path, json.dumps({"settings": requested, "files": files}, ensure_ascii=False) + "\n")
     return PreparationPlan(work, corpora, cut(corpora, shards), shards)
 
 
@@ -267,7 +269,7 @@ def _setting_that_differs(before: dict[str, Any], now: dict[str, Any]) -> str:
     old, new = dict(_flat(before)), dict(_flat(now))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
-            return f"was begun with {key} = {old.get(key)!r}, and now it is {new.get(key)!r}"
+            return f"was started with {key} = {old.get(key)!r}, and now it is {new.get(key)!r}"
     return ""
 
 
@@ -295,7 +297,7 @@ def _changed_file(corpora: Sequence[Contents]) -> str:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the plan and then all else but the locks, which are held, and the word that all is done."""
+    """Remove the plan, then everything except the locks, which are held, and the completion mark."""
     (folder / PLAN).unlink(missing_ok=True)
     for path in folder.iterdir():
         if path.is_dir():
@@ -305,12 +307,12 @@ def _clear(folder: Path) -> None:
 
 
 def mark_done(work: WorkFolder, manifest: Path) -> None:
-    """Say that the corpus with this manifest is all there is to make; it may still have to be moved to its place."""
+    """Mark the corpus with this manifest as complete; it may still have to be moved to its destination."""
     write_text(work.folder / DONE, file_digest(manifest) + "\n")
 
 
 def is_done(work: WorkFolder, manifest: Path) -> bool:
-    """Whether the corpus with this manifest is what was made here."""
+    """Whether the corpus with this manifest was completed here."""
     try:
         return (work.folder / DONE).read_text(encoding="utf-8") == file_digest(manifest) + "\n"
     except FileNotFoundError:
@@ -318,7 +320,7 @@ def is_done(work: WorkFolder, manifest: Path) -> bool:
 
 
 def discard(work: WorkFolder) -> None:
-    """Remove the folder, the word that all is done last."""
+    """Remove the folder, the completion mark last."""
     if (work.folder / DONE).exists():
         _clear(work.folder)
     shutil.rmtree(work.folder, ignore_errors=True)

@@ -1,6 +1,7 @@
-"""The native engine: a converted Transformer on the CPU, searched in one call of the C++ core. Imports no torch.
+"""The native engine: a converted Transformer on the CPU, decoded in one call of the C++ core. Imports no torch.
 
-Searches and scores are those of the torch engine; what it does not have it refuses by name, so that another may do it.
+Searches and scores equal the torch engine's; unsupported requests are refused by name, so that another engine may take
+over.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:  # numpy is slow to import, and only attention needs it
     import numpy as np
     from numpy.typing import NDArray
 
-_MOST_WISHES = 64  # of one sentence, since they are bits of a number
+_MOST_INCLUDES = 64  # per sentence, since they are bits of an integer
 
 
 class NativeEngine:
-    """Opens a weight file written by `transduce convert`. Safe to be called by many threads at once."""
+    """A weight file written by `transduce convert`, opened for decoding. Safe to call from many threads at once."""
 
     def __init__(self, path: Path, source: Symbols, target: Symbols, threads: int = 0, kernels: str = "") -> None:
-        """`threads` 0 takes all usable cores; `kernels` "" the best of avx512, avxvnni, avx2, portable, or a name."""
-        library.library()  # where it is not built, the weights are not to blame
+        """Open `path`; `threads` 0: every usable core; `kernels` "" the best of avx512, avxvnni, avx2 and portable."""
+        library.library()  # fails here, not at the weights, if the core is not built
         with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
             verify(path)
             try:
@@ -44,14 +45,14 @@ class NativeEngine:
         self.target = target
 
     def check_sizes(self, source: int, target: int) -> None:
-        """Refuse tokenizers of so many pieces where the weights are of another number."""
+        """Refuse tokenizers whose vocabulary sizes differ from the weights'."""
         for side, pieces, rows in (
             ("source", source, self.core.source_vocabulary),
             ("target", target, self.core.target_vocabulary),
         ):
             if pieces != rows:
                 raise RunError(
-                    f"{self.path}: its weights know {rows:,} {side} pieces, and the {side} tokenizer beside them has"
+                    f"{self.path}: its weights have {rows:,} {side} pieces, and the {side} tokenizer beside them has"
                     f" {pieces:,}; convert the model again, or copy the whole folder again from where it came"
                 )
 
@@ -62,21 +63,21 @@ class NativeEngine:
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        """Hypotheses of each source, best first; none of a source whose constraint to stop was met."""
+        """Hypotheses of each source, best first; none for a cancelled source."""
         if isinstance(search, MinimumBayesRisk):
             search = search.candidates
         options = self._options(search, constraints)
         assert isinstance(search, (Beam, Greedy, Sample))
         lengths = search.limits.lengths([len(tokens) + 1 for tokens in sources], constraints)
-        found = self._run(options, sources, lengths, constraints, keys)[0]
+        written = self._run(options, sources, lengths, constraints, keys)[0]
         if isinstance(search, Beam):
-            return [_ranked(own, search) for own in _read(found, self.target.eos, search.penalty)]
-        return [_by_score(own) for own in _read(found, self.target.eos)]
+            return [_ranked(of_sentence, search) for of_sentence in _read(written, self.target.eos, search.penalty)]
+        return [_by_score(of_sentence) for of_sentence in _read(written, self.target.eos)]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probability of each target token, the end symbol last."""
-        found, _ = self._force(sources, targets, library.NO_LAYER)
-        return [own[0][1] for own in found]
+        written, _ = self._force(sources, targets, library.NO_LAYER)
+        return [hypotheses[0][1] for hypotheses in written]
 
     @property
     def decoder_layers(self) -> int:
@@ -86,7 +87,7 @@ class NativeEngine:
     def attend(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
-        """How much each target token looks at each source token (T, S)."""
+        """Attention of each target token to each source token (T, S)."""
         import numpy as np
 
         layers = self.core.layers
@@ -95,18 +96,18 @@ class NativeEngine:
         chosen = library.EVERY_LAYER if layer is None else layer % layers
         weights = np.frombuffer(self._force(sources, targets, chosen)[1], dtype=np.float32)
         summed = self.core.heads * (layers if layer is None else 1)
-        found, begun = [], 0
+        matrices, begin = [], 0
         for source, target in zip(sources, targets, strict=True):
             shape = len(target) + 1, len(source) + 1
-            own = weights[begun : begun + shape[0] * shape[1]].reshape(shape) / np.float32(summed)
-            found.append(own[:-1, :-1])
-            begun += own.size
-        return found
+            matrix = weights[begin : begin + shape[0] * shape[1]].reshape(shape) / np.float32(summed)
+            matrices.append(matrix[:-1, :-1])
+            begin += matrix.size
+        return matrices
 
     def _force(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], traced: int
     ) -> tuple[list[_Written], bytes]:
-        """Read given targets to their end symbol: a search in which every token is the prefix's."""
+        """Forced decoding of given targets to their end symbol: a search whose prefix is the whole target."""
         options = self._plain(library.FORCED, Limits())
         options.traced = traced
         constraints = [DecodingConstraints(prefix=(*target, self.target.eos)) for target in targets]
@@ -118,14 +119,14 @@ class NativeEngine:
             raise EngineRefusal(f"native engine: it has no search '{type(search).__name__}'; use engine=torch")
         if isinstance(search, Beam):
             if search.groups > 1 or search.coverage > 0:
-                asked = "groups" if search.groups > 1 else "coverage"
+                option = "groups" if search.groups > 1 else "coverage"
                 raise EngineRefusal(
-                    f"native engine: its beam search has no '{asked}'; use engine=torch, or leave it out"
+                    f"native engine: its beam search has no '{option}'; use engine=torch, or leave it out"
                 )
             most = max((len(constraint.include) for constraint in constraints), default=0)
-            if most > _MOST_WISHES:
+            if most > _MOST_INCLUDES:
                 raise EngineRefusal(
-                    f"native engine: it includes {_MOST_WISHES} words at most, not {most}; use engine=torch"
+                    f"native engine: it includes {_MOST_INCLUDES} words at most, not {most}; use engine=torch"
                 )
             options = self._plain(library.BEAM, search.limits)
             options.size, options.kept, options.length_penalty = search.size, search.n_best, search.length_penalty
@@ -173,14 +174,14 @@ class NativeEngine:
         sentences = [[*source, self.source.eos] for source in sources]
         arrays = library.Arrays(
             len(sources),
-            any(constraint.stop for constraint in constraints),
+            any(constraint.cancel_token for constraint in constraints),
             *_joined(sentences),
             (ctypes.c_int32 * len(lengths))(*lengths),
             *_joined([constraint.prefix for constraint in constraints]),
             *excluded.arrays(_phrases),
             *included.arrays(_tables),
             (ctypes.c_uint64 * len(keys))(*(key % 2**64 for key in keys)),
-            _cells([constraint.stop for constraint in constraints]),
+            _cells([constraint.cancel_token for constraint in constraints]),
         )
         with explaining_shortage(lambda: _advice(options, sentences)):
             try:
@@ -199,43 +200,43 @@ class NativeEngine:
         ):
             if length > most:
                 raise EngineRefusal(
-                    f"native engine: a {what} of up to {length} tokens came, and this model's positions end at {most};"
+                    f"native engine: a {what} may have up to {length} tokens, and this model's positions end at {most};"
                     " use engine=torch, a smaller limit, or cut the text"
                 )
 
 
-_Written = list[tuple[list[int], list[float], bool, int]]  # of a sentence: tokens, log-probabilities, complete, number
+_Written = list[tuple[list[int], list[float], bool, int]]  # per hypothesis: tokens, log-probabilities, complete, number
 
 
 def _advice(options: library.Options, sentences: Sequence[Sequence[int]]) -> str:
-    """What to lower where memory did not suffice."""
+    """Advice on what to lower when memory ran out."""
     several = max(options.size, options.samples)
-    kept = f", {several:,} hypotheses for each: lower the beam or the number of samples, or" if several > 1 else ":"
+    beam = f", {several:,} hypotheses for each: lower the beam or the number of samples, or" if several > 1 else ":"
     return (
-        f"with {len(sentences):,} texts at once, the longest of {max(map(len, sentences)):,} tokens{kept} give the"
+        f"with {len(sentences):,} texts at once, the longest of {max(map(len, sentences)):,} tokens{beam} give the"
         " translator fewer batch_tokens, or shorter texts"
     )
 
 
 def _joined(parts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
-    """All numbers in one row, and where each part ends."""
+    """Concatenate sequences of numbers, with the end of each."""
     ends = list(accumulate(map(len, parts)))
     numbers = (ctypes.c_int32 * (ends[-1] if ends else 0))(*chain.from_iterable(parts))
     return numbers, (ctypes.c_int64 * len(ends))(*ends)
 
 
 class _Shared:
-    """What sentences ask, each different part once: words of a request are the same object for all its sentences."""
+    """Per-sentence options, each distinct object once: words of a request are one object for all its sentences."""
 
-    def __init__(self, asked: Sequence[Any]) -> None:
-        every = {id(part): part for part in asked}
-        self.parts = list(every.values())
-        number = {key: place for place, key in enumerate(every)}
-        self._part_of = [number[id(part)] for part in asked]
+    def __init__(self, options: Sequence[Any]) -> None:
+        distinct = {id(part): part for part in options}
+        self.parts = list(distinct.values())
+        number = {key: index for index, key in enumerate(distinct)}
+        self._part_of = [number[id(part)] for part in options]
 
-    def arrays(self, made: Callable[[Any], Sequence[int]]) -> tuple[Any, Any, Any]:
-        """The numbers of all parts in one row, and where that of each sentence begins and ends."""
-        numbers, ends = _joined([made(part) for part in self.parts])
+    def arrays(self, encode: Callable[[Any], Sequence[int]]) -> tuple[Any, Any, Any]:
+        """Concatenate the numbers of all parts, with where each sentence's part begins and ends."""
+        numbers, ends = _joined([encode(part) for part in self.parts])
         begins = [0, *ends][: len(self.parts)]
         count = len(self._part_of)
         return (
@@ -246,59 +247,68 @@ class _Shared:
 
 
 def _phrases(exclude: Sequence[Phrase]) -> list[int]:
-    """Each phrase behind its length."""
+    """Encode phrases, each preceded by its length."""
     return [number for phrase in exclude for number in (len(phrase), *phrase)]
 
 
-def _cells(stops: Sequence[CancelToken | None]) -> Any:
-    """Where the core looks, between steps, whether a sentence is still wanted."""
+def _cells(cancel_tokens: Sequence[CancelToken | None]) -> Any:
+    """Pointers to the cells that the core checks between steps for cancellation."""
     cell = ctypes.POINTER(ctypes.c_int32)
-    return (cell * len(stops))(*(cell() if stop is None else ctypes.pointer(stop.cell) for stop in stops))
+    return (cell * len(cancel_tokens))(
+        *(cell() if token is None else ctypes.pointer(token.cell) for token in cancel_tokens)
+    )
 
 
 def _tables(include: Any) -> list[int]:
-    """The automaton in one row of numbers: search.h says in which order."""
+    """Encode the automaton as a row of numbers, in the order of search.h."""
     if not include:
         return []
-    one = Automaton.of(include)
-    tables: Iterable[Iterable[int]] = chain(one.goto, one.complete, one.rest)
-    sizes = len(one.tokens), len(one.goto), len(one.needed)
-    return [*sizes, *one.tokens, *map(int, chain.from_iterable(tables)), *one.needed]
+    automaton = Automaton.of(include)
+    tables: Iterable[Iterable[int]] = chain(automaton.goto, automaton.complete, automaton.rest)
+    sizes = len(automaton.tokens), len(automaton.goto), len(automaton.needed)
+    return [*sizes, *automaton.tokens, *map(int, chain.from_iterable(tables)), *automaton.needed]
 
 
 def _copied(view: library.ResultView, sentences: int) -> tuple[list[_Written], bytes]:
     def copy(pointer: Any, count: int) -> list[Any]:
-        return pointer[:count] if count else []  # what a slice of a pointer gives is a list
+        return pointer[:count] if count else []  # a slice of a pointer is a list
 
     tokens, log_probs = copy(view.written, view.tokens), copy(view.log_probs, view.tokens)
     parts = [copy(part, view.hypotheses) for part in (view.lengths, view.complete, view.numbers)]
     ends = list(accumulate(parts[0], initial=0))
-    every = [
+    hypotheses = [
         (tokens[begin:end], log_probs[begin:end], bool(complete), number)
         for (begin, end), complete, number in zip(pairwise(ends), *parts[1:], strict=True)
     ]
-    places = list(accumulate(copy(view.counts, sentences), initial=0))
-    found = [every[begin:end] for begin, end in pairwise(places)]
-    return found, ctypes.string_at(view.weights, view.traced * ctypes.sizeof(ctypes.c_float)) if view.traced else b""
+    ends_of_sentences = list(accumulate(copy(view.counts, sentences), initial=0))
+    by_sentence = [hypotheses[begin:end] for begin, end in pairwise(ends_of_sentences)]
+    return by_sentence, ctypes.string_at(
+        view.weights, view.traced * ctypes.sizeof(ctypes.c_float)
+    ) if view.traced else b""
 
 
-def _read(found: list[_Written], eos: int, penalty: LengthPenalty = UNNORMALIZED) -> list[list[tuple[int, Hypothesis]]]:
-    """Of each sentence the number of each hypothesis, and the hypothesis."""
+def _read(
+    written: list[_Written], eos: int, penalty: LengthPenalty = UNNORMALIZED
+) -> list[list[tuple[int, Hypothesis]]]:
+    """Pair each hypothesis of each sentence with its number."""
     return [
-        [(number, Hypothesis.read(tokens, logs, eos, penalty, 0.0, complete)) for tokens, logs, complete, number in own]
-        for own in found
+        [
+            (number, Hypothesis.read(tokens, logs, eos, penalty, 0.0, complete))
+            for tokens, logs, complete, number in hypotheses
+        ]
+        for hypotheses in written
     ]
 
 
-def _by_score(found: list[tuple[int, Hypothesis]]) -> list[Hypothesis]:
-    """Best first; equals stand in the order of their numbers."""
-    return [hypothesis for _, hypothesis in sorted(found, key=lambda pair: (-pair[1].score, pair[0]))]
+def _by_score(hypotheses: list[tuple[int, Hypothesis]]) -> list[Hypothesis]:
+    """Sort by score, ties by number."""
+    return [hypothesis for _, hypothesis in sorted(hypotheses, key=lambda pair: (-pair[1].score, pair[0]))]
 
 
-def _ranked(found: list[tuple[int, Hypothesis]], beam: Beam) -> list[Hypothesis]:
-    """Finished ones first, best first; the core gives paths at the limit only where places are left."""
+def _ranked(hypotheses: list[tuple[int, Hypothesis]], beam: Beam) -> list[Hypothesis]:
+    """Sort finished ones first, then by score; the core returns paths at the limit only to fill up."""
     distinct: dict[tuple[int, ...], Hypothesis] = {}
-    ordered = sorted((hypothesis for _, hypothesis in found), key=_best_first)
+    ordered = sorted((hypothesis for _, hypothesis in hypotheses), key=_best_first)
     for hypothesis in ordered:
         distinct.setdefault(hypothesis.tokens, hypothesis)
     return list(distinct.values())[: beam.n_best]

@@ -1,8 +1,8 @@
-"""The tensors that a weight file of a model holds: the numbers that describe the model, every tensor's name and shape.
+"""Tensors of a native weight file: the integers that describe a model, and every tensor's name and shape.
 
 lowering.py writes these; it and model.cpp read them. Names and shapes follow from the config alone, so that a file can
-be compared with it before a model is built: both may come from anywhere.
-Letters: D d_model, H heads, G heads of keys and values, K a head's width, W the padded one.
+be compared with it before a model is built: both are untrusted.
+Shapes: D d_model, H heads, G heads of keys and values, K a head's width, W the padded one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 
 from transduce.engines.native.weight_format import padded
 from transduce.model.attention import Attention
-from transduce.model.blocks import ACTIVATIONS, GATED, PreNorm
+from transduce.model.blocks import ACTIVATIONS, GATED, Activation, PreNorm
 from transduce.model.norms import BatchNorm, LayerNorm, RMSNorm
 from transduce.model.positions import Learned
 from transduce.model.scores import Cosine, Dot, Relu
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import StackConfig, Top, TransformerDecoder
 
-LONGEST = 2048  # places that tables of positions hold, where the model itself has no limit
-TABLES = ("positions", "rotary", "bias")  # of a stack, each with a number that says whether it is there
+LONGEST = 2048  # positions in tables, where the model itself has no limit
+TABLES = ("positions", "rotary", "bias")  # of a stack, each with a number that says whether it is present
 _NORMS = (LayerNorm, RMSNorm, BatchNorm)  # in the order of the core's enum
 _VECTOR = 16  # floats that a head's width must be a multiple of
 
@@ -39,12 +39,12 @@ class Entry:
 
 
 def is_wired(config: Model) -> bool:
-    """Whether decoder layers look at other encoder layers than the last."""
+    """Whether decoder layers attend to other encoder layers than the last."""
     return not isinstance(cast("TransformerDecoder", config.decoder).wiring, Top)
 
 
-def whole_facts(config: Model, source: int, target: int) -> dict[str, int]:
-    """The numbers of the tensor 'sizes', for vocabularies of so many pieces."""
+def model_facts(config: Model, source: int, target: int) -> dict[str, int]:
+    """The integers of the tensor 'sizes', for vocabularies of these sizes."""
     return {
         "d_model": config.d_model,
         "source vocabulary": source,
@@ -54,7 +54,7 @@ def whole_facts(config: Model, source: int, target: int) -> dict[str, int]:
 
 
 def entries(config: Model, source: int, target: int, tables: Mapping[str, Sequence[int]]) -> Iterator[Entry]:
-    """Every tensor but those of whole numbers; `tables` says of each stack which of TABLES are there."""
+    """List every tensor except integer ones; `tables` says which of TABLES each stack has."""
     d_model = config.d_model
     yield Entry("embedding_scale", 1, 1)
     for name, rows in (("source", source), ("target", target), ("output", target)):
@@ -75,7 +75,7 @@ def _norm(name: str, d_model: int) -> Iterator[Entry]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """One stack of a model, with the sizes that its tensors have in the file."""
+    """One stack of a model, with the sizes of its tensors in the file."""
 
     name: str
     stack: StackConfig
@@ -95,7 +95,7 @@ class Sizes:
 
     @property
     def width(self) -> int:
-        """Of queries and keys."""
+        """Width of queries and keys in a head."""
         return self.attention.widths(self.d_model)[0]
 
     @property
@@ -103,8 +103,8 @@ class Sizes:
         return self.attention.widths(self.d_model)[1]
 
     @property
-    def wide(self) -> int:
-        """Of all of them in the core, where heads have one width."""
+    def padded_width(self) -> int:
+        """Padded width of all heads in the core."""
         return -(-max(self.width, self.value_width) // _VECTOR) * _VECTOR
 
     @property
@@ -113,23 +113,23 @@ class Sizes:
 
     @property
     def scale(self) -> np.float32:
-        """What queries are multiplied by before the dot product."""
+        """The factor of queries before the dot product."""
         unscaled = isinstance(self.attention.score, (Dot, Cosine))
         return np.float32(1.0 if unscaled else self.width**-0.5)
 
     def facts(self) -> dict[str, int]:
-        """The numbers of the tensor named as the stack, but for those of TABLES."""
+        """The integers of the tensor named like the stack, except those of TABLES."""
         stack, attention = self.stack, self.attention
         unnormed_past = isinstance(stack, TransformerDecoder) and stack.unnormed_past
         return {
             "layers": stack.layers,
             "heads": attention.heads,
             "key_heads": self.groups,
-            "width": self.wide,
+            "width": self.padded_width,
             "real_width": self.width,
             "d_ff": stack.d_ff,
             "longest": self.longest,
-            "activation": list(ACTIVATIONS).index(stack.activation),
+            "activation": list(ACTIVATIONS).index(cast("Activation", stack.activation)),
             "norm": _NORMS.index(type(stack.norm)),
             "pre_norm": int(isinstance(stack.residual, PreNorm)) + int(unnormed_past),  # 2: keys of unnormed states
             "query_key_norm": int(attention.query_key_norm),
@@ -138,7 +138,7 @@ class Sizes:
         }
 
     def entries(self, tables: Sequence[int]) -> Iterator[Entry]:
-        """The tensors of this stack."""
+        """List the tensors of this stack."""
         shapes = ((self.longest, padded(self.d_model)), (self.longest, self.width), (self.heads, 2 * self.longest - 1))
         for table, shape, present in zip(TABLES, shapes, tables, strict=True):
             if present:
@@ -149,7 +149,7 @@ class Sizes:
             yield from _norm(f"{self.name}.final", self.d_model)
 
     def _layer_entries(self, name: str) -> Iterator[Entry]:
-        keys, d_ff = 2 * self.groups * self.wide, self.stack.d_ff
+        keys, d_ff = 2 * self.groups * self.padded_width, self.stack.d_ff
         yield from self._attention_entries(f"{name}.self", keys)
         yield from _norm(f"{name}.around_self", self.d_model)
         if self.name == "decoder":
@@ -162,12 +162,12 @@ class Sizes:
         yield from _norm(f"{name}.around_feed_forward", self.d_model)
 
     def _attention_entries(self, name: str, keys: int) -> Iterator[Entry]:
-        """`keys` rows beside the queries' make keys and values."""
-        queries = self.heads * self.wide
+        """List the tensors of an attention; `keys` rows after the queries' project keys and values."""
+        queries = self.heads * self.padded_width
         yield Entry(f"{name}.project", queries + keys, self.d_model, is_matrix=True)
         yield Entry(f"{name}.output", self.d_model, queries, is_matrix=True)
         if self.attention.query_key_norm:
             for side in ("query", "key"):
-                yield Entry(f"{name}.{side}_norm", 1, self.wide)
+                yield Entry(f"{name}.{side}_norm", 1, self.padded_width)
         if isinstance(self.attention.score, Cosine):
             yield Entry(f"{name}.sharpness", 1, self.heads)

@@ -1,6 +1,6 @@
 """The C++ core through ctypes: the structs of core.cpp and search.h, and the functions. Needs no other package.
 
-The interpreter's lock is not held during a call, so that many threads can search at once.
+The GIL is released during a call, so that many threads can decode at once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from transduce.core.errors import EngineRefusal
 
 GREEDY, BEAM, SAMPLE, FORCED = range(4)
 EVERY_LAYER, NO_LAYER = -1, -2
-_ROOM = 512  # characters of an error
+_ERROR_SIZE = 512  # characters of an error message
 
 
 class Options(Structure):
-    """What a call asks of all sentences: `Options` of search.h."""
+    """Options of a call for all sentences: `Options` of search.h."""
 
     _fields_ = (
         *((name, c_int32) for name in ("kind", "size", "kept", "samples", "shortest", "no_repeat", "top_k", "traced")),
@@ -30,7 +30,7 @@ class Options(Structure):
 
 
 class Arrays(Structure):
-    """What it asks of each: `Arrays` of core.cpp."""
+    """Inputs of each sentence: `Arrays` of core.cpp."""
 
     _fields_ = (
         ("count", c_int32),
@@ -52,7 +52,7 @@ class Arrays(Structure):
 
 
 class ResultView(Structure):
-    """What came of it: `View` of core.cpp, to be copied and released."""
+    """Results: `View` of core.cpp, to be copied and released."""
 
     _fields_ = (
         *((name, c_int64) for name in ("hypotheses", "tokens", "traced")),
@@ -63,18 +63,18 @@ class ResultView(Structure):
 
 
 def built() -> Path | None:
-    """The compiled core, if the package was installed with one."""
+    """Path of the compiled core, if the package was installed with one."""
     path = Path(__file__).with_name("libtransduce.so")
     return path if path.is_file() else None
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The core, loaded once."""
+    """Load the core, once."""
     path = built()
     if path is None:
         raise EngineRefusal(
-            "native engine: its C++ core was not built when this package was installed, for want of a compiler;"
+            "native engine: its C++ core was not built when this package was installed, since there was no compiler;"
             " install g++ or clang and then the package again, or use engine=torch"
         )
     core = ctypes.CDLL(str(path))
@@ -95,11 +95,11 @@ def library() -> ctypes.CDLL:
 
 
 class CoreError(Exception):
-    """What the core says of a call that failed."""
+    """A call of the core failed."""
 
 
 def _failure(error: ctypes.Array[ctypes.c_char]) -> CoreError | MemoryError:
-    """What to raise for what the core says; `guarded` of core.cpp and weights.cpp write these of memory."""
+    """Convert the core's error text to an exception; `guarded` of core.cpp and weights.cpp write those of memory."""
     text = error.value.decode("utf-8", "replace")
     return MemoryError(text) if text in ("out of memory", "does not fit into memory") else CoreError(text)
 
@@ -110,9 +110,9 @@ class Core:
     def __init__(self, path: Path, threads: int, kernels: str = "") -> None:
         self._core = library()
         self._engine = ctypes.c_void_p()
-        error = ctypes.create_string_buffer(_ROOM)
+        error = ctypes.create_string_buffer(_ERROR_SIZE)
         failed = self._core.transduce_open(
-            str(path).encode(), threads, kernels.encode(), byref(self._engine), error, _ROOM
+            str(path).encode(), threads, kernels.encode(), byref(self._engine), error, _ERROR_SIZE
         )
         if failed:
             raise _failure(error)
@@ -124,8 +124,8 @@ class Core:
 
     def search(self, options: Options, arrays: Arrays) -> ResultView:
         """Run a search; the view's arrays live until `release`."""
-        view, error = ResultView(), ctypes.create_string_buffer(_ROOM)
-        if self._core.transduce_search(self._engine, byref(options), byref(arrays), byref(view), error, _ROOM):
+        view, error = ResultView(), ctypes.create_string_buffer(_ERROR_SIZE)
+        if self._core.transduce_search(self._engine, byref(options), byref(arrays), byref(view), error, _ERROR_SIZE):
             raise _failure(error)
         return view
 

@@ -1,11 +1,11 @@
-"""A Transformer as the native engine wants it: what can be folded into weights is, so that the core knows few cases.
+"""Lower a Transformer to the native engine's tensors, folding what can be folded; and raise it back to torch.
 
-Scales of scores and bilinear matrices go into the queries' projection, running statistics into an affine map, positions
-into tables. Heads are padded to multiples of 16 with zeros, which change nothing. What cannot be run is refused, all
-reasons at once. `raised` is the inverse: a torch model out of a weight file. Weights that were stored as integers come
-back rounded, and what was folded away in another form that does the same: a bilinear matrix is in the queries and is
-itself the identity, running statistics are in a norm's gain.
-Letters: D d_model, H heads, G heads of keys and values, K a head's width, W the padded one.
+Scales of scores and bilinear matrices are folded into the query projection, running statistics into an affine map,
+positions into tables. Heads are padded with zeros to multiples of 16. Unsupported models are refused with all reasons.
+`raised` is the inverse: a torch model from a weight file. Weights stored as integers come back rounded, and folded ones
+in an equivalent form: a bilinear matrix is in the queries and itself the identity, running statistics are in a norm's
+gain.
+Shapes: D d_model, H heads, G heads of keys and values, K a head's width, W the padded one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from transduce.core.config import kind_of
+from transduce.core.config import kind_of, own_parts
 from transduce.core.errors import ConfigError, RunError, explaining_shortage
-from transduce.engines.native.layout import TABLES, Sizes, entries, is_wired, whole_facts
+from transduce.engines.native.layout import TABLES, Sizes, entries, is_wired, model_facts
 from transduce.engines.native.weight_file import Floats, PackedTensor, WeightReader, floats, integers, matrix
 from transduce.engines.native.weight_format import padded
 from transduce.model.blocks import GATED, PreNorm
@@ -35,32 +35,35 @@ from transduce.model.transformer import Matched, StackConfig, TransformerDecoder
 
 
 def reasons_against(config: Model) -> list[str]:
-    """Why the native engine cannot run such a model; nothing where it can."""
-    found = []
+    """Why the native engine cannot run a model; empty if it can."""
+    reasons = []
     if not isinstance(config.source, Tokens):
-        found.append(f"model.source is '{kind_of(type(config.source))}', and only 'tokens' are read")
+        reasons.append(f"model.source is '{kind_of(type(config.source))}', and only 'tokens' are read")
     for name, stack, known in (
         ("encoder", config.encoder, TransformerEncoder),
         ("decoder", config.decoder, TransformerDecoder),
     ):
         if not isinstance(stack, known):
-            found.append(f"model.{name} is '{kind_of(type(stack))}', and only 'transformer' is run")
+            reasons.append(f"model.{name} is '{kind_of(type(stack))}', and only 'transformer' is run")
             continue
         if stack.window:
-            found.append(f"model.{name}.window is {stack.window}, and only attention to all places is run")
+            reasons.append(f"model.{name}.window is {stack.window}, and only attention to all places is run")
+        reasons += [f"{part} is '{kind}', a class of your own" for part, kind in own_parts(stack, f"model.{name}")]
         where = f"model.{name}.attention"
         if isinstance(stack.attention.score, Additive):
-            found.append(f"{where}.score is 'additive', which is no dot product")
+            reasons.append(f"{where}.score is 'additive', which is no dot product")
         if isinstance(stack.attention.score, Bilinear):
             if isinstance(stack.positions, Rotary):
-                found.append(f"{where}.score is 'bilinear' after rotary positions, between which nothing can be folded")
+                reasons.append(
+                    f"{where}.score is 'bilinear' after rotary positions, between which nothing can be folded"
+                )
             if stack.attention.query_key_norm:
-                found.append(f"{where}.score is 'bilinear' after query_key_norm, between which nothing can be folded")
-    return found
+                reasons.append(f"{where}.score is 'bilinear' after query_key_norm, between which nothing can be folded")
+    return reasons
 
 
 def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, PackedTensor]:
-    """Every tensor of the weight file."""
+    """Build every tensor of the weight file."""
     reasons = reasons_against(config)
     if reasons:
         raise ConfigError("the native engine cannot run this model: " + "; ".join(reasons) + ". Use the torch engine")
@@ -68,25 +71,25 @@ def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, Pac
     source, target = weights["source_embedding.weight"], weights["target_embedding.weight"]
     encoder, decoder = cast("StackConfig", config.encoder), cast("TransformerDecoder", config.decoder)
     wired = is_wired(config)
-    found = {
-        "sizes": integers(list(whole_facts(config, len(source), len(target)).values())),
+    tensors = {
+        "sizes": integers(list(model_facts(config, len(source), len(target)).values())),
         "embedding_scale": floats(np.array([math.sqrt(config.d_model)])),
         **matrix("source", source, None, quantize),
         **matrix("target", target, None, quantize),
-        # An output that only pads is never chosen, and nothing beside the others in a softmax.
+        # A padding output is never chosen, and adds nothing to a softmax.
         **matrix("output", weights["output_embedding.weight"], weights.optional("output_bias"), quantize, -math.inf),
     }
     for name, stack in (("encoder", encoder), ("decoder", decoder)):
         scheme = cast("PositionScheme", getattr(model, name).positions)
-        found.update(_Lowered(name, stack, config.d_model, weights, quantize).tensors(scheme))
+        tensors.update(_Lowered(name, stack, config.d_model, weights, quantize).tensors(scheme))
     if wired:
-        found.update(_wiring(config, weights))
+        tensors.update(_wiring(config, weights))
     weights.check_all_taken()
-    return found
+    return tensors
 
 
 class _Weights(dict[str, Floats]):
-    """The weights of a model, which knows those that were asked for: one that is left out would change what it says."""
+    """The weights of a model, which records those that were read: a forgotten one would change the model's output."""
 
     def __init__(self, tensors: dict[str, Floats]) -> None:
         super().__init__(tensors)
@@ -97,12 +100,12 @@ class _Weights(dict[str, Floats]):
         return super().__getitem__(name)
 
     def optional(self, name: str) -> Floats | None:
-        """Nothing where the model has none of this name."""
+        """Return a weight, or None if the model has none of this name."""
         self.taken.add(name)
         return self.get(name)
 
     def check_all_taken(self) -> None:
-        """Heads beside the output are for training, and positions are read off the schemes themselves."""
+        """Refuse weights that were not read, except those of training heads and positions, which schemes compute."""
         free = ("heads.", "encoder.positions.", "decoder.positions.")
         left = [name for name in self if name not in self.taken and not name.startswith(free)]
         if left:
@@ -110,7 +113,7 @@ class _Weights(dict[str, Floats]):
 
 
 def _wiring(config: Model, weights: _Weights) -> Iterator[tuple[str, PackedTensor]]:
-    """For each decoder layer its share of each encoder layer, normed."""
+    """Each decoder layer's share of each encoder layer, and the norms."""
     encoder, decoder = config.encoder.layers, cast("TransformerDecoder", config.decoder)
     if isinstance(decoder.wiring, Matched):
         shares = np.eye(decoder.layers, dtype=np.float32)
@@ -118,8 +121,8 @@ def _wiring(config: Model, weights: _Weights) -> Iterator[tuple[str, PackedTenso
         shares = torch.from_numpy(weights["decoder.wiring.shares"]).softmax(-1).numpy()
     yield "shares", floats(shares)
     for layer in range(encoder):
-        own = f"decoder.wiring.norms.{layer}"
-        yield from _affine(f"wiring.{layer}", weights[f"{own}.weight"], weights[f"{own}.bias"])
+        norm = f"decoder.wiring.norms.{layer}"
+        yield from _affine(f"wiring.{layer}", weights[f"{norm}.weight"], weights[f"{norm}.bias"])
 
 
 def _affine(name: str, gain: Floats, shift: Floats) -> Iterator[tuple[str, PackedTensor]]:
@@ -129,7 +132,7 @@ def _affine(name: str, gain: Floats, shift: Floats) -> Iterator[tuple[str, Packe
 
 @dataclass(frozen=True)
 class _Lowered(Sizes):
-    """The stack with its weights."""
+    """A stack with its weights, to be lowered."""
 
     weights: _Weights
     quantize: bool
@@ -146,89 +149,89 @@ class _Lowered(Sizes):
             yield from self._norm(f"{self.name}.final", f"{self.name}.final")
 
     def _positions(self, scheme: PositionScheme) -> Iterator[tuple[str, PackedTensor]]:
-        """What the scheme does, read off what it does to zeros and ones."""
+        """Tables of a position scheme, from its effect on zeros and ones."""
         longest, heads = self.longest, self.attention.heads
         with torch.no_grad():
             added = scheme.add(torch.zeros(1, longest, self.d_model), 0)[0]
-            turned = scheme.rotate(torch.tensor([1.0, 0.0]).repeat(1, 1, longest, self.width // 2), 0)[0, 0]
+            rotations = scheme.rotate(torch.tensor([1.0, 0.0]).repeat(1, 1, longest, self.width // 2), 0)[0, 0]
             behind = scheme.bias(1, longest)
             bias = None if behind is None else torch.cat((behind[0, :, 0], self._ahead(scheme)), dim=1)
         if added.any():
             table = np.zeros((longest, padded(self.d_model)), dtype=np.float32)
             table[:, : self.d_model] = added.numpy()
             yield f"{self.name}.positions", floats(table)
-        if self.width > 1 and turned[:, 1::2].any():
-            yield f"{self.name}.rotary", floats(turned.numpy())
+        if self.width > 1 and rotations[:, 1::2].any():
+            yield f"{self.name}.rotary", floats(rotations.numpy())
         if bias is not None:
             yield f"{self.name}.bias", floats(bias.float().reshape(heads, 2 * longest - 1).numpy())
 
     def _ahead(self, scheme: PositionScheme) -> torch.Tensor:
-        """Bias (H, longest - 1) of keys ahead of the query, which a decoder does not see."""
+        """Bias (H, longest - 1) of keys ahead of the query, which a decoder masks."""
         if self.name == "decoder":
             return torch.zeros(self.attention.heads, self.longest - 1)
         first = scheme.bias_at(torch.tensor([0]), self.longest)
         assert first is not None
         return first[0, :, 0, 1:]
 
-    def _layer(self, own: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
-        yield from self._attention(f"{own}.attention", f"{name}.self", with_keys=True)
-        yield from self._norm(f"{own}.around_attention.norm", f"{name}.around_self")
+    def _layer(self, prefix: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
+        yield from self._attention(f"{prefix}.attention", f"{name}.self", with_keys=True)
+        yield from self._norm(f"{prefix}.around_attention.norm", f"{name}.around_self")
         if self.name == "decoder":
-            yield from self._attention(f"{own}.cross", f"{name}.cross", with_keys=False)
-            yield from self._norm(f"{own}.around_cross.norm", f"{name}.around_cross")
-            yield from self._matrix(f"{name}.source", *self._keys_and_values(f"{own}.cross"))
-        inner, bias = self._linear(f"{own}.feed_forward.inner")
+            yield from self._attention(f"{prefix}.cross", f"{name}.cross", with_keys=False)
+            yield from self._norm(f"{prefix}.around_cross.norm", f"{name}.around_cross")
+            yield from self._matrix(f"{name}.source", *self._keys_and_values(f"{prefix}.cross"))
+        inner, bias = self._linear(f"{prefix}.feed_forward.inner")
         if self.stack.activation in GATED:
-            gate, gate_bias = self._linear(f"{own}.feed_forward.gate")
+            gate, gate_bias = self._linear(f"{prefix}.feed_forward.gate")
             inner, bias = (
                 np.concatenate((self._to_panels(a), self._to_panels(b))) for a, b in ((inner, gate), (bias, gate_bias))
             )
         yield from self._matrix(f"{name}.inner", inner, bias)
-        yield from self._matrix(f"{name}.outer", *self._linear(f"{own}.feed_forward.outer"))
-        yield from self._norm(f"{own}.around_feed_forward.norm", f"{name}.around_feed_forward")
+        yield from self._matrix(f"{name}.outer", *self._linear(f"{prefix}.feed_forward.outer"))
+        yield from self._norm(f"{prefix}.around_feed_forward.norm", f"{name}.around_feed_forward")
 
-    def _attention(self, own: str, name: str, with_keys: bool) -> Iterator[tuple[str, PackedTensor]]:
-        weight, bias = self._query(own)
+    def _attention(self, prefix: str, name: str, with_keys: bool) -> Iterator[tuple[str, PackedTensor]]:
+        weight, bias = self._query(prefix)
         if with_keys:
-            parts = self._keys_and_values(own)
+            parts = self._keys_and_values(prefix)
             weight, bias = (np.concatenate(pair) for pair in zip((weight, bias), parts, strict=True))
         yield from self._matrix(f"{name}.project", weight, bias)
-        joined, shift = self._linear(f"{own}.output")  # (D, D)
+        joined, shift = self._linear(f"{prefix}.output")  # (D, D)
         heads = joined.reshape(self.d_model, self.attention.heads, self.value_width)
-        heads = np.pad(heads, ((0, 0), (0, 0), (0, self.wide - self.value_width)))
+        heads = np.pad(heads, ((0, 0), (0, 0), (0, self.padded_width - self.value_width)))
         yield from self._matrix(f"{name}.output", heads.reshape(self.d_model, -1), shift)
         if self.attention.query_key_norm:
-            room = (0, self.wide - self.width)
-            query, key = (self.weights[f"{own}.{side}_norm.weight"] for side in ("query", "key"))
-            yield f"{name}.query_norm", floats(np.pad(query * self.scale, room))
-            yield f"{name}.key_norm", floats(np.pad(key, room))
+            padding = (0, self.padded_width - self.width)
+            query, key = (self.weights[f"{prefix}.{side}_norm.weight"] for side in ("query", "key"))
+            yield f"{name}.query_norm", floats(np.pad(query * self.scale, padding))
+            yield f"{name}.key_norm", floats(np.pad(key, padding))
         if isinstance(self.attention.score, Cosine):
-            yield f"{name}.sharpness", floats(np.exp(self.weights[f"{own}.score.log_scale"]).reshape(1, -1))
+            yield f"{name}.sharpness", floats(np.exp(self.weights[f"{prefix}.score.log_scale"]).reshape(1, -1))
 
-    def _query(self, own: str) -> tuple[Floats, Floats]:
-        weight, bias = self._linear(f"{own}.query")
+    def _query(self, prefix: str) -> tuple[Floats, Floats]:
+        weight, bias = self._linear(f"{prefix}.query")
         weight = weight.reshape(self.attention.heads, self.width, -1)
         bias = bias.reshape(self.attention.heads, self.width, 1)
         if isinstance(self.attention.score, Bilinear):
-            turned = self.weights[f"{own}.score.matrix"].transpose(0, 2, 1).astype(np.float64)
-            weight, bias = (turned @ weight).astype(np.float32), (turned @ bias).astype(np.float32)
-        if not self.attention.query_key_norm:  # a norm would undo it: then it is in the norm's weights
+            transposed = self.weights[f"{prefix}.score.matrix"].transpose(0, 2, 1).astype(np.float64)
+            weight, bias = (transposed @ weight).astype(np.float32), (transposed @ bias).astype(np.float32)
+        if not self.attention.query_key_norm:  # else the norm would undo it, and it goes into the norm's weights
             weight, bias = weight * self.scale, bias * self.scale
-        return self._wider(weight), self._wider(bias).reshape(-1)
+        return self._padded_heads(weight), self._padded_heads(bias).reshape(-1)
 
-    def _keys_and_values(self, own: str) -> tuple[Floats, Floats]:
-        sides = [self._linear(f"{own}.{side}") for side in ("key", "value")]
-        weights = [self._wider(weight.reshape(self.groups, -1, self.d_model)) for weight, _ in sides]
-        biases = [self._wider(bias.reshape(self.groups, -1, 1)).reshape(-1) for _, bias in sides]
+    def _keys_and_values(self, prefix: str) -> tuple[Floats, Floats]:
+        sides = [self._linear(f"{prefix}.{side}") for side in ("key", "value")]
+        weights = [self._padded_heads(weight.reshape(self.groups, -1, self.d_model)) for weight, _ in sides]
+        biases = [self._padded_heads(bias.reshape(self.groups, -1, 1)).reshape(-1) for _, bias in sides]
         return np.concatenate(weights), np.concatenate(biases)
 
-    def _wider(self, heads: Floats) -> Floats:
-        """(H, K, D) -> (H * W, D)"""
-        return np.pad(heads, ((0, 0), (0, self.wide - heads.shape[1]), (0, 0))).reshape(-1, heads.shape[2])
+    def _padded_heads(self, heads: Floats) -> Floats:
+        """Pad heads: (H, K, D) -> (H * W, D)."""
+        return np.pad(heads, ((0, 0), (0, self.padded_width - heads.shape[1]), (0, 0))).reshape(-1, heads.shape[2])
 
     def _to_panels(self, values: Floats) -> Floats:
-        room: Any = ((0, padded(len(values)) - len(values)), *((0, 0),) * (values.ndim - 1))
-        return np.pad(values, room)
+        padding: Any = ((0, padded(len(values)) - len(values)), *((0, 0),) * (values.ndim - 1))
+        return np.pad(values, padding)
 
     def _linear(self, name: str) -> tuple[Floats, Floats]:
         return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
@@ -236,27 +239,27 @@ class _Lowered(Sizes):
     def _matrix(self, name: str, weight: Floats, bias: Floats) -> Iterator[tuple[str, PackedTensor]]:
         yield from matrix(name, weight, bias, self.quantize).items()
 
-    def _norm(self, own: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
-        gain = self.weights[f"{own}.weight"]
+    def _norm(self, prefix: str, name: str) -> Iterator[tuple[str, PackedTensor]]:
+        gain = self.weights[f"{prefix}.weight"]
         if isinstance(self.stack.norm, BatchNorm):
-            gain = gain / np.sqrt(self.weights[f"{own}.running_variance"] + np.float32(1e-5))
-            shift = self.weights[f"{own}.bias"] - self.weights[f"{own}.running_mean"] * gain
+            gain = gain / np.sqrt(self.weights[f"{prefix}.running_variance"] + np.float32(1e-5))
+            shift = self.weights[f"{prefix}.bias"] - self.weights[f"{prefix}.running_mean"] * gain
         else:
-            found = self.weights.optional(f"{own}.bias")
-            shift = np.zeros_like(gain) if found is None else found
+            bias = self.weights.optional(f"{prefix}.bias")
+            shift = np.zeros_like(gain) if bias is None else bias
         yield from _affine(name, gain, shift)
 
 
-_NOTHING = np.float32(1e-30)  # a share of nothing, whose logarithm can be taken
-# How many times its file's size a model's weights may have, in which bytes become floats of four. Tensors of a file may
-# share their bytes, so that a small file could describe a model of any size.
+_TINY = np.float32(1e-30)  # a share of zero, with a finite logarithm
+# The largest allowed ratio of a model's size to its file's, where bytes become floats of four. Tensors of a file may
+# share their bytes, so a small file could describe a model of any size.
 _MOST_TIMES, _MOST_TIMES_ROUNDED, _SPARE = 2, 6, 1 << 20
 
 
 def raised(config: Model, path: Path, source_vocabulary: int, target_vocabulary: int, shared: bool) -> EncoderDecoder:
-    """The model in a weight file; heads beside the output are not in it, and so not in the model.
+    """Build the torch model of a weight file, without heads beside the output, which are not in it.
 
-    Both the file and the config may come from anywhere: they are compared before a model is built.
+    Both the file and the config are untrusted: they are compared before a model is built.
     """
     sizes = source_vocabulary, target_vocabulary
     config = replace(config, heads=())
@@ -264,31 +267,33 @@ def raised(config: Model, path: Path, source_vocabulary: int, target_vocabulary:
     _check_fit(config, file, *sizes, shared)
     with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
         model = config.build(*sizes, shared)
-        with torch.no_grad(), np.errstate(over="ignore"):  # weights near the end of the floats
-            own = model.state_dict()
+        with torch.no_grad(), np.errstate(over="ignore"):  # weights near the largest float
+            state = model.state_dict()
             for name, values in _weights(config, model, file):
-                own.pop(name).copy_(torch.from_numpy(np.array(values)))
-    assert not own, f"weights that were not read: {', '.join(own)}"
+                state.pop(name).copy_(torch.from_numpy(np.array(values)))
+    assert not state, f"weights that were not read: {', '.join(state)}"
     return model
 
 
 def _check_fit(config: Model, file: WeightReader, source: int, target: int, shared: bool) -> None:
-    """Refuse a file that is not of the model in the config: by its numbers, then by the shape of every tensor.
+    """Refuse a file that does not match the config: by its integers, then by the shape of every tensor.
 
-    Last by the size of the model as torch would build it: parts of it need not be in the file, or share their bytes.
+    Last by the size of the torch model: parts of it need not be in the file, or may share their bytes.
     """
     reasons = reasons_against(config)
     if reasons:
         raise _another_model(file.path, "; ".join(reasons))
     stacks = {"encoder": cast("StackConfig", config.encoder), "decoder": cast("StackConfig", config.decoder)}
-    every = {name: Sizes(name, stack, config.d_model).facts() for name, stack in stacks.items()}
+    facts_of_stacks = {name: Sizes(name, stack, config.d_model).facts() for name, stack in stacks.items()}
     tables = {}
-    for tensor, facts in ({"sizes": whole_facts(config, source, target)} | every).items():
+    for tensor, facts in ({"sizes": model_facts(config, source, target)} | facts_of_stacks).items():
         stored = file.integers(tensor, len(facts) + (len(TABLES) if tensor in stacks else 0))
         tables[tensor] = stored[len(facts) :]
-        for (name, value), found in zip(facts.items(), stored, strict=False):
-            if value != found:
-                raise _another_model(file.path, f"{tensor}: {name} is {value:,} there, and {found:,} in the weights")
+        for (name, value), stored_value in zip(facts.items(), stored, strict=False):
+            if value != stored_value:
+                raise _another_model(
+                    file.path, f"{tensor}: {name} is {value:,} there, and {stored_value:,} in the weights"
+                )
     layers = sum(stack.layers for stack in stacks.values())
     if layers > len(file):
         raise _another_model(file.path, f"{layers:,} layers, and only {len(file):,} tensors")
@@ -297,7 +302,7 @@ def _check_fit(config: Model, file: WeightReader, source: int, target: int, shar
         with torch.device("meta"):  # shapes without numbers
             model = config.build(source, target, shared)
         needed = sum(4 * parameter.numel() for parameter in model.parameters())
-    except (ValueError, RuntimeError, OverflowError, TypeError) as error:  # more than can be counted
+    except (ValueError, RuntimeError, OverflowError, TypeError) as error:  # sizes beyond counting
         raise _another_model(file.path, f"it cannot be built: {error!s:.120}") from None
     if needed > (_MOST_TIMES_ROUNDED if file.rounded("output") else _MOST_TIMES) * file.size + _SPARE:
         raise _another_model(file.path, f"it would have {needed:,} bytes, and the file has {file.size:,}")
@@ -325,16 +330,16 @@ def _weights(config: Model, model: EncoderDecoder, file: WeightReader) -> Iterat
         return
     shares = file.floats("shares", decoder.layers, encoder.layers)
     if not isinstance(decoder.wiring, Matched):
-        yield "decoder.wiring.shares", np.log(np.maximum(shares, _NOTHING))
+        yield "decoder.wiring.shares", np.log(np.maximum(shares, _TINY))
     for layer in range(encoder.layers):
-        for kind, own in (("gain", "weight"), ("shift", "bias")):
+        for kind, parameter in (("gain", "weight"), ("shift", "bias")):
             values = file.floats(f"wiring.{layer}.{kind}", 1, padded(config.d_model))
-            yield f"decoder.wiring.norms.{layer}.{own}", values[0, : config.d_model]
+            yield f"decoder.wiring.norms.{layer}.{parameter}", values[0, : config.d_model]
 
 
 @dataclass(frozen=True)
 class _Raised(Sizes):
-    """The stack with its tensors in the file."""
+    """A stack with its tensors in the file, to be raised."""
 
     file: WeightReader
 
@@ -346,12 +351,12 @@ class _Raised(Sizes):
             yield from self._norm(f"{self.name}.final", f"{self.name}.final")
 
     def _positions(self, scheme: PositionScheme) -> Iterator[tuple[str, Floats]]:
-        """Of the schemes only these two learn; a table that is missing was nothing but zeros."""
+        """Weights of the two schemes that learn; a missing table was all zeros."""
         if isinstance(self.stack.positions, Learned):
-            there = self.file.integers(self.name, len(self.facts()) + len(TABLES))[-len(TABLES)]
+            present = self.file.integers(self.name, len(self.facts()) + len(TABLES))[-len(TABLES)]
             table = (
                 self.file.floats(f"{self.name}.positions", self.longest, padded(self.d_model))
-                if there
+                if present
                 else np.zeros((self.longest, self.d_model), np.float32)
             )
             yield f"{self.name}.positions.vectors", table[:, : self.d_model]
@@ -359,81 +364,81 @@ class _Raised(Sizes):
             yield f"{self.name}.positions.table", self._buckets(cast("Any", scheme))
 
     def _buckets(self, scheme: Any) -> Floats:
-        """(buckets, H): which bucket a distance falls into is read off a table that holds its own row numbers."""
+        """Table (buckets, H) of relative positions; a table of row numbers shows the bucket of each distance."""
         # (H, 2 * longest - 1), the farthest behind first
         bias = self.file.floats(f"{self.name}.bias", self.heads, 2 * self.longest - 1)
         with torch.no_grad():
             scheme.table.copy_(torch.arange(len(scheme.table))[:, None].expand_as(scheme.table))
             behind = scheme.bias(1, self.longest)[0, 0, 0]
             ahead = scheme.bias_at(torch.tensor([0]), self.longest)[0, 0, 0, 1:]
-        every = behind if self.name == "decoder" else torch.cat((behind, ahead))
+        buckets = behind if self.name == "decoder" else torch.cat((behind, ahead))
         table = np.zeros(tuple(scheme.table.shape), dtype=np.float32)
-        table[every.long().numpy()] = bias.T[: len(every)]
+        table[buckets.long().numpy()] = bias.T[: len(buckets)]
         return table
 
-    def _layer(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
-        yield from self._attention(f"{own}.attention", f"{name}.self", f"{name}.self.project")
-        yield from self._norm(f"{own}.around_attention.norm", f"{name}.around_self")
+    def _layer(self, prefix: str, name: str) -> Iterator[tuple[str, Floats]]:
+        yield from self._attention(f"{prefix}.attention", f"{name}.self", f"{name}.self.project")
+        yield from self._norm(f"{prefix}.around_attention.norm", f"{name}.around_self")
         if self.name == "decoder":
-            yield from self._attention(f"{own}.cross", f"{name}.cross", f"{name}.source")
-            yield from self._norm(f"{own}.around_cross.norm", f"{name}.around_cross")
+            yield from self._attention(f"{prefix}.cross", f"{name}.cross", f"{name}.source")
+            yield from self._norm(f"{prefix}.around_cross.norm", f"{name}.around_cross")
         d_ff, begin = self.stack.d_ff, padded(self.stack.d_ff)
         inner, bias = self.file.matrix(
             f"{name}.inner", 2 * begin if self.stack.activation in GATED else d_ff, self.d_model
         )
-        yield from _linear(f"{own}.feed_forward.inner", inner[:d_ff], bias[:d_ff])
+        yield from _linear(f"{prefix}.feed_forward.inner", inner[:d_ff], bias[:d_ff])
         if self.stack.activation in GATED:
             gate = slice(begin, begin + d_ff)
-            yield from _linear(f"{own}.feed_forward.gate", inner[gate], bias[gate])
-        yield from _linear(f"{own}.feed_forward.outer", *self.file.matrix(f"{name}.outer", self.d_model, d_ff))
-        yield from self._norm(f"{own}.around_feed_forward.norm", f"{name}.around_feed_forward")
+            yield from _linear(f"{prefix}.feed_forward.gate", inner[gate], bias[gate])
+        yield from _linear(f"{prefix}.feed_forward.outer", *self.file.matrix(f"{name}.outer", self.d_model, d_ff))
+        yield from self._norm(f"{prefix}.around_feed_forward.norm", f"{name}.around_feed_forward")
 
-    def _attention(self, own: str, name: str, keyed: str) -> Iterator[tuple[str, Floats]]:
-        """`keyed` is the matrix whose last rows make keys and values: of itself the one that makes queries too."""
-        heads, rows, queries = self.heads, self.groups * self.wide, self.heads * self.wide
+    def _attention(self, prefix: str, name: str, keyed: str) -> Iterator[tuple[str, Floats]]:
+        """Weights of an attention; the last rows of the matrix `keyed` project keys and values."""
+        heads, rows, queries = self.heads, self.groups * self.padded_width, self.heads * self.padded_width
         scale = np.float32(1) if self.attention.query_key_norm else self.scale
-        itself = keyed == f"{name}.project"
-        project = self.file.matrix(f"{name}.project", queries + (2 * rows if itself else 0), self.d_model)
-        parts = (self._narrower(part[:queries], self.width) / scale for part in project)
-        yield from _linear(f"{own}.query", *parts)
-        sides = [part[queries:] for part in project] if itself else self.file.matrix(keyed, 2 * rows, self.d_model)
+        joint = keyed == f"{name}.project"
+        project = self.file.matrix(f"{name}.project", queries + (2 * rows if joint else 0), self.d_model)
+        parts = (self._unpadded_heads(part[:queries], self.width) / scale for part in project)
+        yield from _linear(f"{prefix}.query", *parts)
+        sides = [part[queries:] for part in project] if joint else self.file.matrix(keyed, 2 * rows, self.d_model)
         for side, begin, width in (("key", 0, self.width), ("value", rows, self.value_width)):
-            parts = (self._narrower(part[begin : begin + rows], width) for part in sides)
-            yield from _linear(f"{own}.{side}", *parts)
+            parts = (self._unpadded_heads(part[begin : begin + rows], width) for part in sides)
+            yield from _linear(f"{prefix}.{side}", *parts)
         joined, shift = self.file.matrix(f"{name}.output", self.d_model, queries)  # (D, H * W)
-        parted = joined.reshape(self.d_model, heads, self.wide)[:, :, : self.value_width]
-        yield from _linear(f"{own}.output", parted.reshape(self.d_model, -1), shift)
-        yield from self._scoring(own, name)
+        parted = joined.reshape(self.d_model, heads, self.padded_width)[:, :, : self.value_width]
+        yield from _linear(f"{prefix}.output", parted.reshape(self.d_model, -1), shift)
+        yield from self._scoring(prefix, name)
 
-    def _scoring(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
+    def _scoring(self, prefix: str, name: str) -> Iterator[tuple[str, Floats]]:
         if self.attention.query_key_norm:
             for side, scale in (("query", self.scale), ("key", np.float32(1))):
-                norm = self.file.floats(f"{name}.{side}_norm", 1, self.wide)[0, : self.width]
-                yield f"{own}.{side}_norm.weight", norm / scale
+                norm = self.file.floats(f"{name}.{side}_norm", 1, self.padded_width)[0, : self.width]
+                yield f"{prefix}.{side}_norm.weight", norm / scale
         if isinstance(self.attention.score, Cosine):
             sharpness = self.file.floats(f"{name}.sharpness", 1, self.heads)
             if not (sharpness > 0).all():
                 raise RunError(f"{self.file.path}: '{name}.sharpness' is not above zero. Convert the model again")
-            yield f"{own}.score.log_scale", np.log(sharpness).reshape(-1, 1, 1)
+            yield f"{prefix}.score.log_scale", np.log(sharpness).reshape(-1, 1, 1)
         if isinstance(self.attention.score, Bilinear):
-            one = np.eye(self.width, dtype=np.float32)
-            yield f"{own}.score.matrix", np.broadcast_to(one, (self.heads, *one.shape))
+            identity = np.eye(self.width, dtype=np.float32)
+            yield f"{prefix}.score.matrix", np.broadcast_to(identity, (self.heads, *identity.shape))
 
-    def _narrower(self, heads: Floats, width: int) -> Floats:
-        """(H * W, ...) -> (H * K, ...)"""
-        parted = heads.reshape(-1, self.wide, *heads.shape[1:])[:, :width]
+    def _unpadded_heads(self, heads: Floats, width: int) -> Floats:
+        """Remove the padding of heads: (H * W, ...) -> (H * K, ...)."""
+        parted = heads.reshape(-1, self.padded_width, *heads.shape[1:])[:, :width]
         return parted.reshape(-1, *heads.shape[1:])
 
-    def _norm(self, own: str, name: str) -> Iterator[tuple[str, Floats]]:
+    def _norm(self, prefix: str, name: str) -> Iterator[tuple[str, Floats]]:
         sides = (self.file.floats(f"{name}.{kind}", 1, padded(self.d_model)) for kind in ("gain", "shift"))
         gain, shift = (side[0, : self.d_model] for side in sides)
         if isinstance(self.stack.norm, BatchNorm):
             gain = gain * np.sqrt(np.float32(1 + 1e-5))
-            yield f"{own}.running_mean", np.zeros_like(gain)
-            yield f"{own}.running_variance", np.ones_like(gain)
-        yield f"{own}.weight", gain
+            yield f"{prefix}.running_mean", np.zeros_like(gain)
+            yield f"{prefix}.running_variance", np.ones_like(gain)
+        yield f"{prefix}.weight", gain
         if not isinstance(self.stack.norm, RMSNorm):
-            yield f"{own}.bias", shift
+            yield f"{prefix}.bias", shift
 
 
 def _linear(name: str, weight: Floats, bias: Floats) -> Iterator[tuple[str, Floats]]:

@@ -1,8 +1,8 @@
-"""Tensors packed as the native engine's kernels read them, written to its weight file and read back.
+"""Tensors packed for the native engine's kernels: written to its weight file and read back.
 
-weight_format.py has the format and the checks of header, table and hash. Reading makes the checks of weights.cpp, for
-files come from anywhere; the file is mapped, so a tensor takes memory when it is read.
-Letters: N outputs, K inputs of a matrix.
+weight_format.py has the format and the checks of header, table and hash. Reading makes the checks of weights.cpp, since
+files are untrusted; the file is mapped, so a tensor takes memory only when it is read.
+Shapes: N outputs, K inputs of a matrix.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A tensor as it is stored: its kind, its shape without padding, its bytes."""
+    """A tensor as stored: its kind, its shape without padding, its bytes."""
 
     kind: int
     rows: int
@@ -47,65 +47,66 @@ class PackedTensor:
 
 
 def floats(values: NDArray[np.floating]) -> PackedTensor:
-    """A matrix of numbers, or a row."""
+    """Pack a float matrix, or a row."""
     values = np.atleast_2d(np.asarray(values, dtype="<f4"))
     return PackedTensor(FLOATS, values.shape[0], values.shape[1], values.tobytes())
 
 
 def integers(values: list[int]) -> PackedTensor:
+    """Pack a row of integers."""
     return PackedTensor(INTEGERS, 1, len(values), np.asarray(values, dtype="<i4").tobytes())
 
 
 def matrix(
     name: str, weight: Floats, bias: Floats | None, quantize: bool, filling: float = 0.0
 ) -> dict[str, PackedTensor]:
-    """weight (N, K) and bias (N,) under `name`; `filling` is the bias of outputs that only pad."""
+    """Pack weight (N, K) and bias (N,) under `name`; `filling` is the bias of padding outputs."""
     outputs, inputs = weight.shape
-    whole = np.zeros((padded(outputs), padded(inputs)), dtype=np.float32)
-    whole[:outputs, :inputs] = weight
-    shift = np.full(len(whole), filling, dtype=np.float32)
+    padded_weight = np.zeros((padded(outputs), padded(inputs)), dtype=np.float32)
+    padded_weight[:outputs, :inputs] = weight
+    shift = np.full(len(padded_weight), filling, dtype=np.float32)
     shift[:outputs] = 0 if bias is None else bias
-    found = {f"{name}.bias": floats(shift)}
+    tensors = {f"{name}.bias": floats(shift)}
     if quantize:
-        values, scales = quantized(whole)
-        found[name] = PackedTensor(BYTE_PANELS, outputs, inputs, byte_panels(values).tobytes())
-        found[f"{name}.scales"] = floats(scales)
+        values, scales = quantized(padded_weight)
+        tensors[name] = PackedTensor(BYTE_PANELS, outputs, inputs, byte_panels(values).tobytes())
+        tensors[f"{name}.scales"] = floats(scales)
     else:
-        panels = whole.reshape(-1, PANEL, whole.shape[1]).transpose(0, 2, 1)
-        found[name] = PackedTensor(FLOAT_PANELS, outputs, inputs, panels.astype("<f4").tobytes())
-    return found
+        panels = padded_weight.reshape(-1, PANEL, padded_weight.shape[1]).transpose(0, 2, 1)
+        tensors[name] = PackedTensor(FLOAT_PANELS, outputs, inputs, panels.astype("<f4").tobytes())
+    return tensors
 
 
 def quantized(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Whole numbers from -127 to 127 and the scale of each output (N,), by which they are to be multiplied."""
+    """Quantize to integers from -127 to 127, with a scale per output (N,)."""
     scales = np.maximum(np.abs(weight).max(1), np.float32(1e-12)) / np.float32(127)
     values = np.clip(np.rint(weight / scales[:, None]), -127, 127).astype(np.int8)
     return values, scales.astype(np.float32)
 
 
 def byte_panels(values: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """(N, K) as [panel][K / 4][64][4], each plus 128: what four products a lane and instruction want."""
+    """Arrange (N, K) as [panel][K / 4][64][4], each plus 128, for instructions with four products per lane."""
     shifted = (values.astype(np.int16) + 128).astype(np.uint8)
     return np.ascontiguousarray(shifted.reshape(-1, PANEL, values.shape[1] // 4, 4).transpose(0, 2, 1, 3))
 
 
 def write(path: Path, tensors: Mapping[str, PackedTensor]) -> None:
-    """All tensors in one file; those with the same bytes share them."""
+    """Write all tensors to one file; tensors with equal bytes share them."""
     start, body = bytes_before_tensors(len(tensors)), bytearray()
     offsets: dict[bytes, int] = {}
     table = []
     for name, tensor in tensors.items():
-        own = hashlib.sha256(tensor.data).digest()
-        if own not in offsets:
+        digest = hashlib.sha256(tensor.data).digest()
+        if digest not in offsets:
             body += bytes(-(start + len(body)) % ALIGN)
-            offsets[own] = start + len(body)
+            offsets[digest] = start + len(body)
             body += tensor.data
-        table.append(StoredTensor(name, tensor.kind, tensor.rows, tensor.columns, offsets[own]))
+        table.append(StoredTensor(name, tensor.kind, tensor.rows, tensor.columns, offsets[digest]))
     write_bytes(path, *header_and_table(table, body), memoryview(body))
 
 
 class WeightReader:
-    """A weight file whose hash was found right, and whose table keeps within the file."""
+    """A weight file with a verified hash, and a table within its bounds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,17 +117,17 @@ class WeightReader:
         return len(self._tensors)
 
     def integers(self, name: str, columns: int) -> list[int]:
-        """A row of whole numbers."""
+        """Read a row of integers."""
         tensor = self._tensor(name, INTEGERS, 1, columns)
-        found: list[int] = np.frombuffer(self._data, "<i4", columns, tensor.offset).tolist()
-        return found
+        values: list[int] = np.frombuffer(self._data, "<i4", columns, tensor.offset).tolist()
+        return values
 
     def floats(self, name: str, rows: int, columns: int) -> Floats:
-        """Numbers, all of them finite; a view of the file, not to be written to."""
+        """Read finite numbers; a read-only view of the file."""
         return self._finite(name, self._floats(name, rows, columns))
 
     def matrix(self, name: str, outputs: int, inputs: int, filling: float = 0.0) -> tuple[Floats, Floats]:
-        """weight (N, K) and bias (N,), as far as they were not rounded; `filling` is the bias of what only pads."""
+        """Read weight (N, K) and bias (N,), dequantized; `filling` is the expected bias of padding."""
         tensor = self._matrix(name, outputs, inputs)
         rows, columns = padded(outputs), padded(inputs)
         bias = self._floats(f"{name}.bias", 1, rows)[0]
@@ -136,20 +137,20 @@ class WeightReader:
         if tensor.kind == BYTE_PANELS:
             stored = np.frombuffer(self._data, np.uint8, rows * columns, tensor.offset)
             panels = stored.reshape(-1, columns // 4, PANEL, 4).transpose(0, 2, 1, 3)
-            whole = panels.reshape(rows, columns)[:outputs, :inputs].astype(np.float32)
-            whole -= np.float32(128)
+            weight = panels.reshape(rows, columns)[:outputs, :inputs].astype(np.float32)
+            weight -= np.float32(128)
             scales = self.floats(f"{name}.scales", 1, rows)
             with np.errstate(over="ignore"):
                 self._finite(f"{name}.scales", scales * np.float32(128))
-            whole *= scales[0, :outputs, None]
-            return whole, bias[:outputs]
+            weight *= scales[0, :outputs, None]
+            return weight, bias[:outputs]
         numbers = np.frombuffer(self._data, "<f4", rows * columns, tensor.offset)
         self._finite(name, numbers)
-        turned = numbers.reshape(-1, columns, PANEL).transpose(0, 2, 1)
-        return turned.reshape(rows, columns)[:outputs, :inputs], bias[:outputs]
+        transposed = numbers.reshape(-1, columns, PANEL).transpose(0, 2, 1)
+        return transposed.reshape(rows, columns)[:outputs, :inputs], bias[:outputs]
 
     def rounded(self, name: str) -> bool:
-        """Whether a matrix is stored as whole numbers."""
+        """Whether a matrix is stored as integers."""
         return name in self._tensors and self._tensors[name].kind == BYTE_PANELS
 
     def require(self, entries: Iterable[Entry]) -> None:

@@ -1,8 +1,8 @@
-"""The format of the native engine's weight file (weights.h): its header, its table, and the hash that proves it whole.
+"""Format of the native engine's weight file (weights.h): header, table, and the hash that verifies it.
 
-A SHA-256 in the header covers every byte of the file, its own place zero. No other file knows where anything stands:
-weight_file.py packs tensors into it and reads them back. Needs no numpy: translating checks the hash here, and the core
-reads the rest.
+A SHA-256 in the header covers every byte of the file, with its own bytes zero. Only this module knows the offsets:
+weight_file.py packs tensors and reads them back. Needs no numpy: translating checks the hash here, and the core reads
+the rest.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import NamedTuple
 
 from transduce.core.errors import RunError
 
-PANEL = 64  # outputs in a panel; both sides of a matrix are padded to whole ones
-ALIGN = 64  # tensors begin at multiples of it
+PANEL = 64  # outputs in a panel; both sides of a matrix are padded to multiples
+ALIGN = 64  # offsets of tensors are multiples of it
 FLOATS, INTEGERS, BYTE_PANELS, FLOAT_PANELS = range(4)  # kinds of tensors
 _MAGIC, _VERSION = b"TRDNATIV", 1
 _HEADER, _ENTRY = struct.Struct("<8s2IQ32s8x"), struct.Struct("<40s4IQ")
 _DIGEST = slice(24, 56)  # of the header
 _LONGEST_NAME = 40
-_MOST_TENSORS, _MOST_PLACES = 1 << 16, 1 << 24
+_MOST_TENSORS, _MOST_ROWS = 1 << 16, 1 << 24
 _CHUNK = 64 << 20  # bytes mapped at a time
 
 
 def padded(size: int) -> int:
-    """Up to whole panels."""
+    """Round up to whole panels."""
     return -(-size // PANEL) * PANEL
 
 
 class Header(NamedTuple):
-    """So many `tensors` in a file of `size` bytes."""
+    """The file's header: the number of `tensors` and the file's `size` in bytes."""
 
     magic: bytes
     version: int
@@ -45,7 +45,7 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor as the table has it: its kind, its shape without padding, and where in the file its bytes begin."""
+    """A tensor in the table: its kind, its shape without padding, and its offset in the file."""
 
     name: str
     kind: int
@@ -62,18 +62,18 @@ class StoredTensor:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there can be such a tensor, and the core would read it."""
-        places = 1 <= self.rows <= _MOST_PLACES and 1 <= self.columns <= _MOST_PLACES
-        return self.kind <= FLOAT_PANELS and places and self.offset % ALIGN == 0
+        """Whether the tensor is valid, and readable by the core."""
+        possible = 1 <= self.rows <= _MOST_ROWS and 1 <= self.columns <= _MOST_ROWS
+        return self.kind <= FLOAT_PANELS and possible and self.offset % ALIGN == 0
 
 
 def bytes_before_tensors(count: int) -> int:
-    """What header and table of so many tensors take."""
+    """Size of the header and the table of so many tensors."""
     return _HEADER.size + count * _ENTRY.size
 
 
 def header_and_table(tensors: Sequence[StoredTensor], body: bytes | bytearray) -> tuple[bytes, bytes]:
-    """What stands before the bytes of the tensors."""
+    """Build the bytes before the tensors."""
     table = bytearray()
     for tensor in tensors:
         encoded = tensor.name.encode("ascii")
@@ -89,13 +89,13 @@ def header_and_table(tensors: Sequence[StoredTensor], body: bytes | bytearray) -
 
 
 def verify(path: Path) -> None:
-    """Refuse a file whose bytes are not those that were written."""
+    """Refuse a file whose hash does not match."""
     with _mapped(path) as data:
         _check_hash(path, data)
 
 
 def read_table(path: Path) -> tuple[mmap.mmap, dict[str, StoredTensor]]:
-    """A file whose hash was found right, mapped, and its tensors by name, all of which are sound and within it."""
+    """Map a file with a verified hash, and read its table; all tensors are valid and within the file."""
     data = _mapped(path)
     _check_hash(path, data)
     header = _header_of(data)
@@ -103,18 +103,18 @@ def read_table(path: Path) -> tuple[mmap.mmap, dict[str, StoredTensor]]:
         raise failure(path, "is no weight file of the native engine")
     if header.version != _VERSION:
         raise failure(path, f"has format {header.version}, and this program reads {_VERSION}")
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for tensor in _entries(header, data):
-        if not tensor.is_sound:  # it ends within the file, as the hash could not be right without
+        if not tensor.is_sound:  # it ends within the file, or the hash could not match
             raise failure(path, f"is damaged: tensor '{tensor.name}' has impossible sizes, or leaves the file")
-        if tensor.name in found:
+        if tensor.name in tensors:
             raise failure(path, f"is damaged: tensor '{tensor.name}' occurs twice")
-        found[tensor.name] = tensor
-    return data, found
+        tensors[tensor.name] = tensor
+    return data, tensors
 
 
 def failure(path: Path, what: str) -> RunError:
-    """Why a file is refused whose hash is right."""
+    """The error for a file with a matching hash that cannot be used."""
     return RunError(f"{path}: {what}. Convert the model again")
 
 
@@ -137,13 +137,13 @@ def _check_hash(path: Path, data: mmap.mmap) -> None:
         raise damage
     header, start = _header_of(data), data[: _HEADER.size]
     if header.magic == _MAGIC and _end(header, data) != len(data):
-        raise damage  # before all of a file is read that may be of any size
+        raise damage  # before reading all of a file of any size
     digest = hashlib.sha256(start[: _DIGEST.start] + bytes(len(header.digest)) + start[_DIGEST.stop :])
-    with memoryview(data) as whole:
+    with memoryview(data) as view:
         for begin in range(0, len(data), _CHUNK):
-            with whole[max(begin, _HEADER.size) : begin + _CHUNK] as part:
+            with view[max(begin, _HEADER.size) : begin + _CHUNK] as part:
                 digest.update(part)
-            if len(data) > _CHUNK and hasattr(mmap, "MADV_DONTNEED"):  # or all of it would stay in memory
+            if len(data) > _CHUNK and hasattr(mmap, "MADV_DONTNEED"):  # else all of it would stay in memory
                 data.madvise(mmap.MADV_DONTNEED, begin, min(_CHUNK, len(data) - begin))
     if digest.digest() != header.digest:
         raise damage
@@ -154,14 +154,14 @@ def _header_of(data: mmap.mmap) -> Header:
 
 
 def _entries(header: Header, data: mmap.mmap) -> Iterator[StoredTensor]:
-    """The table, which must lie within the file."""
-    for place in range(_HEADER.size, bytes_before_tensors(header.tensors), _ENTRY.size):
-        name, kind, rows, columns, _, offset = _ENTRY.unpack_from(data, place)
-        yield StoredTensor(name.partition(b"\0")[0].decode("ascii", "replace"), kind, rows, columns, offset)
+    """Iterate over the table, which must lie within the file."""
+    for offset in range(_HEADER.size, bytes_before_tensors(header.tensors), _ENTRY.size):
+        name, kind, rows, columns, _, start = _ENTRY.unpack_from(data, offset)
+        yield StoredTensor(name.partition(b"\0")[0].decode("ascii", "replace"), kind, rows, columns, start)
 
 
 def _end(header: Header, data: mmap.mmap) -> int:
-    """Where the file ends by its header and its table alike; 0 where these differ, or the table cannot be."""
+    """The end of the file if header and table agree on it; else 0."""
     end = bytes_before_tensors(header.tensors)
     if header.tensors > _MOST_TENSORS or end > len(data):
         return 0

@@ -1,6 +1,6 @@
-"""Searches in memory set aside once: which ones, in which room, and that one caller at a time is in it.
+"""A pool of static caches with continuous batching, one caller at a time.
 
-What cannot be done so is left to the caller, who does it as search/ is written.
+Requests that it does not support are left to the caller, who decodes eagerly.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.search.static_search import StaticSearchConfig
 from transduce.text.vocabulary import Symbols
 
-MOST_ROOMS = 32  # kept for those who come again,
-ALL = 8  # with no more places between them than this many of the largest
-SPARE = 16  # a room of up to so many times the places is as good as a new one, whose steps are yet to be recorded
-MOST_PLACES = 2048 * 128  # tokens that all paths of a room may write between them: 3 GB of a base model's bf16
-SHARE = 16  # of a GPU's memory, at most this part for a room
+MOST_BATCHERS = 32  # batchers kept for later requests,
+ALL = 8  # with at most this many times the largest capacity in total
+SPARE = 16  # a batcher of up to so many times the capacity is reused rather than a new one recorded
+MOST_PLACES = 2048 * 128  # tokens of all paths of a batcher: 3 GB of a base model's bf16
+SHARE = 16  # at most this fraction of a GPU's memory for a batcher
 
 
 class CachePool:
-    """The rooms of one model, the last used kept."""
+    """The continuous batchers of one model, by shape, least recently used first."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class CachePool:
         device: torch.device,
         compiled: bool = False,
     ) -> None:
-        """`compiled` has torch compile every step, which takes a minute a room before it is faster."""
+        """Create an empty pool; `compiled` uses torch.compile for every step, which takes a minute per shape."""
         self.model, self.source, self.target, self.device = model, source, target, device
         self.places, self.compiled = most_places(model, device), compiled
         self.lock = ForkLock()
         self.process = self.lock.process
-        self.rooms: OrderedDict[Shape, ContinuousBatcher] = OrderedDict()
-        self.told: set[str] = set()
+        self.batchers: OrderedDict[Shape, ContinuousBatcher] = OrderedDict()
+        self.reported: set[str] = set()
 
     def search(
         self,
@@ -55,67 +55,72 @@ class CachePool:
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]] | None:
-        """Hypotheses of each source, best first; None for what cannot be done in a room."""
+        """Hypotheses of each source, best first; None if the pool does not support the request."""
         plan = StaticSearchConfig.of(search, constraints, self.target, self.model.vocabulary)
         if plan is None:
-            self._refused("this search, or what is wished of it")
+            self._refused("this search, or its constraints")
         if plan is None or not sources:
             return None
         jobs = jobs_of(sources, plan, constraints, plan.streams(search, keys))
         shape = Shape.of(jobs, plan, self.places)
         with self.lock:
-            if self.process != self.lock.process:  # forked: a thread of the parent may have left a room half done
-                self.rooms.clear()
+            if self.process != self.lock.process:  # forked: a thread of the parent may have left work half done
+                self.batchers.clear()
                 self.process = self.lock.process
             try:
-                slots = self._room(shape)
-                if slots is None:
+                batcher = self._batcher(shape)
+                if batcher is None:
                     self._refused("this model")
                     return None
-                return slots.run(jobs)
+                return batcher.run(jobs)
             except torch.OutOfMemoryError:
-                self.rooms.clear()
+                self.batchers.clear()
                 self._refused("so many sentences in the GPU's memory")
                 return None
 
-    def _room(self, shape: Shape) -> ContinuousBatcher | None:
-        """The smallest that is there and will do, else a new one, which may cost the place of one long not used.
+    def _batcher(self, shape: Shape) -> ContinuousBatcher | None:
+        """Return the smallest suitable batcher, else a new one, which may evict one that was not used for long.
 
-        A server's batches are of all sizes: with a room for each, they would be given up and recorded again all day.
+        A server's batches have all sizes: with a batcher for each, graphs would be evicted and recorded again
+        constantly.
         """
-        fitting = [one for one in self.rooms if one.holds(shape) and one.places <= SPARE * shape.places]
-        shape = min(fitting, key=lambda one: one.places, default=shape)
-        slots = self.rooms.get(shape) or ContinuousBatcher.of(
+        fitting = [
+            candidate
+            for candidate in self.batchers
+            if candidate.fits(shape) and candidate.places <= SPARE * shape.places
+        ]
+        shape = min(fitting, key=lambda candidate: candidate.places, default=shape)
+        batcher = self.batchers.get(shape) or ContinuousBatcher.of(
             self.model, self.source, shape, self.device, self.compiled
         )
-        if slots is None:
+        if batcher is None:
             return None
-        self.rooms[shape] = slots
-        self.rooms.move_to_end(shape)
-        while len(self.rooms) > 1 and (
-            len(self.rooms) > MOST_ROOMS or sum(one.places for one in self.rooms) > ALL * self.places
+        self.batchers[shape] = batcher
+        self.batchers.move_to_end(shape)
+        while len(self.batchers) > 1 and (
+            len(self.batchers) > MOST_BATCHERS or sum(kept.places for kept in self.batchers) > ALL * self.places
         ):
-            self.rooms.popitem(last=False)
-        return slots
+            self.batchers.popitem(last=False)
+        return batcher
 
     def _refused(self, what: str) -> None:
-        """Say, once for each reason, that the plain searches take over."""
-        if what not in self.told:
-            self.told.add(what)
-            say(f"graphs: there are none for {what}; searching as it is written")
+        """Report, once per reason, that eager decoding takes over."""
+        if what not in self.reported:
+            self.reported.add(what)
+            say(f"graphs: none for {what}; decoding eagerly")
 
 
 def most_places(model: SupportsStaticCache, device: torch.device) -> int:
-    """How many tokens a room has place for, by the memory of the GPU."""
-    held = model.allocate_cache(CacheShape(1, 1, 1, 1))
-    if device.type != "cuda" or held is None:
+    """The capacity of a batcher, in tokens of all paths, by the memory of the GPU."""
+    state = model.allocate_cache(CacheShape(1, 1, 1, 1))
+    if device.type != "cuda" or state is None:
         return MOST_PLACES
     share = torch.cuda.get_device_properties(device).total_memory // SHARE
-    return min(MOST_PLACES, share // bytes_of(held.cache))
+    return min(MOST_PLACES, share // bytes_of(state.cache))
 
 
 def bytes_of(tree: Any) -> int:
-    """Of all tensors in tuples and dataclasses."""
+    """Size in bytes of all tensors in a tree of tuples and dataclasses."""
     if isinstance(tree, Tensor):
         return tree.nbytes
     if dataclasses.is_dataclass(tree):

@@ -1,8 +1,8 @@
-"""CUDA graphs of work at fixed addresses, by name: of decoding steps and of training passes.
+"""A cache of CUDA graphs by name, for decoding steps and training steps at fixed addresses.
 
-A step is some hundred small kernels, and a GPU is done with them sooner than Python can ask for them. A graph holds
-them all and costs one launch. Recording takes a while, so work runs eagerly until it is known to come again: the first
-answer does not wait.
+A step is some hundred small kernels, which a GPU finishes sooner than Python can launch them. A graph replays them all
+in one launch. Recording takes a while, so work runs eagerly until it is known to be repeated: the first answer does not
+wait.
 """
 
 from __future__ import annotations
@@ -19,38 +19,40 @@ def _warn(message: str) -> None:
 
 
 class CudaGraphCache:
-    """Records work that reads and writes tensors where they are, always the same ones under the same name; replays it.
+    """Records work on tensors at fixed addresses, the same under one name, and replays it.
 
-    Work that cannot be recorded is reported once by `say`; from then on everything runs eagerly.
+    If work cannot be recorded, `say` reports it once, and everything runs eagerly from then on.
     """
 
-    def __init__(self, device: torch.device, kept: tuple[Tensor, ...] = (), say: Callable[[str], None] = _warn) -> None:
-        """`kept` are tensors that the work reads and others might drop."""
-        self.kept = kept
+    def __init__(self, device: torch.device, say: Callable[[str], None] = _warn) -> None:
         self.say = say
         self.able = device.type == "cuda"
-        self.recording = False  # to be set when the same work is known to come again
+        self.recording = False  # set when the same work is known to be repeated
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.inputs: dict[Hashable, tuple[Tensor, ...]] = {}  # by name: tensors a graph reads, which others might drop
         self.seen: set[Hashable] = set()
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    def run(self, name: Hashable, work: Callable[[], None]) -> None:
-        """Do the work: eagerly; from the second time on, once `recording`, as a graph."""
+    def run(self, name: Hashable, work: Callable[[], None], inputs: tuple[Tensor, ...] = ()) -> None:
+        """Run the work: eagerly, or as a graph from the second time on if `recording`."""
         if name not in self.graphs and name in self.seen and self.recording:
-            self.record(name, work)
+            self.record(name, work, inputs)
         if name in self.graphs:
             self.graphs[name].replay()
         else:
             self.seen.add(name)
             work()
 
-    def record(self, name: Hashable, work: Callable[[], None]) -> bool:
-        """Make a graph of the work, which is not done meanwhile; False where it cannot be recorded."""
+    def record(self, name: Hashable, work: Callable[[], None], inputs: tuple[Tensor, ...] = ()) -> bool:
+        """Record a graph of the work without running it; False if it cannot be recorded.
+
+        `inputs` are kept as long as the graph: tensors that it reads and others might free, such as tables.
+        """
         if not self.able:
             return False
         graph = torch.cuda.CUDAGraph()
         try:
-            # thread_local: other threads may meanwhile use the device
+            # thread_local: other threads may use the device meanwhile
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 work()
         except torch.OutOfMemoryError:
@@ -58,7 +60,7 @@ class CudaGraphCache:
         except RuntimeError as error:
             self.able = False
             reason = str(error).split("\n")[0]
-            self.say(f"this model's steps cannot be recorded ({reason}); going on without")
+            self.say(f"this model's steps cannot be recorded ({reason}); running eagerly")
             return False
-        self.graphs[name] = graph
+        self.graphs[name], self.inputs[name] = graph, inputs
         return True

@@ -1,4 +1,4 @@
-"""The reference engine: any model of ours, on any device torch knows."""
+"""The torch engine, the reference: any model, on any device that torch supports."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from transduce.text.vocabulary import Symbols
 T = TypeVar("T", bound=nn.Module)
 
 
-ROOM_TOKENS = 65536  # of sources given at once to rooms, which let them in by and by
-PLAIN_TOKENS = 4096  # and in one batch, where no room can do it
+POOL_TOKENS = 65536  # source tokens given to the cache pool at once, which admits them one after another
+PLAIN_TOKENS = 4096  # and in one eager batch
 
 
 class TorchEngine:
-    """Runs a model in evaluation mode; the model stays usable for training in between.
+    """Runs a model in evaluation mode; the model can still be trained in between.
 
-    With `graphs` "on", searches that can be are done in memory set aside once (rooms.py), on a GPU as recorded graphs;
-    with "compiled" torch compiles their steps besides.
+    With `graphs` "on", searches that support it run in static caches (cache_pool.py), on a GPU as CUDA graphs;
+    "compiled" also uses torch.compile for their steps.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class TorchEngine:
         self.source = source
         self.target = target
         self.device = device
-        holding = None if graphs == "off" else model.static_cache_model()
-        self.rooms: CachePool | None = None
-        if holding is not None:
-            self.rooms = CachePool(holding, source, target, device, compiled=graphs == "compiled")
+        static_model = None if graphs == "off" else model.static_cache_model()
+        self.cache_pool: CachePool | None = None
+        if static_model is not None:
+            self.cache_pool = CachePool(static_model, source, target, device, compiled=graphs == "compiled")
 
     def search(
         self,
@@ -64,29 +64,29 @@ class TorchEngine:
         keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         with self._working(sources, search):
-            if self.rooms is None:
+            if self.cache_pool is None:
                 return self._search(sources, search, constraints, keys)
-            found = self.rooms.search(sources, search, constraints, keys)
-            if found is not None:
-                return found
-            found = [[] for _ in sources]
+            hypotheses = self.cache_pool.search(sources, search, constraints, keys)
+            if hypotheses is not None:
+                return hypotheses
+            hypotheses = [[] for _ in sources]
             for batch in group_by_length([len(source) + 1 for source in sources], PLAIN_TOKENS):
-                own = self._search(
+                of_batch = self._search(
                     [sources[i] for i in batch], search, [constraints[i] for i in batch], [keys[i] for i in batch]
                 )
-                for i, hypotheses in zip(batch, own, strict=True):
-                    found[i] = hypotheses
-            return found
+                for i, of_sentence in zip(batch, of_batch, strict=True):
+                    hypotheses[i] = of_sentence
+            return hypotheses
 
     @contextmanager
     def _working(self, sources: Sequence[Source], search: SearchConfig | None = None) -> Iterator[None]:
-        """The model, used and not trained; says what to lower where memory runs out."""
+        """Evaluation mode without gradients; an out-of-memory error says what to lower."""
 
         def advice() -> str:
             size = getattr(search, "size", getattr(search, "samples", 1))
-            kept = f", {size:,} hypotheses for each: lower the beam or the number of samples, or" if size > 1 else ":"
+            beam = f", {size:,} hypotheses for each: lower the beam or the number of samples, or" if size > 1 else ":"
             return (
-                f"with {len(sources):,} texts at once, the longest of {max(map(len, sources)):,} tokens{kept} give the"
+                f"with {len(sources):,} texts at once, the longest of {max(map(len, sources)):,} tokens{beam} give the"
                 " translator fewer batch_tokens, or shorter texts"
             )
 
@@ -95,8 +95,8 @@ class TorchEngine:
 
     @property
     def search_tokens(self) -> int:
-        """Tokens of sources that a translator may give to search at once; 0: no more than in any batch."""
-        return ROOM_TOKENS if self.rooms else 0
+        """Source tokens that a translator may give to search at once; 0: no more than in any batch."""
+        return POOL_TOKENS if self.cache_pool else 0
 
     def _search(
         self,
@@ -105,7 +105,7 @@ class TorchEngine:
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        """As search/ is written, all sources in one batch."""
+        """Search eagerly, all sources in one batch."""
         tokens, mask = pad_any(sources, self.source)
         memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
         found: list[list[Hypothesis]] = search.build()(self.model, memory, self.target, list(constraints), list(keys))
@@ -137,14 +137,14 @@ class TorchEngine:
             memory = self.model.encode(batch.source, batch.source_mask)
             self.model.token_log_probs(memory, batch.target, batch.target_mask, trace)
             weights = cross_attention(trace, layer).cpu().numpy()
-        # Without the end symbol; where sources are frames, the memory has none, and fewer places than there are frames.
+        # Without the end symbol; frames have none in the memory, and fewer positions than frames.
         ends = 1 if batch.source.dim() == 2 else 0
         pairs = zip(weights, (memory.mask.sum(1) - ends).tolist(), targets, strict=True)
-        return [matrix[: len(target), :places] for matrix, places, target in pairs]
+        return [matrix[: len(target), :length] for matrix, length, target in pairs]
 
 
 def with_precision(model: T, precision: str) -> T:
-    """The same model with its weights rounded to 16 bits, if so wanted; tables of positions and statistics stay."""
+    """Round a model's weights to 16 bits in place if requested; position tables and statistics stay."""
     if precision == "bf16":
         for parameter in model.parameters():
             parameter.data = parameter.data.to(torch.bfloat16)
@@ -152,15 +152,15 @@ def with_precision(model: T, precision: str) -> T:
 
 
 def cross_attention(trace: dict[str, Tensor], layer: int | None) -> Tensor:
-    """Where each target position looks in the source, mean over heads and members of an ensemble: (B, T, S).
+    """Cross-attention of each target position, averaged over heads and ensemble members: (B, T, S).
 
-    `layer` is a decoder layer, from 0, or from -1 backwards; None takes the mean of all.
+    `layer` is a decoder layer, from 0, or from -1 backwards; None averages all.
     """
     members = _cross_attention(trace)
     if not members:
         raise UserError(
-            "alignments: this model's decoder does not look at the source by attention (it traces no"
-            " decoder.N.cross), so that there is nothing to read them from; use a model with attention"
+            "alignments: this model's decoder has no attention to the source (it traces no decoder.N.cross), so"
+            " there is nothing to read them from; use a model with attention"
         )
     fewest = min(map(len, members))
     if layer is not None and not -fewest <= layer < fewest:
@@ -179,7 +179,7 @@ def _cross_attention(trace: dict[str, Tensor]) -> list[list[Tensor]]:
 
 
 def pick_device(name: str) -> torch.device:
-    """ "auto" is the GPU if there is one, else the CPU; anything else is torch's name of a device."""
+    """Parse a device: "auto" is the GPU if there is one, else the CPU; anything else is torch's name of a device."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -187,5 +187,5 @@ def pick_device(name: str) -> torch.device:
     except RuntimeError:
         raise ConfigError(f"device: '{name}' is not a device; use auto, cpu, cuda or cuda:0") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device: '{name}' was asked for, and torch finds no GPU here; use device=cpu or auto")
+        raise ConfigError(f"device: '{name}' was requested, and torch finds no GPU here; use device=cpu or auto")
     return device

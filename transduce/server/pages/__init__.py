@@ -1,7 +1,7 @@
-"""The web pages: translating at /, looking inside at /explore, learning at /learn, the API at /docs, and what they ask
-under /page.
+"""The web pages: translating at /, inspecting at /explore, learning at /learn, the API at /docs.
 
-Pages are made on the server in English or Chinese; a few ES modules, served as they are, bring them to life.
+Pages are made on the server in English or Chinese; a few ES modules, served as they are, bring them to life and send
+their requests to /page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 def routes(state: ServerState) -> list[BaseRoute]:
-    """Every page, their files, and what they ask for."""
+    """The routes of every page, their files, and their requests."""
     return [
         Route("/", html.translate, methods=["GET"]),
         Route("/explore", html.explore, methods=["GET"]),

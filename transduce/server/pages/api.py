@@ -1,4 +1,4 @@
-"""What the pages ask of the server besides translations: other words at a place, and looks inside a model."""
+"""Requests of the pages besides translations: alternative words at a position, and inspections of a model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from transduce.text.tokenizer import Tokenizer
 
 S = TypeVar("S", bound=Strict)
 MOST_BEAM = 8
-MOST_TOKENS = 200  # of a sentence that is looked into,
+MOST_TOKENS = 200  # of an inspected sentence,
 MOST_WRITTEN = 512  # and of its translation as far as it is given
-TOKENS_A_LOOK = 512  # that a look inside counts at the gate: it runs the model several times, alone
+TOKENS_A_LOOK = 512  # cost of an inspection at the gate: it runs the model several times, alone
 
 
-class AlternativesAsked(Strict):
+class AlternativesRequest(Strict):
     """A sentence, and how its translation begins."""
 
     text: str
@@ -36,8 +36,8 @@ class AlternativesAsked(Strict):
     before: str = ""
 
 
-class LookAsked(Strict):
-    """A sentence and the model to look into; `prefix` are tokens that the translation must begin with."""
+class InspectRequest(Strict):
+    """A sentence and the model to inspect; `prefix` are tokens that the translation must begin with."""
 
     text: str
     model: Name
@@ -46,7 +46,7 @@ class LookAsked(Strict):
     prefix: list[int] = Field([], max_length=MOST_WRITTEN)
 
 
-class LearnAsked(Strict):
+class LearnRequest(Strict):
     """A sentence, a model, and the layer whose tensors are shown."""
 
     text: str
@@ -62,8 +62,8 @@ async def _read(request: Request, model: type[S]) -> tuple[ServerState, S]:
 
 
 async def alternatives(request: Request) -> Response:
-    """Other ways to go on after a beginning, the likeliest first."""
-    state, given = await _read(request, AlternativesAsked)
+    """Alternative continuations of a prefix, the likeliest first."""
+    state, given = await _read(request, AlternativesRequest)
     _check_length(state, given.text)
     _check_length(state, given.before)
     hops = state.models.route(given.source, given.target)
@@ -77,23 +77,23 @@ async def alternatives(request: Request) -> Response:
         text, last = _through(hops, given.text, stop)
         count = max(1, state.settings.alternatives)
         found = find_alternatives(last.served.translator, text, given.before, last.to, count, stop)
-        return [asdict(one) for one in found]
+        return [asdict(alternative) for alternative in found]
 
     found = await unless_gone(request, state.run(work, TOKENS_A_LOOK))
     return Json({"alternatives": found})
 
 
 def _through(hops: tuple[RouteHop, ...], text: str, stop: CancelToken) -> tuple[str, RouteHop]:
-    """The text as the last model of a way reads it."""
+    """Translate the text up to the last model of a route."""
     *before, last = hops
     for hop in before:
-        text = hop.served.translator(text, to=hop.to, stops=[stop])
+        text = hop.served.translator(text, to=hop.to, cancel_tokens=[stop])
     return text, last
 
 
 async def inspect(request: Request) -> Response:
-    """All that can be seen of one sentence."""
-    state, given = await _read(request, LookAsked)
+    """Inspect one sentence."""
+    state, given = await _read(request, InspectRequest)
     served = _model(state, given.model, given.text, given.to)
     job = Inspect(given.text, given.to, given.beam, tuple(given.prefix), served.name)
     return await _inspected(request, state, served, job)
@@ -101,13 +101,13 @@ async def inspect(request: Request) -> Response:
 
 async def learn(request: Request) -> Response:
     """Code and tensors of every block of the paper's figure 1, for one sentence."""
-    state, given = await _read(request, LearnAsked)
+    state, given = await _read(request, LearnRequest)
     served = _model(state, given.model, given.text, given.to)
     return await _inspected(request, state, served, Learn(given.text, given.to, given.layer))
 
 
 async def _inspected(request: Request, state: ServerState, served: Served, job: Job) -> Response:
-    """The answer of an inspection: large JSON, written where the inspection runs."""
+    """The response of an inspection: large JSON, written where the inspection runs."""
 
     def work(stop: CancelToken) -> bytes:
         return state.inspections.run(served, job, stop)
@@ -119,7 +119,7 @@ async def _inspected(request: Request, state: ServerState, served: Served, job: 
 
 
 def _model(state: ServerState, name: str, text: str, to: str) -> Served:
-    """The model that was asked for, if the sentence is not too long for a look, and the language is one of its own."""
+    """The requested model; raise Refused for too long a sentence, or a language that is not its own."""
     _check_length(state, text)
     served = state.models.named(name) if name else state.models.served[0]
     if to and to not in served.tagged:

@@ -1,10 +1,8 @@
 """The pages as HTML: one frame around each, everything that is text escaped, no script or style inside.
 
-Figure 1 of the paper as SVG: blocks that can be clicked, on the left the encoder, on the right the decoder.
-
-/docs, the API for people: every endpoint of the OpenAPI document with its fields, and a place to try it.
-
-What the document says is English; the page around it is in the reader's language.
+Figure 1 of the paper is an SVG whose blocks can be clicked, on the left the encoder, on the right the decoder. /docs is
+the API for people: every endpoint of the OpenAPI document with its fields, and a form to try it; what the document says
+is English, the page around it is in the reader's language.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from transduce.server.state import ServerState
 from transduce.text.languages import name_of
 
 WIDE, LEFT, RIGHT = 150, 70, 330
-# Where each block stands: its key, its lines of words, how far from the top, its kind (for its colour).
+# Each block: its key, its lines of text, its distance from the top, its kind (for its colour).
 ENCODER = (
     ("encoder-norm-2", ("Add & Norm",), 270, "norm"),
     ("encoder-feed-forward", ("Feed", "Forward"), 305, "feed"),
@@ -46,8 +44,8 @@ LINE = 20
 
 
 def diagram(words: Mapping[str, str]) -> str:
-    """The whole figure; each block a button with `data-block`."""
-    blocks = "".join(_block(LEFT, *one) for one in ENCODER) + "".join(_block(RIGHT, *one) for one in DECODER)
+    """The whole figure as SVG; each block a button with `data-block`."""
+    blocks = "".join(_block(LEFT, *block) for block in ENCODER) + "".join(_block(RIGHT, *block) for block in DECODER)
     for x, side, name in ((LEFT, "input", ("Input", "Embedding")), (RIGHT, "output", ("Output", "Embedding"))):
         blocks += _block(x, side, name, 580, "embed") + _circle(x, f"{side}-positions")
     labels = (
@@ -100,7 +98,7 @@ def _stacks() -> str:
 
 
 def _arrows() -> str:
-    """The way up on both sides, the way across, and around every block the residual."""
+    """The arrows up and across, and the residual around every block."""
     left, right = LEFT + WIDE // 2, RIGHT + WIDE // 2
     ways = [
         f"M{left},645V630", f"M{left},580V546", f"M{left},524V475", f"M{left},390V355",
@@ -132,7 +130,7 @@ ICONS = {
 
 
 def icon(name: str) -> str:
-    """A drawing beside or instead of words; the words are the button's own label."""
+    """An icon beside or instead of words; the words are the button's own label."""
     return f'<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d="{ICONS[name]}"/></svg>'
 
 
@@ -145,7 +143,7 @@ def frame(request: Request, page: str, body: str, data: dict[str, Any]) -> Respo
         for path, name in (("/", "translate"), ("/explore", "explore"), ("/learn", "learn"), ("/docs", "api"))
     )
     other = {"en": "zh", "zh": "en"}[language]
-    told = escape(json.dumps({**data, "language": language, "words": WORDS[language]}, ensure_ascii=False))
+    page_data = escape(json.dumps({**data, "language": language, "words": WORDS[language]}, ensure_ascii=False))
     explorer = '<link rel="stylesheet" href="/static/explorer/explorer.css">' if page == "explore" else ""
     text = f"""<!doctype html>
 <html lang="{"zh-Hans" if language == "zh" else "en"}">
@@ -159,7 +157,7 @@ def frame(request: Request, page: str, body: str, data: dict[str, Any]) -> Respo
 <script src="/static/theme.js"></script>
 <script type="module" src="/static/{page}.js"></script>
 </head>
-<body data-page="{told}">
+<body data-page="{page_data}">
 <a class="skip" href="#content">{words["skip"]}</a>
 <header class="bar">
 <a class="name" href="/?lang={language}">transduce</a>
@@ -185,7 +183,7 @@ def _options(choices: list[tuple[str, str]], chosen: str = "") -> str:
 
 
 def key_field(state: ServerState, words: dict[str, str]) -> str:
-    """Where an API key is typed, if one is needed."""
+    """An input for the API key, if one is needed."""
     if not state.keys.required:
         return ""
     return (
@@ -195,7 +193,7 @@ def key_field(state: ServerState, words: dict[str, str]) -> str:
 
 
 async def translate(request: Request) -> Response:
-    """Two panes, as people know them."""
+    """The translation page: two panes, as people know them."""
     state, language = state_of(request), language_of(request)
     words, models = WORDS[language], state.models
     sources = [(code, name_of(code, language)) for code in models.sources]
@@ -225,7 +223,7 @@ async def translate(request: Request) -> Response:
 <p class="small faint hint">{w["hint"]} {w["shortcuts"]} {w["private"]}</p>
 {key_field(state, words)}"""  # noqa: E501 - lines of HTML
     ways = {source: list(models.targets(source)) for source in models.sources}
-    data = {"characters": state.settings.characters, "ways": ways, "models": models_told(state, language)}
+    data = {"characters": state.settings.characters, "ways": ways, "models": models_as_json(state, language)}
     return frame(request, "translate", body, data)
 
 
@@ -233,15 +231,15 @@ async def explore(request: Request) -> Response:
     """The explorer, fed by this server."""
     state, language = state_of(request), language_of(request)
     w = {name: escape(text) for name, text in WORDS[language].items()}
-    names = [(one.name, one.name) for one in state.models.served]
-    asked = request.query_params
+    names = [(model.name, model.name) for model in state.models.served]
+    query = request.query_params
     body = f"""<h1>{w["explore"]}</h1>
 <p class="faint">{w["explore_about"]}</p>
 <form id="ask" class="card ask">
-<label class="wide">{w["sentence"]}<input class="field" id="text" required maxlength="1000" value="{escape(asked.get("text", ""))}"></label>
+<label class="wide">{w["sentence"]}<input class="field" id="text" required maxlength="1000" value="{escape(query.get("text", ""))}"></label>
 <label class="wide">{w["another"]}<input class="field" id="another" maxlength="1000"></label>
-<label>{w["model"]}<select class="select" id="model">{_options(names, asked.get("model", ""))}</select></label>
-<label>{w["to"]}<select class="select" id="to" data-chosen="{escape(asked.get("to", ""))}"></select></label>
+<label>{w["model"]}<select class="select" id="model">{_options(names, query.get("model", ""))}</select></label>
+<label>{w["to"]}<select class="select" id="to" data-chosen="{escape(query.get("to", ""))}"></select></label>
 <label>{w["beam"]}<select class="select" id="beam">{_options([(str(n), str(n)) for n in (1, 2, 3, 4, 6, 8)], "4")}</select></label>
 <label>{w["second_model"]}<select class="select" id="second">{_options([("", WORDS[language]["same"]), *names])}</select></label>
 <button class="button main">{w["go"]}</button>
@@ -249,14 +247,14 @@ async def explore(request: Request) -> Response:
 <p id="status" class="small faint" role="status"></p>
 <div id="explorer"></div>
 {key_field(state, WORDS[language])}"""  # noqa: E501 - lines of HTML
-    return frame(request, "explore", body, {"models": models_told(state, language)})
+    return frame(request, "explore", body, {"models": models_as_json(state, language)})
 
 
 async def learn(request: Request) -> Response:
-    """The paper's figure 1, alive."""
+    """The paper's figure 1 with live values."""
     state, language = state_of(request), language_of(request)
     w = {name: escape(text) for name, text in WORDS[language].items()}
-    names = [(one.name, one.name) for one in state.models.served]
+    names = [(model.name, model.name) for model in state.models.served]
     body = f"""<h1>{w["learn"]}</h1>
 <p class="faint">{w["learn_about"]}</p>
 <form id="ask" class="card ask">
@@ -281,30 +279,30 @@ async def learn(request: Request) -> Response:
         }
         for name, idea in FIGURE_1.items()
     }
-    return frame(request, "learn", body, {"models": models_told(state, language), "ideas": ideas})
+    return frame(request, "learn", body, {"models": models_as_json(state, language), "ideas": ideas})
 
 
-def models_told(state: ServerState, language: str) -> list[dict[str, Any]]:
-    """Each model with the languages it can be told to translate into, and a sentence to begin with."""
+def models_as_json(state: ServerState, language: str) -> list[dict[str, Any]]:
+    """Each model with the target languages it has tags for, and a sentence to begin with, as JSON for a page."""
     return [
         {
-            "name": one.name,
-            "pairs": one.pairs,
-            "to": [(code, name_of(code, language)) for code in sorted({target for _, target in one.pairs})],
-            "tagged": sorted(one.tagged),
-            "example": sentence(one),
+            "name": model.name,
+            "pairs": model.pairs,
+            "to": [(code, name_of(code, language)) for code in sorted({target for _, target in model.pairs})],
+            "tagged": sorted(model.tagged),
+            "example": sentence(model),
         }
-        for one in state.models.served
+        for model in state.models.served
     ]
 
 
 Schema = dict[str, Any]
-_TYPES = {"string": "text", "integer": "whole number", "boolean": "true or false", "array": "list"}
+_TYPES = {"string": "text", "integer": "integer", "boolean": "true or false", "array": "list"}
 _LIMITS = (("minLength", "maxLength", " characters"), ("minItems", "maxItems", ""), ("minimum", "maximum", ""))
 
 
 async def reference(request: Request) -> Response:
-    """All endpoints, by whose protocol they speak."""
+    """The API page: all endpoints, grouped by protocol."""
     await check_insider(request)
     state, language = state_of(request), language_of(request)
     words = WORDS[language]
@@ -328,28 +326,28 @@ def _group(path: str) -> str:
 
 
 def _endpoint(method: str, path: str, operation: Schema, schemas: Schema, words: dict[str, str]) -> str:
-    asked = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    told = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    refusals = [(status, one["description"]) for status, one in operation["responses"].items() if status != "200"]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    errors = [(status, error["description"]) for status, error in operation["responses"].items() if status != "200"]
     name = f"{method.upper()} {path}"
     return f"""<section class="card endpoint" id="{method}{escape(path)}">
 <h3><span class="method">{method.upper()}</span> <code>{escape(path)}</code></h3>
 <p lang="en">{escape(operation["summary"])}</p>
-{_table([*_fields(asked.get("schema", {}), schemas)], words)}
-{_folded(words["answer"], name, _table([*_fields(told, schemas)], words, asked=False))}
-{_folded(words["refusals"], name, _pairs(refusals))}
-{_trial(method, path, asked, words)}
+{_table([*_fields(body.get("schema", {}), schemas)], words)}
+{_folded(words["answer"], name, _table([*_fields(answer, schemas)], words, of_request=False))}
+{_folded(words["errors"], name, _pairs(errors))}
+{_trial(method, path, body, words)}
 </section>"""
 
 
-def _trial(method: str, path: str, asked: Schema, words: dict[str, str]) -> str:
+def _trial(method: str, path: str, body: Schema, words: dict[str, str]) -> str:
     """A form that sends the example, or what a reader makes of it."""
-    example, name = json.dumps(asked.get("example", {}), ensure_ascii=False, indent=1), f"{method.upper()} {path}"
-    room = (
+    example, name = json.dumps(body.get("example", {}), ensure_ascii=False, indent=1), f"{method.upper()} {path}"
+    editor = (
         f'<textarea class="field" spellcheck="false" rows="{example.count(chr(10)) + 1}"'
         f' aria-label="{escape(words["request"])}: {escape(name)}">{escape(example)}</textarea>'
     )
-    return f"""<form class="try" data-method="{method.upper()}" data-path="{escape(path)}">{room if asked else ""}
+    return f"""<form class="try" data-method="{method.upper()}" data-path="{escape(path)}">{editor if body else ""}
 <div><button class="button main" aria-label="{escape(words["send"])}: {escape(name)}">{escape(words["send"])}</button>
 <span class="small faint" role="status"></span></div>
 <pre class="came" tabindex="0" lang="en" hidden></pre>
@@ -357,16 +355,16 @@ def _trial(method: str, path: str, asked: Schema, words: dict[str, str]) -> str:
 
 
 def _folded(title: str, name: str, inside: str) -> str:
-    """What is read by few; `name` tells a screen reader whose it is."""
+    """A section folded by default; `name` tells a screen reader whose it is."""
     if not inside:
         return ""
     return f'<details><summary>{escape(title)}<span class="unseen">: {escape(name)}</span></summary>{inside}</details>'
 
 
-def _table(fields: list[tuple[str, Schema, bool]], words: dict[str, str], asked: bool = True) -> str:
+def _table(fields: list[tuple[str, Schema, bool]], words: dict[str, str], of_request: bool = True) -> str:
     rows = []
     for name, schema, required in fields:
-        needed = f' <span class="small needed">{escape(words["needed"])}</span>' if required and asked else ""
+        needed = f' <span class="small needed">{escape(words["needed"])}</span>' if required and of_request else ""
         default = (
             f", {escape(words['default'])} <code>{escape(json.dumps(schema['default']))}</code>"
             if "default" in schema
@@ -390,25 +388,25 @@ def _pairs(pairs: list[tuple[str, str]]) -> str:
 
 
 def _fields(schema: Schema, schemas: Schema, before: str = "") -> Iterator[tuple[str, Schema, bool]]:
-    """Every field with its schema and whether it is needed; within others they are `outer.inner` and `list[].inner`."""
-    for one in (schema, *schema.get("anyOf", ())):
-        if "$ref" in one:
-            one = schemas[one["$ref"].rpartition("/")[2]]
-        if one.get("type") == "array":
-            yield from _fields(one.get("items", {}), schemas, f"{before.removesuffix('.')}[].")
-        for name, own in one.get("properties", {}).items():
-            yield before + name, own, name in one.get("required", ())
-            yield from _fields(own, schemas, f"{before}{name}.")
+    """Every field with its schema and whether it is required; nested ones are `outer.inner` and `list[].inner`."""
+    for variant in (schema, *schema.get("anyOf", ())):
+        if "$ref" in variant:
+            variant = schemas[variant["$ref"].rpartition("/")[2]]
+        if variant.get("type") == "array":
+            yield from _fields(variant.get("items", {}), schemas, f"{before.removesuffix('.')}[].")
+        for name, field in variant.get("properties", {}).items():
+            yield before + name, field, name in variant.get("required", ())
+            yield from _fields(field, schemas, f"{before}{name}.")
 
 
 def _kind(schema: Schema) -> str:
-    """What values it takes, in words."""
+    """The values of a schema in words."""
     if "$ref" in schema:
         return "object"
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(map(_kind, schema["anyOf"])))
     if "enum" in schema:
-        return ", ".join(json.dumps(one) if not one else str(one) for one in schema["enum"])
+        return ", ".join(json.dumps(value) if not value else str(value) for value in schema["enum"])
     kinds = schema.get("type", "anything")
     name = " or ".join(_TYPES.get(kind, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds))
     items = f" of {_kind(schema['items'])}" if schema.get("items") else ""

@@ -1,4 +1,4 @@
-"""The words of the pages, in English and Chinese, and which of the two a reader wants."""
+"""The texts of the pages, in English and Chinese, and the choice between the two for a reader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS: dict[str, dict[str, str]] = {
         "busy": "The server is busy; trying again …",
         "key": "API key",
         "api": "API",
-        "api_about": "Everything that can be asked of this server, with a place to try it.",
+        "api_about": "Every request that this server answers, with a form to try it.",
         "for_programs": "For programs:",
         "ours": "What only transduce has",
         "libretranslate": "As LibreTranslate",
@@ -46,10 +46,10 @@ WORDS: dict[str, dict[str, str]] = {
         "kind": "Kind",
         "meaning": "Meaning",
         "needed": "needed",
-        "default": "by default",
+        "default": "default",
         "request": "Request",
         "answer": "Answer",
-        "refusals": "Refusals",
+        "errors": "Errors",
         "send": "Send",
         "from_a_shell": "From a shell",
         "private": "Your text goes to this server and no further: the model runs there.",
@@ -129,7 +129,7 @@ WORDS: dict[str, dict[str, str]] = {
         "default": "默认",
         "request": "请求",
         "answer": "回答",
-        "refusals": "拒绝",
+        "errors": "错误",
         "send": "发送",
         "from_a_shell": "在命令行中",
         "private": "您的文本只发送到本服务器：模型就在那里运行。",
@@ -166,10 +166,10 @@ WORDS: dict[str, dict[str, str]] = {
 
 
 def language_of(request: Request) -> str:
-    """`?lang=zh`, else what the browser likes best of the two."""
-    asked = request.query_params.get("lang", "")
-    if asked in WORDS:
-        return asked
+    """The language of a page: `?lang=zh`, else the browser's preferred one of the two."""
+    chosen = request.query_params.get("lang", "")
+    if chosen in WORDS:
+        return chosen
     for liked in request.headers.get("accept-language", "").split(","):
         base = liked.partition(";")[0].strip().lower().partition("-")[0]
         if base in WORDS:

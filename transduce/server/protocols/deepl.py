@@ -1,4 +1,4 @@
-"""The part of DeepL's API v2 that translates: its clients work when they are told this server's address."""
+"""The translating part of DeepL's API v2: its clients work with this server's address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VARIANTS["pt"] = {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (Europ
 
 
 def routes() -> list[BaseRoute]:
-    """Every endpoint."""
+    """The routes of every endpoint."""
     return [
         Route("/v2/translate", _translate, methods=["POST"]),
         Route("/v2/languages", _languages, methods=["GET", "POST"]),
@@ -32,7 +32,7 @@ def routes() -> list[BaseRoute]:
 
 
 async def _fields(request: Request) -> tuple[ServerState, Fields, bytes]:
-    """What is asked for, and by whom."""
+    """Read the fields of a request and identify the caller."""
     state = state_of(request)
     fields = await read_fields(request, state.settings)
     try:
@@ -49,7 +49,7 @@ async def _translate(request: Request) -> Response:
     texts = _texts(fields, state.settings)
     if fields.get("glossary_id", [None])[-1]:
         raise Refused(404, "Glossaries are not offered by this server", "glossary")
-    asked = TranslationRequest(
+    job = TranslationRequest(
         texts,
         _source(state, fields),
         _target(state, fields),
@@ -57,8 +57,8 @@ async def _translate(request: Request) -> Response:
         whole=_word(fields, "split_sentences") == "0",
         asker=asker,
     )
-    answers = await unless_gone(request, translate(state, asked))
-    told = [
+    answers = await unless_gone(request, translate(state, job))
+    translations = [
         {
             "detected_source_language": base_of(answer.source).upper(),
             "text": answer.text,
@@ -66,7 +66,7 @@ async def _translate(request: Request) -> Response:
         }
         for text, answer in zip(texts, answers, strict=True)
     ]
-    return await rendered(lambda: {"translations": told}, sum(map(len, texts)))
+    return await rendered(lambda: {"translations": translations}, sum(map(len, texts)))
 
 
 def _format(fields: Fields) -> Literal["text", "html"]:
@@ -112,7 +112,7 @@ def _target(state: ServerState, fields: Fields) -> str:
 
 
 def _word(fields: Fields, name: str) -> str:
-    """A text, or "" where none is given; numbers and truth values are allowed, as in forms."""
+    """A text field, "" if absent; numbers and booleans are allowed, as in forms."""
     value = fields.get(name, [""])[-1]
     if value is None:
         return ""
@@ -133,7 +133,7 @@ async def _languages(request: Request) -> Response:
         targets = sorted({target for source in state.models.sources for target in state.models.targets(source)})
         for code in targets:
             variants = VARIANTS.get(code, {code.upper(): name_of(code)})
-            found += [{"language": one, "name": name, "supports_formality": False} for one, name in variants.items()]
+            found += [{"language": tag, "name": name, "supports_formality": False} for tag, name in variants.items()]
     return Json(found)
 
 

@@ -1,6 +1,6 @@
-"""The API of LibreTranslate, as its clients use it: JSON, forms and query strings, its shapes and its error texts.
+"""LibreTranslate's API, as its clients use it: JSON, forms and query strings, its schemas and its error texts.
 
-The Swagger 2 document of the LibreTranslate API, which some of its clients and tools read at /spec.
+The Swagger 2 document of this API, which some of its clients and tools read, is at /spec.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ERRORS = {
 
 
 def document(languages: Sequence[str]) -> dict[str, Any]:
-    """All endpoints with their parameters."""
+    """The Swagger document: all endpoints with their parameters."""
     text = {"type": "string"}
     detected = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": text}}
     language = {"type": "object", "properties": {"code": text, "name": text, "targets": _list(text)}}
@@ -78,7 +78,7 @@ def _operation(summary: str, parameters: list[dict[str, Any]], schema: dict[str,
 
 
 def routes() -> list[BaseRoute]:
-    """Every endpoint."""
+    """The routes of every endpoint."""
     return [
         Route("/translate", _translate, methods=["POST"]),
         Route("/detect", _detect, methods=["POST"]),
@@ -100,10 +100,10 @@ async def _translate(request: Request) -> Response:
     if form not in ("text", "html"):
         raise Refused(400, f"{form} format is not supported", "format")
     wanted = _alternatives(fields, state.settings)
-    asked = TranslationRequest(
+    job = TranslationRequest(
         texts, source, target, cast("Literal['text', 'html']", form), n_best=wanted + 1, asker=asker
     )
-    answers = await unless_gone(request, translate(state, asked))
+    answers = await unless_gone(request, translate(state, job))
     found: dict[str, Any] = {"translatedText": _one_or_all([answer.text for answer in answers], batch)}
     if source == "auto":
         detected = [_as_json(answer.detected) for answer in answers if answer.detected]
@@ -120,7 +120,7 @@ async def _detect(request: Request) -> Response:
     await asker_of(request, fields)
     texts, _ = _texts(fields, state.settings)
     found = (await state.detecting()).detect(" ".join(texts))
-    return Json([_as_json(one) for one in found if one.confidence or len(texts)])
+    return Json([_as_json(language) for language in found if language.confidence or len(texts)])
 
 
 async def _suggest(request: Request) -> Response:
@@ -142,7 +142,7 @@ async def _settings(request: Request) -> Response:
 
 
 def frontend_settings(state: ServerState) -> dict[str, Any]:
-    """What a web page must know."""
+    """Settings for a web page."""
     source = "en" if "en" in state.models.sources else state.models.sources[0]
     target = state.models.targets(source)[0]
     return {
@@ -170,7 +170,7 @@ async def _spec(request: Request) -> Response:
 
 
 def _texts(fields: Fields, settings: Settings) -> tuple[tuple[str, ...], bool]:
-    """`q`, and whether it was a list."""
+    """`q` as texts, and whether it was a list."""
     given = fields.get("q", [None])
     q = given[0] if len(given) == 1 else given
     if q is None or q == "" or q == []:
@@ -183,7 +183,7 @@ def _texts(fields: Fields, settings: Settings) -> tuple[tuple[str, ...], bool]:
 
 
 def _check_texts(texts: list[str], settings: Settings) -> None:
-    """Refuse more and longer texts than are allowed."""
+    """Raise Refused for more or longer texts than are allowed."""
     sizes = [(len(texts), settings.texts), *((len(text), settings.characters) for text in texts)]
     for size, limit in sizes:
         if size > limit:

@@ -1,6 +1,6 @@
-"""The OpenAPI document of every JSON endpoint, from the pydantic models; pages/reference.py shows it to people.
+"""The OpenAPI document of every JSON endpoint, from the pydantic models, with an example request for each.
 
-What a reader may begin with: a sentence that a model can read, and a request for each endpoint made of it.
+server/pages/html.py shows it to people. The examples are made of a sentence that the served model can read.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NUMBERS = ("four thousand two hundred and seventeen", "seven")
 
 
 def sentence(served: Served) -> str:
-    """A sentence in a language the model reads, that it can spell and is not too long for it; else number words."""
+    """An example sentence in a language of the model, short enough and without unknown tokens; else number words."""
     return _known(served)[1]
 
 
 def requests(models: Models) -> dict[str, dict[str, Any]]:
-    """The JSON to send to each path that takes some; a translation is said to be what it is in `SENTENCES`."""
+    """An example JSON request for each path that takes one; `SENTENCES` serve as translations."""
     served = models.served[0]
     language, text = _known(served)
     source, target = next((pair for pair in served.pairs if base_of(pair[0]) == language), served.pairs[0])
@@ -57,7 +57,7 @@ def _known(served: Served) -> tuple[str, str]:
     return "", ""
 
 
-_OPEN: dict[str, Any] = {"security": []}  # what takes nothing is told to everybody, with a key or without
+_OPEN: dict[str, Any] = {"security": []}  # endpoints without input are open to all, with a key or without
 _ERRORS = {
     "400": "The request cannot be carried out.",
     "403": "The API key is wrong.",
@@ -65,30 +65,38 @@ _ERRORS = {
     "413": "The body is too long.",
     "415": "The body is not JSON.",
     "422": "A field is missing, superfluous, or has a wrong value.",
-    "429": "Too many requests; Retry-After says when to come again.",
-    "503": "The server is full or shutting down; Retry-After says when to come again.",
+    "429": "Too many requests; Retry-After says when to retry.",
+    "503": "The server is full or shutting down; Retry-After says when to retry.",
     "504": "The answer took too long.",
 }
 _OURS: dict[str, tuple[str, type[BaseModel] | None, type[BaseModel] | list[type[BaseModel]]]] = {
     "/v1/translate": ("Translate texts.", shapes.TranslateRequest, shapes.TranslateAnswer),
-    "/v1/score": ("How probable given translations are.", shapes.PairsRequest, shapes.ScoreAnswer),
-    "/v1/align": ("Which source word each target word came from.", shapes.AlignRequest, shapes.AlignAnswer),
-    "/v1/attention": ("What every decoder layer looks at.", shapes.PairsRequest, shapes.AttentionAnswer),
-    "/v1/detect": ("The language of a text, the likeliest first.", shapes.DetectRequest, [shapes.Detection]),
+    "/v1/score": ("Score given translations.", shapes.PairsRequest, shapes.ScoreAnswer),
+    "/v1/align": (
+        "Align given translations: the source word of each target word.",
+        shapes.AlignRequest,
+        shapes.AlignAnswer,
+    ),
+    "/v1/attention": (
+        "The attention of every decoder layer to the source.",
+        shapes.PairsRequest,
+        shapes.AttentionAnswer,
+    ),
+    "/v1/detect": ("Detect the language of a text, the likeliest first.", shapes.DetectRequest, [shapes.Detection]),
     "/v1/models": ("The models served.", None, [shapes.ModelShape]),
     "/v1/languages": ("Languages, and what each can be translated to.", None, [shapes.LanguageShape]),
     "/livez": ("Whether the process is alive.", None, shapes.StatusShape),
-    "/readyz": ("Whether requests are taken.", None, shapes.StatusShape),
+    "/readyz": ("Whether requests are accepted.", None, shapes.StatusShape),
 }
 
 
 def document(state: ServerState) -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """Build the OpenAPI 3.1 document."""
     schemas = _schemas()
     _limit(schemas, state)
     paths: dict[str, Any] = {}
-    for path, (summary, given, told) in _OURS.items():
-        paths[path] = {"post" if given else "get": _operation(path, summary, given, told)}
+    for path, (summary, given, answer) in _OURS.items():
+        paths[path] = {"post" if given else "get": _operation(path, summary, given, answer)}
     paths |= _others(state)
     for path, example in requests(state.models).items():
         paths[path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
@@ -97,8 +105,8 @@ def document(state: ServerState) -> dict[str, Any]:
         "info": {
             "title": "transduce",
             "version": __version__,
-            "description": "Translation by models of one's own. /translate and its neighbours speak LibreTranslate's"
-            " protocol, /v2 a part of DeepL's; what only we have is under /v1.",
+            "description": "Translation by your own models. /translate and its neighbours implement LibreTranslate's"
+            " protocol, /v2 a part of DeepL's; our own API is under /v1.",
         },
         "paths": paths,
         "components": {
@@ -110,9 +118,11 @@ def document(state: ServerState) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    models = [one for one in vars(shapes).values() if isinstance(one, type) and issubclass(one, BaseModel)]
-    models = [one for one in models if one not in (BaseModel, shapes.Strict)]
-    _, found = models_json_schema([(one, "validation") for one in models], ref_template="#/components/schemas/{model}")
+    classes = [value for value in vars(shapes).values() if isinstance(value, type) and issubclass(value, BaseModel)]
+    models = [model for model in classes if model not in (BaseModel, shapes.Strict)]
+    _, found = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+    )
     schemas: dict[str, Any] = found["$defs"]
     return schemas
 
@@ -120,13 +130,13 @@ def _schemas() -> dict[str, Any]:
 def _limit(schemas: dict[str, Any], state: ServerState) -> None:
     """Put this server's own limits into the schemas."""
     limits, codes = state.settings, sorted(state.models.languages)
-    own = schemas["TranslateRequest"]["properties"]
+    fields = schemas["TranslateRequest"]["properties"]
     text = {"type": "string", "maxLength": limits.characters}
-    own["text"]["anyOf"] = [text, {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}]
-    own["prefix"] |= {"maxLength": limits.characters}
-    own["n_best"] |= {"maximum": limits.alternatives + 1}
-    own["source"] |= {"enum": ["auto", *codes]}
-    own["target"] |= {"enum": codes}
+    fields["text"]["anyOf"] = [text, {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}]
+    fields["prefix"] |= {"maxLength": limits.characters}
+    fields["n_best"] |= {"maximum": limits.alternatives + 1}
+    fields["source"] |= {"enum": ["auto", *codes]}
+    fields["target"] |= {"enum": codes}
     for name in ("PairsRequest", "AlignRequest"):
         for side in ("source", "target"):
             schemas[name]["properties"][side] |= {"enum": codes}
@@ -135,20 +145,20 @@ def _limit(schemas: dict[str, Any], state: ServerState) -> None:
     schemas["DetectRequest"]["properties"]["text"] |= {"maxLength": limits.characters}
 
 
-def _reference(told: Any) -> dict[str, Any]:
-    if isinstance(told, list):
-        return {"type": "array", "items": _reference(told[0])}
-    return {"$ref": f"#/components/schemas/{told.__name__}"}
+def _reference(schema: Any) -> dict[str, Any]:
+    if isinstance(schema, list):
+        return {"type": "array", "items": _reference(schema[0])}
+    return {"$ref": f"#/components/schemas/{schema.__name__}"}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _operation(path: str, summary: str, given: type[BaseModel] | None, told: Any) -> dict[str, Any]:
+def _operation(path: str, summary: str, given: type[BaseModel] | None, answer: Any) -> dict[str, Any]:
     errors = _ERRORS if given else {"503": _ERRORS["503"]} if path == "/readyz" else {}
     failure = _reference(shapes.StatusShape if path == "/readyz" else shapes.Failure)
-    answers: dict[str, Any] = {"200": {"description": summary, "content": _json(_reference(told))}}
+    answers: dict[str, Any] = {"200": {"description": summary, "content": _json(_reference(answer))}}
     if path == "/v1/translate":
         lines = {"description": "With stream: a line of JSON a sentence.", "type": "string"}
         answers["200"]["content"] |= {"application/x-ndjson": {"schema": lines}}
@@ -167,19 +177,19 @@ def _object(**types: str) -> dict[str, Any]:
 
 
 def _others(state: ServerState) -> dict[str, Any]:
-    """The endpoints that speak others' protocols, as far as a schema can tell."""
+    """The endpoints of other protocols, as far as a schema can describe them."""
     item: dict[str, Any] = {"type": "string", "maxLength": state.settings.characters}
     text, many = {**item, "minLength": 1}, {"type": "array", "items": item, "minItems": 1}
     code = {"type": "string", "enum": sorted(state.models.languages)}
     source = {"type": "string", "enum": ["auto", *code["enum"]]}
     any_answer = {"type": "object"}
-    told = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     others = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}}
     found: dict[str, Any] = {"type": "array", "items": _object(confidence="number", language="string")}
     translated = {
         "type": "object",
         "properties": {
-            "translatedText": told,
+            "translatedText": texts,
             "detectedLanguage": {"anyOf": [found["items"], found]},
             "alternatives": others,
         },
@@ -215,7 +225,7 @@ def _others(state: ServerState) -> dict[str, Any]:
         "/detect": {"post": _foreign("Detect, as LibreTranslate does.", detect, found, "Error")},
         "/languages": {"get": _foreign("Languages, as LibreTranslate has them.", None, known, "Error")},
         "/frontend/settings": {"get": _foreign("Settings for a page.", None, any_answer, "Error")},
-        "/health": {"get": _operation("/readyz", "Whether requests are taken.", None, shapes.StatusShape)},
+        "/health": {"get": _operation("/readyz", "Whether requests are accepted.", None, shapes.StatusShape)},
         "/spec": {"get": _foreign("This document, as LibreTranslate has it.", None, any_answer, "Error")},
         "/v2/translate": {"post": _foreign("Translate, as DeepL does.", deepl, answer, "Message")},
         **_deepl_tables(),
@@ -223,17 +233,17 @@ def _others(state: ServerState) -> dict[str, Any]:
 
 
 def _deepl_tables() -> dict[str, Any]:
-    """What DeepL's clients ask by GET or POST, with fields in the query or a body."""
+    """DeepL's endpoints for GET or POST, with fields in the query or a body."""
     kind = {"enum": ["source", "target"]}
-    body = {"type": "object", "properties": {"type": kind}}
+    kinds = {"type": "object", "properties": {"type": kind}}
     languages = {"type": "array", "items": _object(language="string", name="string")}
     usage = _object(character_count="integer", character_limit="integer")
     found: dict[str, Any] = {}
-    for path, summary, told, asked in (
-        ("/v2/languages", "Languages, as DeepL has them.", languages, body),
+    for path, summary, answer, body in (
+        ("/v2/languages", "Languages, as DeepL has them.", languages, kinds),
         ("/v2/usage", "Characters translated since the start, of this key.", usage, {"type": "object"}),
     ):
-        post = _foreign(summary, asked, told, "Message")
+        post = _foreign(summary, body, answer, "Message")
         get = {name: value for name, value in post.items() if name != "requestBody"}
         post["requestBody"]["required"] = False
         found[path] = {"get": get, "post": post}
@@ -241,12 +251,12 @@ def _deepl_tables() -> dict[str, Any]:
     return found
 
 
-def _foreign(summary: str, given: dict[str, Any] | None, told: dict[str, Any], failure: str) -> dict[str, Any]:
+def _foreign(summary: str, given: dict[str, Any] | None, answer: dict[str, Any], failure: str) -> dict[str, Any]:
     errors = {**_ERRORS, "404": "Not offered."} if given else {}
-    answers = {"200": {"description": summary, "content": _json(told)}}
+    answers = {"200": {"description": summary, "content": _json(answer)}}
     for status, text in errors.items():
         if status != "415":
-            text = "The request asks for more work than is allowed." if status == "422" else text
+            text = "The request needs more work than is allowed." if status == "422" else text
             answers[status] = {"description": text, "content": _json({"$ref": f"#/components/schemas/{failure}"})}
     if given:
         answers["415"] = {

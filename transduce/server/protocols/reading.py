@@ -1,6 +1,6 @@
-"""Requests read with limits: bytes counted as they come, a time for them to come in, JSON, forms and query strings.
+"""Read requests with limits: bytes counted as they arrive, a timeout, JSON, forms and query strings.
 
-What is wrong with a body of JSON, in our words: the field, what was expected there, and what was found.
+An invalid JSON body is reported in our words: the field, what was expected there, and what was found.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from transduce.server.settings import Settings
 SHOWN = 40  # characters of a value
 TYPES = {
     "string_type": "a text",
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "float_type": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
 }
-PATTERNS = {  # of shapes.py
+PATTERNS = {  # of schemas.py
     r"^[A-Za-z0-9_-]+$": "a code of letters, digits, _ and -, such as de",
     r"^[A-Za-z0-9._-]*$": "a name of letters, digits, dots, _ and -",
     r"\S": "a word that can be seen",
@@ -37,22 +37,22 @@ PATTERNS = {  # of shapes.py
 
 
 def validation_message(error: ValidationError) -> str:
-    """The first thing that is wrong."""
+    """Describe the first error of a validation."""
     every = error.errors(include_url=False)
     field = every[0]["loc"][:1]
-    chosen = [one for one in every if one["loc"][:1] == field]
-    one = next((one for one in chosen if one["type"] not in TYPES or isinstance(one["loc"][-1], int)), chosen[0])
-    place, found = _place(one["loc"]), _in_words(one["input"])
-    if one["type"] == "missing":
-        return f"{place}: expected this field, which has no default, and found none"
-    if one["type"] in TYPES and one is chosen[0]:  # each kind that a field may have was tried
-        kinds = dict.fromkeys(TYPES[other["type"]] for other in chosen if other["type"] in TYPES)
-        return f"{place}: expected {' or '.join(kinds)}, got {found}"
-    return f"{place}: expected {_expected(one['type'], one.get('ctx', {}))}, got {found}"
+    same = [found for found in every if found["loc"][:1] == field]
+    first = next((found for found in same if found["type"] not in TYPES or isinstance(found["loc"][-1], int)), same[0])
+    name, found = _place(first["loc"]), _in_words(first["input"])
+    if first["type"] == "missing":
+        return f"{name}: expected this field, which has no default, and found none"
+    if first["type"] in TYPES and first is same[0]:  # each kind that a field may have was tried
+        kinds = dict.fromkeys(TYPES[other["type"]] for other in same if other["type"] in TYPES)
+        return f"{name}: expected {' or '.join(kinds)}, got {found}"
+    return f"{name}: expected {_expected(first['type'], first.get('ctx', {}))}, got {found}"
 
 
 def _place(parts: Sequence[int | str]) -> str:
-    """`include[0]`; of a field that may be of several kinds, without the name of the kind."""
+    """A field's name, as `include[0]`; of a field of several kinds, without the name of the kind."""
     if not parts:
         return "the body"
     return str(parts[0]) + "".join(f"[{part}]" for part in parts[1:] if isinstance(part, int))
@@ -96,7 +96,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """The body, if it is not too long and does not take too long."""
+    """Read the body; raise Refused if it is too long or too slow."""
     too_long = Refused(413, f"the body is longer than {settings.body} bytes", "body", close=True)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "content-encoding: expected none, since compressed bodies are not read", "encoding")
@@ -119,11 +119,11 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 async def read_json(request: Request, settings: Settings, model: type[M]) -> M:
-    """A body of JSON as a pydantic model."""
+    """Parse a JSON body into a pydantic model."""
     if _type_of(request) != "application/json":
         raise Refused(415, "content-type: expected application/json", "type")
     tree = parse_json(await read_body(request, settings))
-    if isinstance(tree, dict):  # before all else: a field that lacks may be there under a wrong name
+    if isinstance(tree, dict):  # before all else: a missing field may be there under a wrong name
         _check_names(tree, model.model_fields)
     try:
         return model.model_validate(tree)
@@ -132,7 +132,7 @@ async def read_json(request: Request, settings: Settings, model: type[M]) -> M:
 
 
 def _check_names(given: Iterable[str], fields: Collection[str]) -> None:
-    """Refuse a name that no field has, with the nearest that one has."""
+    """Raise Refused for an unknown field, naming the nearest known one."""
     for name in given:
         if name not in fields:
             name = name[:100]
@@ -141,7 +141,7 @@ def _check_names(given: Iterable[str], fields: Collection[str]) -> None:
 
 
 async def read_fields(request: Request, settings: Settings) -> Fields:
-    """What a JSON object, a form or the query string says; a body overrules the query."""
+    """Read the fields of a JSON object, a form or the query string; a body overrules the query."""
     found = query_of(request)
     body, kind = await read_body(request, settings), _type_of(request)
     if kind == "application/json" or kind.endswith("+json"):
@@ -155,7 +155,7 @@ async def read_fields(request: Request, settings: Settings) -> Fields:
 
 
 def parse_json(body: bytes) -> Any:
-    """JSON as its standard has it: no NaN, no endless depth."""
+    """Parse JSON strictly: no NaN, no unlimited depth."""
 
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no number")
@@ -168,11 +168,11 @@ def parse_json(body: bytes) -> Any:
 
 
 def clean(tree: Any) -> Any:
-    """The same tree with lone surrogates, which are no text and cannot be sent, replaced by U+FFFD."""
+    """Replace lone surrogates in a tree, which are no text and cannot be sent, by U+FFFD."""
     if isinstance(tree, str):
         return tree if _sound(tree) else tree.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(tree, list):
-        return [clean(one) for one in tree]
+        return [clean(item) for item in tree]
     if isinstance(tree, dict):
         return {clean(name): clean(value) for name, value in tree.items()}
     return tree
@@ -205,7 +205,7 @@ def _type_of(request: Request) -> str:
 
 
 def _pairs(text: bytes) -> Fields:
-    """Of a form or a query string."""
+    """The fields of a form or a query string."""
     try:
         given = parse_qsl(
             text.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS, encoding="utf-8", errors="replace"

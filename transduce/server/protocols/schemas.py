@@ -1,4 +1,4 @@
-"""What our own API takes and gives, as pydantic models: they check requests and are the schemas of its document."""
+"""Requests and answers of our own API as pydantic models: they check requests and are the schemas of its document."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Name = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9._-]
 
 
 class Strict(BaseModel):
-    """No other fields, no other types."""
+    """A model that allows no other fields and no other types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class TranslateRequest(Strict):
-    """Texts to translate and what is asked of all of them."""
+    """Texts to translate, with one set of options for all."""
 
     text: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] = Field(
         description="A text, or a list of texts."
     )
-    source: Code = Field("auto", description="Language code, or auto to find it out.")
+    source: Code = Field("auto", description="Language code, or auto to detect it.")
     target: Code = Field(description="Language code.")
     format: Literal["text", "html"] = "text"
     n_best: int = Field(1, ge=1, description="Translations of each text, the best first.")
@@ -49,7 +49,7 @@ class PairsRequest(Strict):
 
 
 class AlignRequest(PairsRequest):
-    """Where the model looks for each word of given translations."""
+    """Align given translations: where the model looks for each word."""
 
     unit: Literal["words", "pieces"] = "words"
     layer: int | None = Field(
@@ -65,7 +65,7 @@ class DetectRequest(Strict):
 
 
 class Detection(BaseModel):
-    """A language and how sure it is, from 0 to 100."""
+    """A language with its confidence, from 0 to 100."""
 
     language: str
     confidence: float
@@ -80,7 +80,7 @@ class AlignmentShape(BaseModel):
 
 
 class MatrixShape(AlignmentShape):
-    """The same of a given pair; `weights[target][source]` where `matrix` was asked for."""
+    """An alignment of a given pair, with `weights[target][source]` where `matrix` was requested."""
 
     weights: list[list[float]] | None = None
 
@@ -102,7 +102,7 @@ class SentenceShape(BaseModel):
 
 
 class TranslationShape(BaseModel):
-    """What became of one text. `score` is what the search ranks by, `log_prob` the model's log-probability."""
+    """The translation of one text: `score` is what the search ranks by, `log_prob` the model's log-probability."""
 
     text: str
     score: float
@@ -122,7 +122,7 @@ class TranslateAnswer(BaseModel):
 
 
 class ScoreShape(BaseModel):
-    """How probable the model finds a given translation."""
+    """The model's log-probability of a given translation."""
 
     log_prob: float
     tokens: int
@@ -142,13 +142,13 @@ class AlignAnswer(BaseModel):
 
 
 class AttentionAnswer(BaseModel):
-    """Of each pair the attention of every decoder layer, mean over heads: `layers[layer][target][source]`."""
+    """For each pair the attention of every decoder layer, mean over heads: `layers[layer][target][source]`."""
 
     pairs: list[AttentionShape]
 
 
 class AttentionShape(BaseModel):
-    """Pieces in and out, and a matrix a layer."""
+    """Source and target pieces, and a matrix for each layer."""
 
     source: list[str]
     target: list[str]
@@ -171,13 +171,13 @@ class LanguageShape(BaseModel):
 
 
 class StatusShape(BaseModel):
-    """Whether the server is alive, or takes requests."""
+    """Whether the server is alive, or accepts requests."""
 
     status: str
 
 
 class Failure(BaseModel):
-    """Why a request is refused: for people, and for programs."""
+    """Why a request was rejected: for people, and for programs."""
 
     error: str
     code: str

@@ -1,11 +1,8 @@
-"""Our own API under /v1: translations with scores, alternatives and alignment, streaming, languages and models.
+"""Our own API under /v1: translations with scores, alternatives and alignment, streaming, and given pairs.
 
-What it tells of given translations is in pairs.py.
-
-Given translations under a model: /v1/score, /v1/align and /v1/attention.
-
-Pairs are read whole. What an answer holds is bounded before work begins: links grow with a text, matrices with its
-square, so these are given for one pair (`/v1/align`) or within `cells` (`/v1/attention`).
+/v1/score, /v1/align and /v1/attention score and align given translations. Pairs are read whole. The size of an answer
+is bounded before work begins: links grow with a text, matrices with its square, so these are given for one pair
+(`/v1/align`) or within `cells` (`/v1/attention`).
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ from transduce.text.languages import name_of
 
 
 def routes() -> list[BaseRoute]:
-    """Every endpoint."""
+    """The routes of every endpoint."""
     return [
         Route("/v1/translate", _translate, methods=["POST"]),
         Route("/v1/detect", _detect, methods=["POST"]),
@@ -64,7 +61,7 @@ def routes() -> list[BaseRoute]:
 
 
 async def _translate(request: Request) -> Response:
-    state, asker = state_of(request), await asker_of(request)  # before any of the body is read
+    state, asker = state_of(request), await asker_of(request)  # before the body is read
     given = await read_json(request, state.settings, TranslateRequest)
     texts = given.text if isinstance(given.text, list) else [given.text]
     check_lengths("text", texts, state.settings)
@@ -73,7 +70,7 @@ async def _translate(request: Request) -> Response:
     check_lengths("prefix", [given.prefix], state.settings)
     check_excluded(given.exclude)
     _check_combination(given)
-    asked = TranslationRequest(
+    job = TranslationRequest(
         tuple(texts),
         given.source,
         given.target,
@@ -88,14 +85,14 @@ async def _translate(request: Request) -> Response:
         asker=asker,
     )
     if given.stream:
-        return await _stream(state, asked)
-    answers = await unless_gone(request, translate(state, asked))
+        return await _stream(state, job)
+    answers = await unless_gone(request, translate(state, job))
     size = sum(map(len, texts)) * (8 if given.alignment else given.n_best + 3)
     return await rendered(lambda: {"translations": [_as_json(answer) for answer in answers]}, size)
 
 
 def _check_combination(given: TranslateRequest) -> None:
-    """Refuse what does not go together, rather than leave part of it out unsaid."""
+    """Raise Refused for options that do not go together, rather than ignore some of them."""
     if given.stream and given.format == "html":
         raise Refused(422, "stream: expected format text, got html, whose sentences are no text alone", "invalid")
     if given.beam and given.n_best > given.beam:
@@ -110,32 +107,32 @@ def _check_combination(given: TranslateRequest) -> None:
 
 
 class StreamedLines(StreamingResponse):
-    """Lines of JSON; the gate is left when they are written, or nobody reads them any more: then they never `ended`."""
+    """Lines of JSON that hold their admission until they are written or the client is gone (`ended` stays False)."""
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, lines: AsyncIterator[bytes], room: ExitStack, gone: Callable[[], None]) -> None:
+    def __init__(self, lines: AsyncIterator[bytes], admission: ExitStack, gone: Callable[[], None]) -> None:
         super().__init__(lines)
-        self._room, self._gone, self.ended = room, gone, False
+        self._admission, self._gone, self.ended = admission, gone, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._room:
+        with self._admission:
             await super().__call__(scope, receive, send)
         if not self.ended:
             self._gone()
 
 
-async def _stream(state: ServerState, asked: TranslationRequest) -> Response:
-    """Admitted before the first line, so that a refusal is an answer of its own."""
-    ready = await prepared(state, asked)
-    room = ExitStack()
-    share = room.enter_context(state.gate.admit(ready.work))
-    state.characters[asked.asker] += sum(map(len, asked.texts))
+async def _stream(state: ServerState, job: TranslationRequest) -> Response:
+    """Stream sentences; admitted before the first line, so that a rejection is an answer of its own."""
+    ready = await prepared(state, job)
+    admission = ExitStack()
+    share = admission.enter_context(state.gate.admit(ready.work))
+    state.characters[job.asker] += sum(map(len, job.texts))
 
     async def lines() -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(state.settings.seconds):
-                flow = RequestRunner(state, asked, TokenSemaphore(share), ready.tokens, ready.width)
+                flow = RequestRunner(state, job, TokenSemaphore(share), ready.tokens, ready.width)
                 async for line in _sentences(flow, ready.plans):
                     yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
                 yield b'{"done": true}\n'
@@ -145,12 +142,12 @@ async def _stream(state: ServerState, asked: TranslationRequest) -> Response:
             yield json.dumps({"error": str(error), "code": "request"}).encode() + b"\n"
         answer.ended = True
 
-    answer = StreamedLines(lines(), room, state.meter.gone)
+    answer = StreamedLines(lines(), admission, state.meter.gone)
     return answer
 
 
 async def _sentences(flow: RequestRunner, plans: Sequence[TextPlan]) -> AsyncIterator[dict[str, Any]]:
-    """Of every text every sentence, in order, each as soon as it and those before it are done; few are begun ahead."""
+    """Yield the lines of every sentence of every text, in order, each as soon as it is done; few are begun ahead."""
     lines = _lines(flow, plans)
     begun: deque[tuple[dict[str, Any], asyncio.Future[Translation]]] = deque()
     try:
@@ -172,13 +169,13 @@ async def _sentences(flow: RequestRunner, plans: Sequence[TextPlan]) -> AsyncIte
 def _lines(
     flow: RequestRunner, plans: Sequence[TextPlan]
 ) -> Iterator[tuple[dict[str, Any], Coroutine[Any, Any, Translation]]]:
-    """What is known of every sentence's line, and the work that is to be done for it."""
+    """Yield the known fields of every sentence's line, and the coroutine that translates it."""
     for number, plan in enumerate(plans):
-        before, *spaces = plan.layout.spaces(flow.asked.target)
-        # Of a blank text too, for somebody puts the lines together.
-        for place, text in enumerate(plan.layout.texts or [""]):
-            told = {"source": text, "before": "" if place else before, "space": spaces[place] if spaces else ""}
-            yield {"number": number, "sentence": place, **told}, _one(flow, plan, text, not place)
+        before, *spaces = plan.layout.spaces(flow.request.target)
+        # Of a blank text too, for clients join the lines.
+        for index, text in enumerate(plan.layout.texts or [""]):
+            known = {"source": text, "before": "" if index else before, "space": spaces[index] if spaces else ""}
+            yield {"number": number, "sentence": index, **known}, _one(flow, plan, text, not index)
 
 
 async def _one(flow: RequestRunner, plan: TextPlan, text: str, first: bool) -> Translation:
@@ -192,11 +189,11 @@ async def _detect(request: Request) -> Response:
     given = await read_json(request, state.settings, DetectRequest)
     check_lengths("text", [given.text], state.settings)
     found = (await state.detecting()).detect(given.text)
-    return Json([{"language": one.language, "confidence": one.confidence} for one in found])
+    return Json([{"language": language.language, "confidence": language.confidence} for language in found])
 
 
 async def _models(request: Request) -> Response:
-    return Json([{"name": one.name, "pairs": one.pairs} for one in state_of(request).models.served])
+    return Json([{"name": model.name, "pairs": model.pairs} for model in state_of(request).models.served])
 
 
 async def _languages(request: Request) -> Response:
@@ -218,14 +215,14 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "finished": answer.finished,
         "detected": {"language": detected.language, "confidence": detected.confidence} if detected else None,
         "alternatives": [{"text": text, "score": score, "log_prob": log} for text, score, log in answer.alternatives],
-        "alignment": [alignment_as_json(one) for one in answer.alignments] if answer.alignments else None,
+        "alignment": [alignment_as_json(alignment) for alignment in answer.alignments] if answer.alignments else None,
         "before": answer.before,
         "sentences": [{"source": source, "text": text, "space": space} for source, text, space in answer.sentences],
     }
 
 
 def pair_routes() -> list[BaseRoute]:
-    """Every endpoint."""
+    """The routes of the endpoints for given pairs."""
     return [
         Route("/v1/score", _score, methods=["POST"]),
         Route("/v1/align", _align, methods=["POST"]),
@@ -235,7 +232,7 @@ def pair_routes() -> list[BaseRoute]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A text with its translation, and how many tokens each has with its end symbol."""
+    """A text with its translation, and the number of tokens of each with its end symbol."""
 
     item: Sentence
     source: int
@@ -255,7 +252,7 @@ async def _score(request: Request) -> Response:
     state, given = state_of(request), await read_json(request, state_of(request).settings, PairsRequest)
     hop, pairs = await _checked(state, given)
     scored = await unless_gone(request, _all(state, hop, pairs, [Score()]))
-    found = [{"log_prob": one.log_prob, "tokens": one.tokens, "per_token": one.per_token} for (one,) in scored]
+    found = [{"log_prob": score.log_prob, "tokens": score.tokens, "per_token": score.per_token} for (score,) in scored]
     return Json({"scores": found})
 
 
@@ -270,7 +267,7 @@ async def _align(request: Request) -> Response:
 
     def made() -> dict[str, Any]:
         matrix = {"weights": aligned[0][0].weights} if given.matrix else {}
-        return {"alignments": [{**alignment_as_json(one), **matrix} for (one,) in aligned]}
+        return {"alignments": [{**alignment_as_json(alignment), **matrix} for (alignment,) in aligned]}
 
     size = sum(pair.cells if given.matrix else 4 * pair.tokens for pair in pairs)
     return await rendered(made, 8 * size)
@@ -287,22 +284,27 @@ async def _attention(request: Request) -> Response:
     found = await unless_gone(request, _all(state, hop, pairs, work, cells))
 
     def made() -> dict[str, Any]:
-        told = [
-            {"source": own[0].source, "target": own[0].target, "layers": [one.weights for one in own]} for own in found
+        pairs = [
+            {
+                "source": by_layer[0].source,
+                "target": by_layer[0].target,
+                "layers": [layer.weights for layer in by_layer],
+            }
+            for by_layer in found
         ]
-        return {"pairs": told}
+        return {"pairs": pairs}
 
     return await rendered(made, 8 * cells)
 
 
-def alignment_as_json(one: Alignment) -> dict[str, Any]:
-    """Units and links with their weights, rounded: their number grows with the text, not with its square."""
-    links = [(s, t, round(weight, 6)) for (s, t), weight in zip(one.links, one.strengths, strict=True)]
-    return {"source": one.source, "target": one.target, "links": links}
+def alignment_as_json(alignment: Alignment) -> dict[str, Any]:
+    """Units and links with rounded weights: their number grows with the text, not with its square."""
+    links = [(s, t, round(weight, 6)) for (s, t), weight in zip(alignment.links, alignment.strengths, strict=True)]
+    return {"source": alignment.source, "target": alignment.target, "links": links}
 
 
 async def _checked(state: ServerState, given: PairsRequest) -> tuple[RouteHop, list[Pair]]:
-    """The model and the pairs, counted; a request of too many or too long ones is refused. Long ones in a thread."""
+    """The model and the counted pairs; raise Refused for too many or too long ones. Long ones in a thread."""
     check_lengths("texts", given.texts, state.settings)
     check_lengths("translations", given.translations, state.settings)
     if len(given.texts) != len(given.translations):
@@ -329,7 +331,7 @@ def _counted(hop: RouteHop, text: str, translation: str) -> Pair:
 
 
 def _check_lengths(hop: RouteHop, pairs: Sequence[Pair], state: ServerState) -> None:
-    """Pairs are read whole, so that they must not be longer than the model ever reads."""
+    """Raise Refused for pairs longer than the model ever reads: they are read whole."""
     most = 4 * hop.served.translator.longest
     for pair in pairs:
         if pair.tokens > most:
@@ -340,7 +342,7 @@ def _check_lengths(hop: RouteHop, pairs: Sequence[Pair], state: ServerState) -> 
 async def _all(
     state: ServerState, hop: RouteHop, pairs: Sequence[Pair], work: Sequence[Work], cells: int = 0
 ) -> list[list[Any]]:
-    """Of each pair what each kind of work gives; `cells` attention weights count at the gate too."""
+    """Run each kind of work on each pair; `cells` attention weights count at the gate too."""
     tokens = check_work(sum(pair.tokens for pair in pairs) * len(work), state.settings)
     with state.gate.admit(tokens + cells // CELLS_A_TOKEN) as share:
         window = TokenSemaphore(share)

@@ -6,7 +6,7 @@ The run translates with its own search. Speed is that of the search alone, witho
 every run, sorted by length, one at a time and in batches of 32, in a second pass after one to warm up. Counted are
 the tokens of the best hypothesis, without the end symbol.
 
-What a run's `metrics.jsonl` says of its training: speed, time, memory, and how quality rose.
+Figures of training are read from a run's `metrics.jsonl`: speed, time, memory, and the curve of quality.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transduce.core.reports import read_reports
 from transduce.data.corpus import Corpus, Split, file_digest
 from transduce.evaluation.report import LengthRow, by_length
 from transduce.experiment import Config
-from transduce.metrics.corpus import Told, bleu_of_targets, chrf, target_languages
+from transduce.metrics.corpus import NamedTarget, bleu_of_targets, chrf, target_languages
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.run_folder import read_config
 from transduce.translate.model_folder import MODEL
@@ -46,9 +46,12 @@ class Point:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """One run's training. `seconds` is time spent in updates, by the end of the run or its last report;
-    `tokens_per_second` is without the first report, during which everything warms up; `best` holds the measures of the
-    weights that were kept; `memory` is in bytes."""
+    """The training of one run, from its reports.
+
+    `seconds` is time spent in updates, by the end of the run or its last report; `tokens_per_second` is without the
+    first report, during which everything warms up; `best` holds the measures of the exported weights; `memory` is in
+    bytes.
+    """
 
     steps: int
     seconds: float
@@ -60,13 +63,13 @@ class TrainingRecord:
 
 
 def has_ended(path: Path) -> bool:
-    """Whether the last thing reported is the end."""
+    """Whether the last report is the end of the run."""
     reports = read_reports(path)
     return bool(reports) and reports[-1].values["kind"] == "finished"
 
 
 def read_history(path: Path) -> TrainingRecord:
-    """All that is known of a run's training."""
+    """Read the training record of a run."""
     lines = [report.values for report in read_reports(path)]
     reports = [line for line in lines if line["kind"] == "train"]
     validations = [line for line in lines if line["kind"] == "valid"]
@@ -109,7 +112,7 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class DecodingSpeed:
-    """Of decoding."""
+    """The speed of decoding."""
 
     tokens_per_second: float
     sentences_per_second: float
@@ -117,7 +120,7 @@ class DecodingSpeed:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run is worth. `fingerprint` says of which weights, search and text; `memory` is the peak, in bytes."""
+    """The measures of one run; `fingerprint` identifies weights, search and text, `memory` is the peak in bytes."""
 
     fingerprint: str
     sentences: int
@@ -138,7 +141,7 @@ def held_out(config: Config) -> str:
 
 
 def fingerprint(run: Path, language: str) -> str:
-    """Changes with anything that the measures depend on."""
+    """A digest of everything that the measures depend on."""
     config = read_config(run)
     parts = [_FORMAT, language, file_digest(run / MODEL), Corpus.open(config.data.folder).digest, held_out(config)]
     relevant = ("search", "training.device", "training.threads")
@@ -147,7 +150,7 @@ def fingerprint(run: Path, language: str) -> str:
 
 
 def read_measured(path: Path) -> Measured | None:
-    """What an earlier call wrote; None where there is nothing, or nothing that can be read."""
+    """Read the measures that an earlier call wrote; None where there is nothing readable."""
     try:
         tree = json.loads(path.read_bytes())
         lengths = tuple(LengthRow(**row) for row in tree["lengths"])
@@ -158,7 +161,7 @@ def read_measured(path: Path) -> Measured | None:
 
 
 def measure(run: Path, output: Path, language: str = "") -> Measured:
-    """Translate and time; writes the measures as JSON and the translations beside it, a line each."""
+    """Translate and time; write the measures as JSON and the translations beside it, a line each."""
     import torch
 
     from transduce.engines.torch.engine import pick_device
@@ -170,11 +173,11 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
         torch.set_num_threads(config.training.threads)
     device = pick_device(config.training.device)
     translator = load(run, str(device), trust=True, engine="torch")
-    split = Corpus.open(config.data.folder).split(held_out(config))
+    split = Corpus.open(config.data.folder, config.data.trust).split(held_out(config))
     sources, references = split.to_translate()
     tags = split.tags()
     texts = translator(sources, to=tags)
-    targets = target_languages(references, tags, Told(language, "language"))
+    targets = target_languages(references, tags, NamedTarget(language, "language"))
     quality = bleu_of_targets(texts, references, targets)
     chosen = _timed_sentences(split)
 
@@ -201,12 +204,12 @@ def measure(run: Path, output: Path, language: str = "") -> Measured:
 
 
 def translations_file(output: Path) -> Path:
-    """`seed-1.translated.txt` beside `seed-1.measured.json`."""
+    """The path `seed-1.translated.txt` beside `seed-1.measured.json`."""
     return output.with_name(output.name.removesuffix(".measured.json") + ".translated.txt")
 
 
 def _timed_sentences(split: Split) -> list[Any]:
-    """Sources from all over the split, the shortest first; the same for every run on this corpus."""
+    """Sources from all over the split, the shortest first, equal for every run on this corpus."""
     every = max(1, len(split) // TIMED_SENTENCES)
     numbers = range(0, every * min(TIMED_SENTENCES, len(split)), every)
     return sorted((source if split.width else source.tolist() for source, _ in map(split.pair, numbers)), key=len)
@@ -218,7 +221,7 @@ def _parameters(translator: Translator) -> int:
 
 
 def _speed(translator: Translator, sources: Sequence[Any], batch: int, wait: Callable[[], None]) -> DecodingSpeed:
-    """Decode everything twice and time the second pass; `wait` returns when the device has nothing left to do."""
+    """Decode everything twice and time the second pass; `wait` returns when the device is idle."""
     groups = [sources[begin : begin + batch] for begin in range(0, len(sources), batch)]
     for _ in range(2):
         wait()

@@ -4,17 +4,19 @@
     seeds = [1, 2, 3]
     baseline = "post"                         # the variant that the others are tested against
     settings.training.steps = 6000            # for all
+
     [[variant]]
     name = "pre"
     settings.model.encoder.residual = "pre_norm"
     scaled.model.encoder.d_ff = 0.5           # times what the base has
+
     [[variant]]
     name = "longer"
     settings.training.start_from = "{pre}"    # the run folder of that variant with the same seed; it is trained first
 
-Laid one over the other: the base, the common settings, the command line, the variant's own. So the command line
-changes the ground that all variants stand on, and not what tells them apart. Each of these is one layer: another `kind`
-in it drops the settings that the layers beneath gave the old kind (transduce/core/config.py).
+Layers, the later over the earlier: the base, the common settings, the command line, the variant's own. So the command
+line changes the base that all variants share, and not what distinguishes them. Each of these is one layer: another
+`kind` in it drops the settings that the layers beneath gave the old kind (transduce/core/config.py).
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from transduce.text.languages import check_language
 
 _OWN = ("base", "seeds", "baseline", "language")  # keys of the command line that are the comparison's, not a run's
 _BUDGET = ("training.steps", "training.minutes")
-_NAMED = re.compile(r"\{(.*)\}")  # a text that is wholly this is the run folder of another variant
+_NAMED = re.compile(r"\{(.*)\}")  # a text that matches fully is the run folder of another variant
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One thing compared: settings laid over the base, and numbers of the base multiplied (whole ones rounded)."""
+    """One variant: settings laid over the base, and numbers of the base to multiply (integers are rounded)."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -51,9 +53,9 @@ class Variant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison file as it is written; `language` is the target's and picks sacreBLEU's tokenizer.
+    """The content of a comparison file; `language` is the target's and picks sacreBLEU's tokenizer.
 
-    Without it the base's `validation.language`, the tags of the texts or the script of the references tell.
+    Without it the base's `validation.language`, the tags of the texts or the script of the references determine it.
     """
 
     variant: tuple[Variant, ...]
@@ -78,12 +80,12 @@ class Comparison:
 
 
 def label(variant: str, seed: int) -> str:
-    """What a run is called where people read of it."""
+    """The name of a run in reports."""
     return f"{variant}, seed {seed}"
 
 
 def run_folder(output: Path, variant: str, seed: int) -> Path:
-    """Where a run lies in the folder of its comparison."""
+    """The run's folder in the folder of its comparison."""
     return output / variant / f"seed-{seed}"
 
 
@@ -104,11 +106,11 @@ class PlannedRun:
         return label(self.variant, self.seed)
 
     def folder(self, output: Path) -> Path:
-        """The run folder; files about it lie beside it, as `seed-1.log`."""
+        """The run folder; files about the run lie beside it, as `seed-1.log`."""
         return run_folder(output, self.variant, self.seed)
 
     def beside(self, output: Path, ending: str) -> Path:
-        """`seed-1.log` for "log"."""
+        """The path `seed-1.log` for "log"."""
         return output / self.variant / f"seed-{self.seed}.{ending}"
 
 
@@ -124,7 +126,7 @@ class ComparisonPlan:
 
 
 def output_of(file: str | Path) -> Path:
-    """The folder of a comparison for which none was named."""
+    """The default folder of a comparison."""
     return Path(f"runs/compare/{Path(file).stem}")
 
 
@@ -134,19 +136,19 @@ def read_plan(
     output: Path | None = None,
     defaults: Sequence[Sequence[str]] = (),
 ) -> ComparisonPlan:
-    """The plan in a comparison file; a ConfigError names the file, the variant and the dotted key.
+    """Read the plan in a comparison file; a ConfigError names the file, the variant and the dotted key.
 
-    `output` is the folder it will be carried out in, in which a variant finds the run of another. `defaults` are layers
-    of `key=value` words for the runs, beneath the overrides.
+    `output` is the folder it will run in, in which a variant finds the run of another. `defaults` are layers of
+    `key=value` words for the runs, beneath the overrides.
     """
     if not Path(file).is_file():
         raise ConfigError(
             f"{file}: no such file; give a comparison file, a .toml file with a [[variant]] for each thing to compare"
             " (a preset is the base of one, not one itself)"
         )
-    own = [text for text in overrides if text.partition("=")[0].strip() in _OWN]
-    common = [text for text in overrides if text not in own]
-    written = configs.layers(Comparison, file, own)
+    of_file = [text for text in overrides if text.partition("=")[0].strip() in _OWN]
+    common = [text for text in overrides if text not in of_file]
+    written = configs.layers(Comparison, file, of_file)
     comparison = configs.resolve(Comparison, written)
     ground = _ground(comparison, written.origins.get("base", ""), [*defaults, common], str(file))
     names = tuple(variant.name for variant in comparison.variant)
@@ -164,11 +166,11 @@ def read_plan(
     return ComparisonPlan(Path(file).stem, names, comparison.baseline, comparison.language, tuple(runs))
 
 
-def _ground(comparison: Comparison, place: str, words: Sequence[Sequence[str]], file: str) -> configs.Layers:
-    """What all variants share. A base that is a file lies beside the file that names it (`place`)."""
+def _ground(comparison: Comparison, origin_of_base: str, words: Sequence[Sequence[str]], file: str) -> configs.Layers:
+    """The config layers that all variants share; a base that is a file lies beside the naming file."""
     base: str | Path = comparison.base
-    if comparison.base.endswith(".toml") and place != "command line":
-        base = Path(place).parent / comparison.base
+    if comparison.base.endswith(".toml") and origin_of_base != "command line":
+        base = Path(origin_of_base).parent / comparison.base
     merged = configs.layers(Config, base)
     trees = [(f"{file}: settings", comparison.settings)]
     trees += [("command line", read_overrides(layer)) for layer in words]
@@ -180,7 +182,7 @@ def _ground(comparison: Comparison, place: str, words: Sequence[Sequence[str]], 
 
 
 def _placed(variant: Variant, folders: Mapping[str, str]) -> tuple[Variant, tuple[str, ...]]:
-    """The variant with the folders of the earlier ones that it names put in, and their names."""
+    """Fill in the folders of the earlier variants that a variant names; return it and their names."""
     named: list[str] = []
 
     def put_in(value: Any) -> Any:
@@ -215,7 +217,7 @@ def _laid(variant: Variant, ground: configs.Layers) -> configs.Layers:
 
 
 def _product(key: str, flat: Mapping[str, Any], factor: Any) -> int | float:
-    """The base's number times the factor; a whole number stays whole, at least 1, and 0 (off) stays 0."""
+    """The base's number times the factor; an integer stays an integer, at least 1, and 0 (off) stays 0."""
     old = flat.get(key)
     if isinstance(old, bool) or not isinstance(old, int | float):
         raise ConfigError(f"scaled.{key}: the base has no number to multiply there, but {old!r}")
@@ -227,7 +229,7 @@ def _product(key: str, flat: Mapping[str, Any], factor: Any) -> int | float:
 
 
 def _leaves(tree: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested tables by its dotted key."""
+    """Yield every value of nested tables by its dotted key."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{where}{key}.")

@@ -46,11 +46,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One variant. `figures` and `lengths` (BLEU by range of source words) are empty if no run of it ended well.
+    """The figures of one variant.
 
-    `p_value` is that of its mean BLEU against the baseline's (evaluation/seeds.py), `adjusted` the same after Holm's
-    correction for all variants of the table. Both are None where nothing was tested: without a baseline, and where the
-    variant or the baseline has one seed. `after` are the variants whose training it builds on.
+    `figures` and `lengths` (BLEU by range of source words) are empty if no run of it ended well. `p_value` is that of
+    its mean BLEU against the baseline's (evaluation/significance.py), `adjusted` after Holm's correction for all
+    variants of the table. Both are None where nothing was tested: without a baseline, and where the variant or the
+    baseline has one seed. `after` are the variants whose training it builds on.
     """
 
     variant: str
@@ -65,18 +66,18 @@ class Row:
 
     @property
     def measured(self) -> int:
-        """Seeds that have figures."""
+        """The number of seeds that have figures."""
         return self.seeds - self.failed
 
     @property
     def claimed(self) -> bool:
-        """Whether its difference from the baseline is marked."""
+        """Whether its difference from the baseline is marked as significant."""
         return self.adjusted is not None and self.adjusted < CLAIM
 
 
 @dataclass(frozen=True)
 class Results:
-    """A whole comparison: `split` is what quality was measured on, `tokenizer` BLEU's and how it was told."""
+    """A whole comparison: `split` is what quality was measured on, `tokenizer` BLEU's and its reason."""
 
     name: str
     baseline: str
@@ -94,7 +95,7 @@ class Results:
         return any(run.failure for run in self.runs)
 
     def as_json(self) -> str:
-        """All of it, for machines."""
+        """All of it, as JSON."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -136,7 +137,7 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 def read_run(run: PlannedRun, output: Path, failure: str, side_by_side: int) -> RunResult:
-    """One run's figures from its files."""
+    """Read one run's figures from its files."""
     if failure:
         return RunResult(run.variant, run.seed, failure, side_by_side)
     trained = read_history(run.folder(output) / METRICS_FILE)
@@ -151,7 +152,7 @@ def summarise(
     p_values: Mapping[str, float],
     targets: Sequence[Target] = (),
 ) -> Results:
-    """Rows in the order of the plan."""
+    """Summarise runs to rows in the order of the plan."""
     adjusted = holm(p_values)
     measured = [run.measured for run in runs if run.measured]
     after = {run.variant: run.after for run in plan.runs}
@@ -220,7 +221,7 @@ def compare_with_baseline(
 def score_variants(
     plan: ComparisonPlan, output: Path, failures: Mapping[str, str], references: list[str], targets: Sequence[Target]
 ) -> dict[str, SeedScores]:
-    """BLEU of each variant that has several seeds that ended well, from the translations beside their runs."""
+    """BLEU of each variant with several seeds that ended well, from the translations beside their runs."""
     translations: dict[str, list[list[str]]] = {}
     for run in plan.runs:
         if run.label not in failures:

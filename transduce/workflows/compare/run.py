@@ -1,11 +1,10 @@
-"""`compare`: train every run of a plan, measure them one at a time, and say how they compare.
+"""Run a comparison: train every run of a plan, measure them one at a time, and compare them.
 
-Everything that was done is found again, so that the same call goes on where another was stopped, and only draws the
+Everything that was done is found again, so that the same call resumes where another was stopped, and only writes the
 table anew where nothing is left to do.
 
-Processes of a comparison: several side by side, each with a log of its own, all stopped gently by one signal.
-
-A child is in a session of its own, so that Ctrl-C in a terminal reaches it once, through us.
+Several child processes run side by side, each with a log of its own, all stopped gently by one signal. A child is in a
+session of its own, so that Ctrl-C in a terminal reaches it once, through us.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from transduce.core.progress import Progress, seconds_as_text
 from transduce.core.reports import METRICS_FILE, last_reported
 from transduce.core.resources import usable_cores
 from transduce.data.corpus import Corpus
-from transduce.metrics.corpus import Told, target_languages
+from transduce.metrics.corpus import NamedTarget, target_languages
 from transduce.training.run_folder import check_same, read_config
 from transduce.translate.model_folder import CONFIG
 from transduce.workflows.compare.measure import fingerprint, has_ended, held_out, read_measured
@@ -40,8 +39,8 @@ from transduce.workflows.compare.plan import ComparisonPlan, PlannedRun, label, 
 from transduce.workflows.compare.results import Results, compare_with_baseline, read_run, summarise
 from transduce.workflows.compare.table import as_csv, as_markdown, draw_pictures
 
-LOOK_SECONDS = 0.2  # between two looks at the children
-# `python -m` would put the current folder first, whose `transduce.py` or `random.py` would run: not so the command.
+LOOK_SECONDS = 0.2  # polling interval of the children
+# `python -m` would put the current folder first, whose `transduce.py` or `random.py` would run; this does not.
 PROGRAM = (
     "import runpy, sys; sys.path[:] = {path!r}; del sys.argv[0]; runpy.run_module(sys.argv[0], None, '__main__', True)"
 )
@@ -49,9 +48,9 @@ PROGRAM = (
 
 @dataclass(frozen=True)
 class ChildTask:
-    """A module run as a program, with its words; it imports from where this process does.
+    """A module to run as a program with arguments; it imports from where this process does.
 
-    `done` tells how much of `total` it has done, for the progress line. It waits for the tasks labelled `after` that
+    `done` returns how much of `total` it has done, for the progress line. It waits for the tasks labelled `after` that
     stand before it, and fails with them.
     """
 
@@ -65,7 +64,7 @@ class ChildTask:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of tasks: `failures` by label, and the signal that stopped them all, if one did."""
+    """How tasks ended: `failures` by label, and the signal that stopped them all, if one did."""
 
     failures: dict[str, str]
     signal: signal.Signals | None = None
@@ -77,7 +76,7 @@ class _Child:
     def __init__(self, task: ChildTask, environment: dict[str, str]) -> None:
         self.task = task
         self.begun = time.monotonic()
-        self.asked = False  # to stop
+        self.stopping = False
         with disk_errors(task.log.parent, f"writing {task.log.name}", needed=4096):
             task.log.parent.mkdir(parents=True, exist_ok=True)
             self._log = task.log.open("ab")
@@ -100,7 +99,7 @@ class _Child:
             self._process.terminate()
 
     def close(self) -> str:
-        """Wait for the end; gives why it failed, "" if it did not."""
+        """Wait for the end; return why it failed, "" if it did not."""
         code = self._process.wait()
         self._log.close()
         if code == 0:
@@ -111,7 +110,7 @@ class _Child:
         return last or f"ended with code {code} and no word"
 
     def _last_line(self) -> str:
-        """The last words of this attempt, which an error's text is; the log may hold earlier attempts."""
+        """The last line of this attempt's log, which is an error's text; the log may hold earlier attempts."""
         with self.task.log.open("rb") as file:
             file.seek(self._from)
             lines = file.read().decode("utf-8", "replace").split("\n")
@@ -137,7 +136,7 @@ def run_tasks(title: str, unit: str, tasks: Sequence[ChildTask], jobs: int, thre
                     running.append(_Child(task, environment))
                 _look(running, failures, seen, progress, stop)
                 time.sleep(LOOK_SECONDS)
-        finally:  # something of ours failed, or a second Ctrl-C: nothing may go on by itself
+        finally:  # an error here, or a second Ctrl-C: no child may outlive us
             for child in running:
                 child.terminate()
                 child.close()
@@ -151,7 +150,7 @@ def _next(waiting: Sequence[ChildTask], running: Sequence[_Child]) -> ChildTask 
 
 
 def _leave_out(waiting: list[ChildTask], failures: dict[str, str], progress: Progress) -> None:
-    """Tasks that wait for one that failed fail with it; in order, so that what waits for them does too."""
+    """Fail the tasks that wait for a failed one; in order, so that what waits for them fails too."""
     for task in list(waiting):
         needed = next((label for label in task.after if label in failures), None)
         if needed is not None:
@@ -164,7 +163,7 @@ def _leave_out(waiting: list[ChildTask], failures: dict[str, str], progress: Pro
 def _look(
     running: list[_Child], failures: dict[str, str], seen: dict[str, int], progress: Progress, stop: StopRequest
 ) -> None:
-    """See how far each child is; those that ended leave `running`."""
+    """Update the progress of each child; those that ended leave `running`."""
     for child in list(running):
         ended, task = child.ended(), child.task
         done = task.total if ended else min(task.done(), task.total)
@@ -179,8 +178,8 @@ def _look(
                 progress.say(f"{task.label}: failed after {took}: {failure}")
             elif not failure:
                 progress.say(f"{task.label}: {progress.title.lower()} took {took}")
-        elif stop.signal and not child.asked:
-            child.asked = True
+        elif stop.signal and not child.stopping:
+            child.stopping = True
             child.terminate()
 
 
@@ -189,7 +188,7 @@ MOST_JOBS = 8  # on one GPU: beyond it, small runs only wait for one another
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of a comparison: results, unless a signal stopped it; `notes` are for the person watching."""
+    """The result of a comparison: results, unless a signal stopped it; `notes` are for the person watching."""
 
     results: Results | None
     signal: signal.Signals | None = None
@@ -199,17 +198,17 @@ class Compared:
 def compare(
     file: str | Path, overrides: Sequence[str] = (), output: str | Path | None = None, jobs: int = 0
 ) -> Compared:
-    """Train and measure all that a comparison file asks for and is not done yet, `jobs` trainings at a time.
+    """Train and measure all runs of a comparison file that are not done yet, `jobs` trainings at a time.
 
-    `overrides` are `key=value` words for all variants; `output` is runs/compare/NAME unless said; `jobs` 0 is what
-    suits the machine.
+    `overrides` are `key=value` words for all variants; `output` defaults to runs/compare/NAME; `jobs` 0 is what suits
+    the machine.
     """
     folder = Path(output or output_of(file))
     return run_plan(read_plan(file, overrides, folder), folder, jobs)
 
 
 def run_plan(plan: ComparisonPlan, output: Path, jobs: int = 0) -> Compared:
-    """Do all that is left to do of a plan in a folder."""
+    """Do what is left of a plan in a folder."""
     parameters = check(plan, output)
     jobs = jobs or default_jobs(plan, parameters)
     with disk_errors(output, "making the folder of the comparison", needed=4096):
@@ -218,7 +217,7 @@ def run_plan(plan: ComparisonPlan, output: Path, jobs: int = 0) -> Compared:
         trained = _train(plan, output, jobs)
         if trained.signal:
             return Compared(None, trained.signal)
-        language = next((one.language for one in language_settings(plan) if one.language), "")
+        language = next((told.language for told in language_settings(plan) if told.language), "")
         measured = _measure([run for run in plan.runs if run.label not in trained.failures], output, language)
         if measured.signal:
             return Compared(None, measured.signal)
@@ -241,9 +240,9 @@ def _names(paths: Sequence[Path]) -> str:
 
 
 def check(plan: ComparisonPlan, output: Path) -> dict[str, int]:
-    """Refuse what could only fail later: a model that does not build, a folder of another run, another test text.
+    """Raise for what could only fail later: a model that does not build, a folder of another run, another test text.
 
-    Gives the parameters of each variant.
+    Returns the number of parameters of each variant.
     """
     import torch
 
@@ -259,7 +258,7 @@ def check(plan: ComparisonPlan, output: Path) -> dict[str, int]:
         if run.variant in parameters:
             continue
         try:
-            corpus = Corpus.open(corpus_folder(run.config))
+            corpus = Corpus.open(corpus_folder(run.config), run.config.data.trust)
             tokenizers = corpus.tokenizers
             with torch.device("meta"):  # shapes without numbers
                 check_source(run.config.model, corpus)
@@ -277,22 +276,22 @@ def check(plan: ComparisonPlan, output: Path) -> dict[str, int]:
 
 
 def _check_budget(run: PlannedRun, output: Path) -> None:
-    """Refuse less training than a run has had already: what lies there is no run of that budget."""
-    folder, asked = run.folder(output), run.config.training
+    """Raise RunError for less training than a run has had already: it is no run of that budget."""
+    folder, requested = run.folder(output), run.config.training
     had = read_config(folder).training
-    if (had.steps, had.minutes) == (asked.steps, asked.minutes):
+    if (had.steps, had.minutes) == (requested.steps, requested.minutes):
         return
     total, unit = _budget(run)
     there = last_reported(folder / METRICS_FILE, "seconds" if unit == "seconds" else "step")
     if there > total:
         raise RunError(
-            f"variant '{run.variant}': {folder} was trained for {there:,} {unit} already, and {total:,} are asked for;"
-            " ask for as many at least, or choose another folder with --output"
+            f"variant '{run.variant}': {folder} was trained for {there:,} {unit} already, and {total:,} are requested;"
+            " request as many at least, or choose another folder with --output"
         )
 
 
 def default_jobs(plan: ComparisonPlan, parameters: Mapping[str, int]) -> int:
-    """One on a CPU. On a GPU as many as its memory and the CPU cores behind it carry: small runs share one well."""
+    """One job on a CPU; on a GPU as many as its memory and the CPU cores behind it carry: small runs share one."""
     from torch import cuda
 
     from transduce.engines.torch.engine import pick_device
@@ -314,7 +313,7 @@ def default_jobs(plan: ComparisonPlan, parameters: Mapping[str, int]) -> int:
 
 
 def _train(plan: ComparisonPlan, output: Path, jobs: int) -> Ended:
-    """Train what is not trained yet."""
+    """Train the runs that are not trained yet."""
     left = [run for run in plan.runs if not _is_trained(run, output)]
     jobs = min(jobs, max(1, len(left)))
     for run in left:
@@ -337,13 +336,13 @@ def _training(run: PlannedRun, output: Path) -> ChildTask:
 
 
 def _budget(run: PlannedRun) -> tuple[int, str]:
-    """How much is to be trained, in what: the same for all runs."""
+    """The amount of training of a run and its unit: equal for all runs."""
     training = run.config.training
     return (round(60 * training.minutes), "seconds") if training.minutes else (training.steps, "steps")
 
 
 def _is_trained(run: PlannedRun, output: Path) -> bool:
-    """Whether this very run has ended; one that may go on, having got more steps, is for `train` to judge."""
+    """Whether this very run has ended; one that may continue, with more steps, is for `train` to judge."""
     folder = run.folder(output)
     if not (folder / CONFIG).exists() or not has_ended(folder / METRICS_FILE):
         return False
@@ -351,7 +350,7 @@ def _is_trained(run: PlannedRun, output: Path) -> bool:
 
 
 def _jobs(run: PlannedRun, output: Path) -> int:
-    """How many runs were trained at once when this one was."""
+    """The number of runs that were trained at once when this one was."""
     try:
         return int(json.loads(run.beside(output, "jobs.json").read_bytes()))
     except (OSError, ValueError):
@@ -359,7 +358,7 @@ def _jobs(run: PlannedRun, output: Path) -> int:
 
 
 def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
-    """Measure what is not measured yet, one at a time, so that no run disturbs another's timing."""
+    """Measure the runs that are not measured yet, one at a time, so that no run disturbs another's timing."""
     tasks = []
     for run in runs:
         folder, result = run.folder(output), run.beside(output, "measured.json")
@@ -370,17 +369,19 @@ def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
     return run_tasks("Measuring", "runs", tasks, jobs=1) if tasks else Ended({})
 
 
-def language_settings(plan: ComparisonPlan) -> tuple[Told, Told]:
-    """What may name the target language of a comparison, for all runs: its own setting, then its base's."""
-    return Told(plan.language, "language"), Told(plan.runs[0].config.validation.language, "validation.language")
+def language_settings(plan: ComparisonPlan) -> tuple[NamedTarget, NamedTarget]:
+    """Settings that may name the target language of a comparison, for all runs: its own, then its base's."""
+    return NamedTarget(plan.language, "language"), NamedTarget(
+        plan.runs[0].config.validation.language, "validation.language"
+    )
 
 
 def _collect(plan: ComparisonPlan, output: Path, failures: Mapping[str, str]) -> Results:
     first = plan.runs[0].config
     split = held_out(first)
-    held = Corpus.open(first.data.folder).split(split)
-    _, references = held.texts()
-    targets = target_languages(references, held.tags(), *language_settings(plan))
+    test = Corpus.open(first.data.folder, first.data.trust).split(split)
+    _, references = test.texts()
+    targets = target_languages(references, test.tags(), *language_settings(plan))
     runs = [read_run(run, output, failures.get(run.label, ""), _jobs(run, output)) for run in plan.runs]
     p_values = compare_with_baseline(plan, output, failures, references, targets) if plan.baseline else {}
     return summarise(plan, runs, split, p_values, targets)

@@ -1,6 +1,6 @@
-"""One table a comparison: on a terminal, as Markdown, and run by run as CSV.
+"""Tables and pictures of a comparison: on a terminal, as Markdown, run by run as CSV; one colour a variant.
 
-Pictures of a comparison, one colour a variant: quality against training time, and by length of the source.
+The pictures show quality against training time, and by length of the source.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COLUMNS = (
 
 
 def table_cells(results: Results) -> list[list[str]]:
-    """Headings, then a row a variant."""
+    """The cells of the main table: headings, then a row a variant."""
     tested = ["p"] if results.baseline else []
     headings = [column.heading for column in _COLUMNS]
     cells = [["variant", headings[0], *tested, *headings[1:]]]
@@ -90,7 +90,7 @@ def length_cells(results: Results) -> list[list[str]]:
 
 
 def notes(results: Results) -> Iterator[str]:
-    """What must be known to read the table."""
+    """Yield notes on how to read the table."""
     if results.sentences:
         yield (
             f"Measured on the {results.split} split ({results.sentences:,} sentences) with each run's own search, on"
@@ -113,7 +113,7 @@ def notes(results: Results) -> Iterator[str]:
 
 
 def _tested(results: Results) -> Iterator[str]:
-    """How differences were tested, and where they could not be."""
+    """Yield notes on how differences were tested, and where they could not be."""
     tested = [row for row in results.rows if row.adjusted is not None]
     if tested:
         yield (
@@ -142,7 +142,7 @@ def _markdown_table(cells: list[list[str]]) -> str:
 
 
 def as_csv(results: Results) -> str:
-    """One line a run, its figures unrounded."""
+    """One line a run, its figures unrounded, as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["variant", "seed", "failure", *FIGURES])
@@ -153,7 +153,7 @@ def as_csv(results: Results) -> str:
 
 
 def render(results: Results, console: Console) -> None:
-    """Ruled tables on a terminal, aligned columns elsewhere, and the notes."""
+    """Print ruled tables on a terminal, aligned columns elsewhere, and the notes."""
     for cells in (table_cells(results), length_cells(results)):
         if cells:
             console.print(_rich_table(cells, console))
@@ -178,7 +178,7 @@ if TYPE_CHECKING:
 
 
 def draw_pictures(results: Results, folder: Path) -> list[Path]:
-    """Write `quality.png` and `lengths.png`; gives their paths. Variants without a good run are left out."""
+    """Write `quality.png` and `lengths.png`, without variants that have no good run; return their paths."""
     rows = [row for row in results.rows if row.figures]
     figures = {"quality.png": _quality(rows), "lengths.png": _lengths(results, rows)}
     for name, figure in figures.items():
@@ -187,7 +187,7 @@ def draw_pictures(results: Results, folder: Path) -> list[Path]:
 
 
 def _quality(rows: Sequence[Row]) -> Figure:
-    """Validation BLEU over minutes of training, the mean of the seeds."""
+    """Plot validation BLEU over minutes of training, the mean of the seeds."""
     figure = new_figure(9, 5.5)
     axes = figure.subplots()
     longest = max((row.curve[-1].seconds for row in rows if row.curve), default=0.0)
@@ -205,15 +205,15 @@ def _quality(rows: Sequence[Row]) -> Figure:
 
 
 def _lengths(results: Results, rows: Sequence[Row]) -> Figure:
-    """BLEU in each range of source length, with the deviation over seeds as a bar."""
+    """Plot BLEU in each range of source length, with the deviation over seeds as a bar."""
     figure = new_figure(9, 5.5)
     axes = figure.subplots()
     ranges = length_cells(results)[0][1:] if rows else []
     for row, colour in zip(rows, colours(len(rows)), strict=True):
-        places = [place for place, name in enumerate(ranges) if name in row.lengths]
-        found = [row.lengths[ranges[place]] for place in places]
-        means, bars = [one.mean for one in found], [one.deviation or 0.0 for one in found]
-        axes.errorbar(places, means, yerr=bars, color=colour, linewidth=1.6, marker="o", markersize=4, capsize=3)
+        columns = [column for column, name in enumerate(ranges) if name in row.lengths]
+        found = [row.lengths[ranges[column]] for column in columns]
+        means, bars = [figure.mean for figure in found], [figure.deviation or 0.0 for figure in found]
+        axes.errorbar(columns, means, yerr=bars, color=colour, linewidth=1.6, marker="o", markersize=4, capsize=3)
     dress(axes, f"BLEU on {results.split}, mean of seeds")
     axes.set_xlabel("words of the source", color=INK)
     axes.set_xticks(range(len(ranges)), ranges)
@@ -223,7 +223,7 @@ def _lengths(results: Results, rows: Sequence[Row]) -> Figure:
 
 
 def _name_rows(figure: Figure, axes: Axes, rows: Sequence[Row]) -> None:
-    """The variants and their colours, above the panel."""
+    """List the variants and their colours above the panel."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, linewidth=3, label="variant") for colour in colours(len(rows))]

@@ -1,10 +1,8 @@
-"""Pairs of raw lines to clean ones: one spelling of each text, and no pair that is no translation.
+"""Clean raw pairs: one spelling of each text, simplified Chinese, and no pair that is no translation.
 
-Every function here looks at one pair alone, so that workers share the pairs in any way they like.
-
-Chinese in one script: traditional characters to simplified ones, by OpenCC (`pip install 'transduce[chinese]'`).
-
-All corpora cleaned stretch by stretch: each becomes a part (data/parts.py), which a kill cannot take away.
+The rules look at one pair alone, so that workers share the pairs in any way they like. Traditional characters become
+simplified ones by OpenCC (`pip install 'transduce[chinese]'`). Corpora are cleaned range by range: each range of lines
+becomes a part (data/prepare), which a kill cannot take away.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import numpy.typing as npt
 from transduce.core.errors import DataError, UserError
 from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress
-from transduce.data.formats.inventory import Contents, LineRange, LineReader, index_file, read_stretches
+from transduce.data.formats.inventory import Contents, LineRange, LineReader, index_file, read_line_ranges
 from transduce.data.formats.parallel import Chunk
 from transduce.data.prepare.work_folder import FinishedPart, PartWriter, PreparationPlan, WorkFolder, gather
 from transduce.workflows.gather.settings import Gather, RawText
@@ -35,7 +33,7 @@ _BETWEEN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]) (?=[\u300
 
 @cache
 def converter() -> Callable[[str], str]:
-    """Traditional to simplified, phrase by phrase; simplified text stays as it is."""
+    """The converter from traditional to simplified, phrase by phrase; simplified text stays as it is."""
     try:
         import opencc
     except ImportError:
@@ -48,12 +46,12 @@ def converter() -> Callable[[str], str]:
 
 
 def simplify(text: str) -> str:
-    """The text in simplified characters. Labels such as cmn_Hans are not asked: some of them are wrong."""
+    """Convert to simplified characters. Labels such as cmn_Hans are ignored: some of them are wrong."""
     return converter()(text)
 
 
 def close_up(text: str) -> str:
-    """Without the spaces between Chinese characters, which some corpora put there and some do not."""
+    """Remove the spaces between Chinese characters, which some corpora put there and some do not."""
     return _BETWEEN.sub("", text)
 
 
@@ -67,7 +65,7 @@ PIVOT_COMMON, OTHER_COMMON = 1, 2  # bits of a pair's flags
 
 @dataclass(frozen=True)
 class ChunkToClean:
-    """Raw lines of one stretch, the corpus they belong to, and their labels if it has any."""
+    """Raw lines of one range, the corpus they belong to, and their labels if it has any."""
 
     stretch: int
     corpus: RawText
@@ -77,7 +75,7 @@ class ChunkToClean:
 
 @dataclass
 class Cleaned:
-    """The pairs that stay, the pivot's side first, with what dividing them needs; and what the others were left for.
+    """The clean pairs, the pivot's side first, with the hashes that dividing them needs; and counts of dropped ones.
 
     Hashes are of a text's letters alone: two sentences that differ in case or punctuation are the same sentence.
     """
@@ -91,13 +89,13 @@ class Cleaned:
 
 
 def normalise(text: str) -> str:
-    """Unicode NFC, no invisible characters, single spaces."""
+    """Normalise: Unicode NFC, no invisible characters, single spaces."""
     text = _CONTROL.sub(" ", _INVISIBLE.sub("", unicodedata.normalize("NFC", text)))
     return " ".join(text.split())
 
 
 def letters(text: str) -> str:
-    """What makes two sentences the same: letters and digits, without case, accents kept."""
+    """Letters and digits without case, accents kept: what makes two sentences the same."""
     return "".join(_LETTERS.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
@@ -107,12 +105,12 @@ def length(text: str) -> int:
 
 
 def hash_words(*words: str) -> int:
-    """64 bits of some words; the space between them is no letter."""
+    """A 64-bit hash of some words; the separator between them is no letter."""
     return int.from_bytes(blake2b("\0".join(words).encode(), digest_size=8).digest(), "little")
 
 
 def clean_chunk(task: ChunkToClean, config: Gather) -> tuple[int, Cleaned]:
-    """What a worker does."""
+    """Clean one chunk; runs in a worker."""
     raw = task.chunk.pairs()
     swapped = task.corpus.languages[0] != config.pivot
     found: tuple[list[str], list[str]] = ([], [])
@@ -154,7 +152,7 @@ class Cleaner:
         return hash_words(self.corpus.name, str(line // BLOCK)) < self.corpus.sample * 2**64
 
     def clean(self, lines: tuple[bytes, bytes], labels: list[str]) -> tuple[tuple[str, str], str]:
-        """Both texts, or why the pair is left out."""
+        """Both texts, or why the pair is dropped."""
         nothing = ("", "")
         if self.corpus.keep and not set(self.corpus.keep) & set(labels):
             return nothing, "other_language"
@@ -211,8 +209,8 @@ PIVOT, OTHER = "pivot", "other"  # names of the two sides
 
 
 def clean_all(plan: PreparationPlan, config: Gather) -> None:
-    """Clean the stretches that have no part yet."""
-    left = plan.unfinished(plan.work.examined, plan.stretches)
+    """Clean the ranges that have no part yet."""
+    left = plan.unfinished(plan.work.examined, plan.line_ranges)
     tasks = _tasks(plan.corpora, left, config)
     with Progress("Cleaning", sum(stretch.count for stretch in left), "pairs") as progress:
         results = ordered_map(partial(clean_chunk, config=config), tasks, config.workers)
@@ -221,7 +219,7 @@ def clean_all(plan: PreparationPlan, config: Gather) -> None:
 
 def _tasks(corpora: Sequence[Contents], stretches: Sequence[LineRange], config: Gather) -> Iterator[ChunkToClean]:
     ordered, labels = config.ordered(), dict[int, LineReader]()
-    for stretch, chunk in read_stretches(corpora, stretches):
+    for stretch, chunk in read_line_ranges(corpora, stretches):
         corpus = ordered[stretch.section]
         if corpus.labels and stretch.section not in labels:
             labels[stretch.section] = _open_labels(corpus, corpora[stretch.section])
@@ -241,7 +239,7 @@ def _open_labels(corpus: RawText, contents: Contents) -> LineReader:
 
 
 class _CleanedPart:
-    """The part of one stretch while it is written."""
+    """The part of one range while it is written."""
 
     def __init__(self, number: int, work: WorkFolder, progress: Progress) -> None:
         self.number, self.progress = number, progress
@@ -266,7 +264,7 @@ class _CleanedPart:
 
 @dataclass(frozen=True)
 class CleanStretch:
-    """A stretch as it was left by cleaning: the corpus it is of, and where its pairs begin among all of one use."""
+    """A cleaned range: its corpus, and the position of its first pair among all of one use."""
 
     corpus: RawText
     part: FinishedPart
@@ -277,7 +275,7 @@ class CleanStretch:
         return int(self.part.facts["stayed"])
 
     def hashes(self, what: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """Of the sentences of one side, or of the pairs."""
+        """Hashes of the sentences of one side, or of the pairs."""
         return self.part.array(f"{what}.hashes", HASH)
 
     def flags(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -287,7 +285,7 @@ class CleanStretch:
     def marks(
         self, all_marks: np.ndarray[tuple[int], np.dtype[np.uint8]]
     ) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """Those of its pairs, of the marks of all of its use."""
+        """The marks of its own pairs, out of the marks of all of its use."""
         return all_marks[self.start : self.start + self.count]
 
     def lines(self) -> Iterator[tuple[bytes, bytes]]:
@@ -298,12 +296,12 @@ class CleanStretch:
 
 
 def open_cleaned(plan: PreparationPlan, config: Gather) -> dict[str, list[CleanStretch]]:
-    """The stretches of each use, in order."""
+    """The cleaned ranges of each use, in order."""
     ordered, starts = config.ordered(), {"train": 0, "test": 0}
     found: dict[str, list[CleanStretch]] = {"train": [], "test": []}
-    for stretch in plan.stretches:
+    for stretch in plan.line_ranges:
         corpus = ordered[stretch.section]
-        one = CleanStretch(corpus, FinishedPart(plan.work.examined(stretch.number)), starts[corpus.use])
-        found[corpus.use].append(one)
-        starts[corpus.use] += one.count
+        cleaned = CleanStretch(corpus, FinishedPart(plan.work.examined(stretch.number)), starts[corpus.use])
+        found[corpus.use].append(cleaned)
+        starts[corpus.use] += cleaned.count
     return found

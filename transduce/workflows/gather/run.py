@@ -1,9 +1,9 @@
-"""`gather`: many raw corpora to clean text for one model of many directions, divided by the sentences of one language.
+"""Gather raw corpora into clean text for one model of many directions, divided by the sentences of one language.
 
-The result depends on text and settings alone. What is finished is kept in parts beside the output, as `prepare` does,
-and the same call goes on after a kill.
+The result depends on text and settings alone. What is finished is stored in parts beside the output, as `prepare` does,
+and the same call resumes after a kill.
 
-Which clean pair goes where: training, validation, test, or nowhere. Hashes are compared in files, part by part.
+Each clean pair goes to training, validation, test, or nowhere. Hashes are compared in files, part by part.
 
 1. A sentence of the pivot belongs to training, validation or test by its hash alone, in every pair of languages.
 2. A pair leaves training if either of its sentences is in any test. For sentences of at most `common` letters it is the
@@ -73,7 +73,7 @@ _SIDES = ((PIVOT, PIVOT_COMMON), (OTHER, OTHER_COMMON))
 
 
 def divide(plan: PreparationPlan, config: Gather, stretches: dict[str, list[CleanStretch]]) -> dict[str, Marks]:
-    """The mark of every clean pair of each use; kept as a part."""
+    """Mark every clean pair of each use with its destination; stored as a part."""
     path = plan.work.joined
     if plan.lacks(path):
         plan.check_inputs()
@@ -100,7 +100,7 @@ class _Division:
 
     def _test(self) -> Marks:
         marks = np.zeros(self.test.count, np.uint8)
-        flags = np.concatenate([np.empty(0, np.uint8), *(one.flags() for one in self.stretches["test"])])
+        flags = np.concatenate([np.empty(0, np.uint8), *(cleaned.flags() for cleaned in self.stretches["test"])])
         for side, common in _SIDES:
             for positions, _ in shared(self.test.of[side], self.train.of[side]):
                 marks[positions[(flags[positions] & common) > 0]] = COMMON
@@ -110,13 +110,13 @@ class _Division:
         return marks
 
     def _mark_surplus(self, marks: Marks) -> None:
-        """Of each pair of languages those sentences stay whose hashes are smallest: the same ones in all pairs."""
+        """Limit the tests of each pair of languages to sentences with the smallest hashes: the same in all pairs."""
         of_pair: dict[str, list[CleanStretch]] = {}
         for stretch in self.stretches["test"]:
             of_pair.setdefault(self.config.pair(stretch.corpus), []).append(stretch)
         for members in of_pair.values():
-            positions = np.concatenate([np.arange(one.start, one.start + one.count) for one in members])
-            hashes = np.concatenate([one.hashes(PIVOT) for one in members])
+            positions = np.concatenate([np.arange(part.start, part.start + part.count) for part in members])
+            hashes = np.concatenate([part.hashes(PIVOT) for part in members])
             staying = marks[positions] == STAYS
             if staying.sum() > self.config.test_most:
                 last = np.sort(hashes[staying])[self.config.test_most - 1]
@@ -134,11 +134,11 @@ class _Division:
         return marks
 
     def _by_hash(self, stretch: CleanStretch) -> Marks:
-        """Training, validation or test, by the sentence of the pivot."""
-        place = (stretch.hashes(PIVOT) >> np.uint64(11)).astype(np.float64) / 2.0**53
+        """Assign training, validation or test by the sentence of the pivot."""
+        draw = (stretch.hashes(PIVOT) >> np.uint64(11)).astype(np.float64) / 2.0**53
         test, valid = self.config.test_share, self.config.test_share + self.config.valid_share
         held_out = (VALID, TEST) if stretch.corpus.held_out else (HELD_OUT, HELD_OUT)
-        return np.select([place < test, place < valid], [held_out[1], held_out[0]], STAYS).astype(np.uint8)
+        return np.select([draw < test, draw < valid], [held_out[1], held_out[0]], STAYS).astype(np.uint8)
 
     def _banned(self, test: Marks, train: Marks) -> _Stores:
         """The sentences of all pairs that are test pairs now."""
@@ -173,9 +173,9 @@ class _Stores:
 
 
 def chosen_lines(stretch: CleanStretch, marks: Marks, mark: int) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of a stretch with one mark."""
-    own = stretch.marks(marks) == mark
-    return (lines for lines, wanted in zip(stretch.lines(), own, strict=True) if wanted)
+    """The pairs of a range with one mark."""
+    chosen = stretch.marks(marks) == mark
+    return (lines for lines, wanted in zip(stretch.lines(), chosen, strict=True) if wanted)
 
 
 Add = Callable[[Iterator[tuple[bytes, bytes]]], None]  # writes pairs of lines
@@ -183,7 +183,7 @@ BLOCK = 4096  # lines
 
 
 def gather(config: Gather) -> Gathered:
-    """Write the folder; refused if one is there already and `overwrite` is not set. Goes on where it was killed."""
+    """Write the folder, resuming where it was killed; raise if one exists already and `overwrite` is not set."""
     output = Path(config.output).absolute()
     with hold_work(output, None) as work:
         mend_replaced(output)
@@ -217,13 +217,13 @@ def _write(
 ) -> None:
     writer = _Writer(folder, config)
     for corpus in config.ordered():
-        own = [stretch for stretch in stretches[corpus.use] if stretch.corpus is corpus]
-        _write_corpus(writer, config, corpus, own, marks[corpus.use])
+        of_corpus = [stretch for stretch in stretches[corpus.use] if stretch.corpus is corpus]
+        _write_corpus(writer, config, corpus, of_corpus, marks[corpus.use])
     sources = tuple(_source(corpus, stretches[corpus.use], marks[corpus.use], writer) for corpus in config.ordered())
     texts = writer.texts()
     if not any(text.split == "train" and text.pairs for text in texts):
-        told = ", ".join(f"{source.name}: {source.dropped}" for source in sources)
-        raise DataError(f"{config.output}: no training pair is left of those read; dropped of {told}")
+        dropped = ", ".join(f"{source.name}: {source.dropped}" for source in sources)
+        raise DataError(f"{config.output}: no training pair is left of those read; dropped of {dropped}")
     gathered = Gathered(folder, config.pivot, texts, sources, config.digest())
     write_text(folder / GATHERED, gathered.as_json())
 
@@ -231,18 +231,18 @@ def _write(
 def _write_corpus(
     writer: _Writer, config: Gather, corpus: RawText, stretches: list[CleanStretch], marks: Marks
 ) -> None:
-    """Put each line of a corpus where its mark says."""
+    """Write each line of a corpus to the split of its mark."""
     ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}
     for mark, split in ends[corpus.use].items():
         wanted = [stretch for stretch in stretches if (stretch.marks(marks) == mark).any()]
         if wanted:
             with writer.opened(corpus, split) as add:
-                lines = chain.from_iterable(chosen_lines(one, marks, mark) for one in wanted)
+                lines = chain.from_iterable(chosen_lines(part, marks, mark) for part in wanted)
                 add(_varied(lines, config, corpus) if split == "train" else lines)
 
 
 def _varied(lines: Iterator[tuple[bytes, bytes]], config: Gather, corpus: RawText) -> Iterator[tuple[bytes, bytes]]:
-    """Lines of training text, some as variants of themselves (variants.py)."""
+    """Lines of training text, some replaced by variants (variants.py)."""
     if config.variants == Variants() and not corpus.joined:
         return lines
     pairs = ((pivot.decode().rstrip("\n"), other.decode().rstrip("\n")) for pivot, other in lines)
@@ -286,8 +286,8 @@ class _Writer:
 
             def add(lines: Iterator[tuple[bytes, bytes]]) -> None:
                 while some := list(islice(lines, BLOCK)):  # packing line by line takes several times as long
-                    pivot.write(b"".join(one for one, _ in some))
-                    other.write(b"".join(two for _, two in some))
+                    pivot.write(b"".join(first for first, _ in some))
+                    other.write(b"".join(second for _, second in some))
                     self.counts[corpus.name, split] += len(some)
 
             yield add
@@ -308,7 +308,7 @@ class _Writer:
             found.append(TextFiles("train", languages, files, count, self._hashes(files), weight, corpus.name))
         for split in ("valid", "test"):
             for corpus in {config.pair(corpus): corpus for corpus in config.ordered()}.values():
-                same = [one.name for one in config.ordered() if config.pair(one) == config.pair(corpus)]
+                same = [other.name for other in config.ordered() if config.pair(other) == config.pair(corpus)]
                 pairs = sum(self.counts[name, split] for name in same)
                 if pairs:
                     languages, files = (config.pivot, config.other(corpus)), self.names(corpus, split)
@@ -321,7 +321,7 @@ class _Writer:
 
 @contextmanager
 def _append(path: Path) -> Iterator[BinaryIO | gzip.GzipFile | lzma.LZMAFile]:
-    """A file to add lines to, packed as its name says; packed text says nothing of when it was written."""
+    """Open a file to append lines, compressed by its suffix, without a time stamp."""
     with open(path, "ab") as file:
         match path.suffix:
             case ".gz":

@@ -1,8 +1,6 @@
-"""What to gather: raw corpora, each with its languages, its licence and its use, and the rules for all of them.
+"""Settings of gathering: raw corpora, each with its languages, licence and use, and the rules; and the gathered folder.
 
-A folder of gathered text: what lies in it, how often each direction is to be seen, and whom it is owed to.
-
-    gathered.json        all that follows from it
+    gathered.json        the description of all files
     train/en-de.NAME.en  train/en-de.NAME.de  valid/en-de.en  valid/en-de.de  test/en-de.en  test/en-de.de
 
 Paths in gathered.json are below the folder, so that it may be moved.
@@ -29,7 +27,7 @@ EACH = "XX"  # stands for each of the codes of `of`
 
 @dataclass(frozen=True)
 class RawText:
-    """One corpus as it was published. `source`, `target`, `path` and `columns` name its files as `prepare` has it.
+    """One corpus as it was published; `source`, `target`, `path` and `columns` name its files as for `prepare`.
 
     `languages` are those of the two sides. `labels` names a file with a line a pair, tab-separated codes such as
     `eng<tab>cmn_Hant`: with `keep`, only pairs with one of these codes are read. `of` makes one corpus for each of its
@@ -81,7 +79,7 @@ class RawText:
         if not self.of:
             return [self]
 
-        def one(code: str) -> RawText:
+        def for_code(code: str) -> RawText:
             first, second, source, target, path, labels = (
                 text.replace(EACH, code) for text in (*self.languages, self.source, self.target, self.path, self.labels)
             )
@@ -90,17 +88,17 @@ class RawText:
             )
             return replace(files, name=f"{self.name}-{code}")
 
-        return [one(code) for code in self.of]
+        return [for_code(code) for code in self.of]
 
     @property
     def text(self) -> ParallelText:
-        """The same as `prepare` reads it."""
+        """The corpus as a ParallelText, as `prepare` reads it."""
         return ParallelText(self.source, self.target, self.path, self.columns, weight=self.weight, name=self.name)
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Shares of the training pairs that are changed; `marked` multiplies the shares of the rules in data/marks.py."""
+    """Shares of the training pairs that are changed; `marked` multiplies the shares of the rules in text/protect.py."""
 
     upper: float = 0.0  # ALL CAPITALS on both sides, of languages that have capitals
     title: float = 0.0  # Capitals at the Start of Words, in the same languages
@@ -108,25 +106,25 @@ class Variants:
     marked: float = 0.0  # protected spans as marks; 1 is what the rules say
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value, most = getattr(self, one.name), 2 if one.name == "marked" else 1
+        for share in fields(self):
+            value, most = getattr(self, share.name), 2 if share.name == "marked" else 1
             if not 0 <= value <= most:
-                raise ConfigError(f"{one.name}={value}: expected a number from 0 to {most}")
+                raise ConfigError(f"{share.name}={value}: expected a number from 0 to {most}")
         if self.upper + self.title + self.bare > 1:
             raise ConfigError(f"upper={self.upper}, title={self.title}, bare={self.bare}: expected at most 1 together")
 
 
 @dataclass(frozen=True)
 class Gather:
-    """Which corpora become clean training, validation and test text of pairs with one common language, and how."""
+    """The corpora to turn into clean training, validation and test text with one common language, and the rules."""
 
     output: str
     corpora: tuple[RawText, ...]
-    pivot: str = "en"  # in every pair; text is divided by its sentences
+    pivot: str = "en"  # in every pair; its sentences decide the split
     valid_share: float = 0.005  # of the sentences of the pivot, held out in all pairs of languages
-    test_share: float = 0.0  # the same for testing, where there are no corpora for that
+    test_share: float = 0.0  # likewise for testing, where there are no test corpora
     test_most: int = 0  # at most about so many test pairs of each pair of languages; 0: all
-    common: int = 0  # see `dividing`: sentences of up to so many letters stay in training, and tests lose them
+    common: int = 0  # see run.py: sentences of up to so many letters stay in training, and tests lose them
     temperature: float = 1.0  # directions are seen in proportion to their number of pairs to the power 1/temperature
     variants: Variants = field(default_factory=Variants)  # of training pairs
     simplified: tuple[str, ...] = ("zh",)  # languages that are to be written in simplified Chinese
@@ -139,7 +137,7 @@ class Gather:
     def __post_init__(self) -> None:
         if not self.corpora:
             raise ConfigError("corpora: expected at least one [[corpora]], got none")
-        expanded = tuple(one for corpus in self.corpora for one in corpus.expanded())
+        expanded = tuple(raw for corpus in self.corpora for raw in corpus.expanded())
         object.__setattr__(self, "corpora", expanded)
         names = [corpus.name for corpus in self.corpora]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -173,7 +171,7 @@ class Gather:
         return [corpus for use in ("train", "test") for corpus in self.corpora if corpus.use == use]
 
     def splits(self) -> dict[str, tuple[ParallelText, ...]]:
-        """The same, as plans of reading have them."""
+        """The corpora by use, as ParallelTexts."""
         return {use: tuple(c.text for c in self.corpora if c.use == use) for use in ("train", "test")}
 
     def other(self, corpus: RawText) -> str:
@@ -181,11 +179,11 @@ class Gather:
         return corpus.languages[1] if corpus.languages[0] == self.pivot else corpus.languages[0]
 
     def pair(self, corpus: RawText) -> str:
-        """`en-de`: the pivot first."""
+        """The name of a corpus's language pair, `en-de`: the pivot first."""
         return f"{self.pivot}-{self.other(corpus)}"
 
     def settings(self) -> dict[str, Any]:
-        """What the result depends on besides the text, as JSON has it."""
+        """What the result depends on besides the text, as JSON."""
         facts = {k: v for k, v in asdict(self).items() if k not in ("output", "workers", "overwrite")}
         for corpus in self.corpora:
             if corpus.labels:
@@ -194,7 +192,7 @@ class Gather:
         return dict(json.loads(json.dumps(facts)))
 
     def digest(self) -> str:
-        """One word for all settings."""
+        """A digest of all settings."""
         return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()
 
 
@@ -217,7 +215,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus that text came from: what was read, what was left out and why, and where the rest went."""
+    """A corpus that text came from: what was read, what was dropped and why, and where the rest went."""
 
     name: str
     use: str
@@ -247,7 +245,7 @@ class Direction:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Everything in `folder`."""
+    """A gathered folder."""
 
     folder: Path
     pivot: str
@@ -262,12 +260,12 @@ class Gathered:
         if not path.is_file():
             raise DataError(f"{folder}: no {GATHERED} in it; expected a folder that a gather stage has written")
         found = json.loads(path.read_bytes())
-        texts = tuple(TextFiles(**_tuples(one, "languages", "files", "sha256")) for one in found["texts"])
-        sources = tuple(Source(**_tuples(one, "languages")) for one in found["sources"])
+        texts = tuple(TextFiles(**_tuples(row, "languages", "files", "sha256")) for row in found["texts"])
+        sources = tuple(Source(**_tuples(row, "languages")) for row in found["sources"])
         return cls(Path(folder), found["pivot"], texts, sources, found["settings"])
 
     def as_json(self) -> str:
-        """What `open` reads."""
+        """The content of `gathered.json`."""
         plain = {
             "pivot": self.pivot,
             "texts": [asdict(text) for text in self.texts],
@@ -289,7 +287,7 @@ class Gathered:
 
     def preparation(self) -> dict[str, list[dict[str, Any]]]:
         """The tables `train`, `valid` and `test` of a `prepare` config: every direction, with tags and weights."""
-        return {split: [_plain(one) for one in self._parallel(split)] for split in SPLITS}
+        return {split: [_plain(text) for text in self._parallel(split)] for split in SPLITS}
 
     def _parallel(self, split: str) -> Iterator[ParallelText]:
         for text in self.texts:
@@ -312,7 +310,7 @@ def _plain(text: ParallelText) -> dict[str, Any]:
 
 
 def weights(pairs: dict[str, float], temperature: float) -> dict[str, float]:
-    """How often each is to be seen: p ~ n^(1/T) (Arivazhagan et al., 2019, section 4.2), in all as often as without."""
+    """Sampling weights p ~ n^(1/T) (Arivazhagan et al., 2019, section 4.2) that leave the total unchanged."""
     powers = {name: count ** (1 / temperature) for name, count in pairs.items() if count}
     total, mass = sum(pairs.values()), sum(powers.values())
     return {name: total * power / mass / pairs[name] for name, power in powers.items()}

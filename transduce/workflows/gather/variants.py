@@ -1,7 +1,7 @@
 """Variants of training pairs: neighbours joined, capitals, titles, no final mark, marks for protected spans.
 
-A variant takes the place of its pair, and always changes both sides alike, since both directions are trained. What
-becomes of a pair is drawn by a hash of its two texts, so the result depends on text and settings alone.
+A variant replaces its pair, and always changes both sides alike, since both directions are trained. The variant of a
+pair is drawn by a hash of its two texts, so the result depends on text and settings alone.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ _SMALL = frozenset(  # words that stay small in a title
 
 
 def vary(pairs: Iterator[Pair], variants: Variants, joined: float, longest: int) -> Iterator[Pair]:
-    """The pairs of one corpus in its order, some joined with those after them, some changed."""
+    """Yield the pairs of one corpus in order, some joined with those after them, some changed."""
     for pair in _join(pairs, joined, longest) if joined else pairs:
         yield _varied(pair, variants)
 
 
 def _varied(pair: Pair, variants: Variants) -> Pair:
     marked = mark_pair(*pair, variants.marked) if variants.marked else pair
-    place = _draw("variant", pair)
+    drawn = _draw("variant", pair)
     for share, change in ((variants.upper, _upper), (variants.title, _title), (variants.bare, _bare)):
-        if place < share:
+        if drawn < share:
             return change(marked)
-        place -= share
+        drawn -= share
     return marked
 
 
 def _draw(purpose: str, pair: Pair) -> float:
-    """A number in [0, 1) that looks random and is always the same for one pair."""
+    """A pseudo-random number in [0, 1), fixed for one pair."""
     return hash_words(purpose, *pair) / 2.0**64
 
 
 def _join(pairs: Iterator[Pair], share: float, longest: int) -> Iterator[Pair]:
-    """From each pair that is drawn, two to four neighbours become one: whole sentences, up to `longest` letters."""
+    """Join two to four neighbours from each pair that is drawn: whole sentences, up to `longest` letters."""
     run, wanted = list[Pair](), 1
     for pair in pairs:
         if run and not _may_follow(run, pair, longest):
             yield _joined(run)
             run = []
         if not run:
-            place = _draw("joined", pair) / share
-            wanted = 2 + int(place * (MOST_JOINED - 1)) if place < 1 and _is_sentence(pair) else 1
+            drawn = _draw("joined", pair) / share
+            wanted = 2 + int(drawn * (MOST_JOINED - 1)) if drawn < 1 and _is_sentence(pair) else 1
         run.append(pair)
         if len(run) == wanted:
             yield _joined(run)
@@ -65,7 +65,7 @@ def _join(pairs: Iterator[Pair], share: float, longest: int) -> Iterator[Pair]:
 
 
 def _may_follow(run: list[Pair], pair: Pair, longest: int) -> bool:
-    fits = all(length(one) + length(two) < longest for one, two in zip(_joined(run), pair, strict=True))
+    fits = all(length(before) + length(after) < longest for before, after in zip(_joined(run), pair, strict=True))
     return fits and _is_sentence(pair)
 
 
@@ -75,8 +75,8 @@ def _is_sentence(pair: Pair) -> bool:
 
 
 def _joined(run: list[Pair]) -> Pair:
-    one, two = (("" if HAN.search(texts[0]) else " ").join(texts) for texts in zip(*run, strict=True))
-    return one, two
+    source, target = (("" if HAN.search(texts[0]) else " ").join(texts) for texts in zip(*run, strict=True))
+    return source, target
 
 
 def _has_case(pair: Pair) -> bool:
@@ -90,8 +90,8 @@ def _upper(pair: Pair) -> Pair:
 def _title(pair: Pair) -> Pair:
     if not _has_case(pair) or max(map(length, pair)) > LONGEST_TITLE:
         return pair
-    one, two = _bare(pair)
-    return _titled(one), _titled(two)
+    source, target = _bare(pair)
+    return _titled(source), _titled(target)
 
 
 def _titled(text: str) -> str:
@@ -102,5 +102,5 @@ def _titled(text: str) -> str:
 def _bare(pair: Pair) -> Pair:
     if not _is_sentence(pair):
         return pair
-    one, two = (_OPENING.sub("", _FINAL.sub("", text)) for text in pair)
-    return one, two
+    source, target = (_OPENING.sub("", _FINAL.sub("", text)) for text in pair)
+    return source, target

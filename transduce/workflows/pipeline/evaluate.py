@@ -1,10 +1,11 @@
-"""One model on every direction of gathered text: BLEU and chrF with signatures, faults counted, odd inputs tried.
+"""Evaluate one model on every direction of gathered text, and assemble the folder to give away.
 
-Each direction is kept when it is measured, so that a killed evaluation goes on with the next one.
+BLEU and chrF with signatures, faults counted, odd inputs tried. Each direction is stored when it is measured, so that a
+killed evaluation resumes with the next one.
 
     en-de.txt  en-de.json  ...  odd.txt  odd.json  results.json
 
-The folder to give away: a model without what only training needs, its scores, and the card that says what it is.
+The folder to give away holds a model without what only training needs, its scores, and its card.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True)
 class DirectionScore:
-    """How well one direction is translated."""
+    """The scores of one direction."""
 
     source: str
     target: str
@@ -63,7 +64,7 @@ class DirectionScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """All that was measured of one model: directions, and odd inputs into each language, by kind."""
+    """The scores of one model: directions, and odd inputs into each language, by kind."""
 
     name: str
     size: int  # bytes of its weights
@@ -73,27 +74,27 @@ class Scores:
 
     @property
     def bleu(self) -> float:
-        """The mean over directions."""
+        """The mean BLEU over directions."""
         return sum(score.bleu for score in self.directions) / len(self.directions)
 
     @property
     def chrf(self) -> float:
-        """The mean over directions."""
+        """The mean chrF over directions."""
         return sum(score.chrf for score in self.directions) / len(self.directions)
 
     @property
     def health(self) -> Health:
-        """Of all test lines."""
+        """The fault counts of all test lines."""
         return sum((score.health for score in self.directions), Health())
 
     @classmethod
     def read(cls, folder: str | Path) -> Scores:
-        """What `Measuring.write` left."""
+        """Read what `Measuring.write` wrote."""
         path = Path(folder) / RESULTS
         if not path.is_file():
             raise DataError(f"{folder}: no {RESULTS} in it; expected a folder that an evaluate stage has written")
         found = json.loads(path.read_bytes())
-        directions = tuple(_score(one) for one in found["directions"])
+        directions = tuple(_score(row) for row in found["directions"])
         odd = {kind: Health(**health) for kind, health in found["odd"].items()}
         return cls(found["name"], found["size"], found["search"], directions, odd)
 
@@ -104,7 +105,7 @@ def _score(table: dict[str, Any]) -> DirectionScore:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured, on what, and how."""
+    """What to measure, on what text, and with which settings."""
 
     model: str
     text: str
@@ -115,7 +116,7 @@ class Measuring:
     precision: str = "fp32"
 
     def write(self, output: Path, odd: bool = True) -> Scores:
-        """Measure what is not measured yet, and write it all down."""
+        """Measure what is not measured yet, and write all results."""
         directions = Gathered.open(self.text).directions("test")
         if not directions:
             raise DataError(
@@ -133,15 +134,15 @@ class Measuring:
         return found
 
     def _direction(self, translator: Translator, direction: Direction, output: Path) -> DirectionScore:
-        kept = output / f"{direction.name}.json"
-        if kept.is_file():
-            return _score(json.loads(kept.read_bytes()))
+        stored = output / f"{direction.name}.json"
+        if stored.is_file():
+            return _score(json.loads(stored.read_bytes()))
         sources, references = self._read(direction.source), self._read(direction.target)
         made = self._translate(translator, sources, direction.target_language, direction.name)
-        texts = [one.text for one in made]
+        texts = [translation.text for translation in made]
         by_bleu = bleu(texts, references, tokenize=tokenizer_for(direction.target_language))
         by_chrf = chrf(texts, references)
-        health = examine(sources, texts, [one.finished for one in made], references)
+        health = examine(sources, texts, [translation.finished for translation in made], references)
         score = DirectionScore(
             direction.source_language,
             direction.target_language,
@@ -153,11 +154,11 @@ class Measuring:
             health,
         )
         write_text(output / f"{direction.name}.txt", "".join(f"{text}\n" for text in texts))
-        write_text(kept, json.dumps(asdict(score), ensure_ascii=False) + "\n")
+        write_text(stored, json.dumps(asdict(score), ensure_ascii=False) + "\n")
         return score
 
     def _read(self, path: Path) -> list[str]:
-        """All lines, or as many as are wanted, evenly spread."""
+        """All lines, or `sentences` of them, evenly spread."""
         lines = [line.decode() for line in read_lines(str(path))]
         wanted = min(self.sentences or len(lines), len(lines))
         return [lines[number * len(lines) // wanted] for number in range(wanted)]
@@ -165,30 +166,31 @@ class Measuring:
     def _translate(self, translator: Translator, texts: Sequence[str], to: str, title: str) -> list[Translation]:
         found = []
         with Progress(f"Translating {title}", len(texts), "sentences", translator.window) as progress:
-            for one in translator.stream(texts, beam=self.beam, to=to):
-                found.append(one)
+            for translation in translator.stream(texts, beam=self.beam, to=to):
+                found.append(translation)
                 progress.advance()
         return found
 
     def _odd(self, translator: Translator, languages: Sequence[str], output: Path) -> dict[str, Health]:
-        """Every odd input into every language; where a copy is no fault, none is counted."""
-        kept = output / "odd.json"
-        if kept.is_file():
-            return {kind: Health(**health) for kind, health in json.loads(kept.read_bytes()).items()}
+        """Translate every odd input into every language; where a copy is no fault, none is counted."""
+        stored = output / "odd.json"
+        if stored.is_file():
+            return {kind: Health(**health) for kind, health in json.loads(stored.read_bytes()).items()}
         found, lines = {kind: Health() for kind in KINDS}, list[str]()
         for language in languages:
             texts = [(kind, text) for kind, some in KINDS.items() for text in some]
             made = self._translate(translator, [text for _, text in texts], language, f"odd inputs to {language}")
-            for (kind, text), one in zip(texts, made, strict=True):
-                found[kind] += examine([text], [one.text], [one.finished], [text if kind in STAY else ""])
-                lines.append(f"{language}\t{kind}\t{text}\t{one.text}\n")
+            for (kind, text), translation in zip(texts, made, strict=True):
+                reference = text if kind in STAY else ""
+                found[kind] += examine([text], [translation.text], [translation.finished], [reference])
+                lines.append(f"{language}\t{kind}\t{text}\t{translation.text}\n")
         write_text(output / "odd.txt", "".join(lines))
-        write_text(kept, json.dumps({kind: asdict(health) for kind, health in found.items()}) + "\n")
+        write_text(stored, json.dumps({kind: asdict(health) for kind, health in found.items()}) + "\n")
         return found
 
 
 def _search_in_words(search: SearchConfig) -> str:
-    """`beam size=4 length_penalty=1.0`: its kind and its numbers."""
+    """The search's kind and numbers, as `beam size=4 length_penalty=1.0`."""
     plain = [f"{key}={value}" for key, value in vars(search).items() if isinstance(value, (int, float, str))]
     return " ".join([configs.kind_of(type(search)), *plain])
 
@@ -203,7 +205,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Shipping:
-    """What goes into the folder, and what its card says besides figures."""
+    """The content of the folder to give away, and the text of its card besides figures."""
 
     model: str
     text: str
@@ -235,7 +237,7 @@ class Shipping:
             (folder / CARD).write_text(self.card(measured, weights, size), "utf-8")
 
     def card(self, measured: Sequence[Scores], weights: str, size: int) -> str:
-        """README.md, in Markdown."""
+        """The model card, README.md, in Markdown."""
         directions = measured[-1].directions if measured else ()
         languages = ", ".join(dict.fromkeys(f"`--to {score.target}`" for score in directions))
         sources = Gathered.open(self.text).sources if self.text else ()
@@ -322,7 +324,7 @@ def _fault_table(measured: Sequence[Scores]) -> Iterator[str]:
     yield "| --- | --- |" + " --- |" * len(names)
     for scores in measured:
         yield _fault_row(f"{scores.name}, tests", scores.health, names)
-    for scores in [one for one in measured if one.odd][-1:]:
+    for scores in [tried for tried in measured if tried.odd][-1:]:
         for kind, health in scores.odd.items():
             yield _fault_row(f"{scores.name}, odd: {kind}", health, names)
 

@@ -36,7 +36,7 @@ _OWN = ("folder", "paths", "stage")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline file as it is written; stages are tables here, for their {names} are not put in yet."""
+    """The content of a pipeline file; stages are tables here, their {names} not filled in yet."""
 
     stage: tuple[dict[str, Any], ...] = ()
     folder: str = "runs/pipeline"
@@ -49,7 +49,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage with all names put in, the words it was written with, and the stages it reads."""
+    """A stage with all names filled in, the words it was written with, and the stages it reads."""
 
     stage: StageChoice
     written: StageChoice
@@ -69,13 +69,13 @@ class PipelinePlan:
     stages: tuple[PlannedStage, ...]
     paths: Mapping[str, Any] = field(default_factory=dict)
 
-    def told_paths(self, name: str) -> str:
-        """Words for the paths that a stage's settings begin with, which the command line can change."""
+    def path_hints(self, name: str) -> str:
+        """Hints on the paths that a stage's settings begin with, which the command line can change."""
         named = sorted(_named(self.stages[self.find(name)].settings) & set(self.paths))
-        return "".join(f"; {{{one}}} is {self.paths[one]}: say paths.{one}=FOLDER for another" for one in named)
+        return "".join(f"; {{{name}}} is {self.paths[name]}: say paths.{name}=FOLDER for another" for name in named)
 
     def output(self, name: str) -> Path:
-        """What the stage of this name writes."""
+        """The output folder of a stage."""
         return self.folder / name
 
     def find(self, name: str) -> int:
@@ -87,15 +87,15 @@ class PipelinePlan:
 
 
 def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> PipelinePlan:
-    """The plan in a pipeline file; a ConfigError names the file and the dotted key."""
+    """Read the plan in a pipeline file; a ConfigError names the file and the dotted key."""
     if not Path(file).is_file():
         found = "is a folder" if Path(file).is_dir() else "no such file"
         raise ConfigError(f"{file}: {found}; give a pipeline file, a .toml file of [[stage]] tables{_known(file)}")
-    own = [text for text in overrides if re.split(r"[.=]", text)[0].strip() in _OWN]
-    written = configs.resolve(Pipeline, configs.layers(Pipeline, file, own))
+    of_file = [text for text in overrides if re.split(r"[.=]", text)[0].strip() in _OWN]
+    written = configs.resolve(Pipeline, configs.layers(Pipeline, file, of_file))
     names = [str(table.get("name", "")) for table in written.stage]
     _check_names(names)
-    words_of_stages = [text for text in overrides if text not in own]
+    words_of_stages = [text for text in overrides if text not in of_file]
     changes = _changes(words_of_stages, names)
     folder = written.folder
     known = {"here": str(Path(file).parent), "folder": folder, **written.paths}
@@ -112,24 +112,24 @@ def read_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> PipelinePl
             )
         except ConfigError as error:
             raise ConfigError(_blamed(str(error), str(file), name, words_of_stages)) from None
-    return PipelinePlan(Path(folder), tuple(PlannedStage(*one) for one in planned), dict(written.paths))
+    return PipelinePlan(Path(folder), tuple(PlannedStage(*stage) for stage in planned), dict(written.paths))
 
 
 def _blamed(error: str, file: str, name: str, words: Sequence[str]) -> str:
-    """What is wrong with a stage, told of the word of the command line that says it, else of the file."""
-    own = [word for word in words if re.split(r"[.=]", word)[0].strip() == name]
+    """Attribute a stage's error to the command-line word that causes it, else to the file."""
+    of_stage = [word for word in words if re.split(r"[.=]", word)[0].strip() == name]
     found = re.match(rf"stage\.({DOTTED})", error)
     key = f"{name}.{found[1].rstrip('.')}" if found else ""
-    for word in own:
-        said = word.partition("=")[0].strip()
-        if key and f"{key}.".startswith(f"{said}."):  # the word itself, or a table that it gives
+    for word in of_stage:
+        key_of_word = word.partition("=")[0].strip()
+        if key and f"{key}.".startswith(f"{key_of_word}."):  # the word itself, or a table that it gives
             return f"command line: {name}.{error.removeprefix('stage.')}"
-    laid = f", with {', '.join(word.partition('=')[0].strip() for word in own)} of the command line laid over"
-    return f"{file}: stage '{name}'{laid if own else ''}: {error}"
+    laid = f", with {', '.join(word.partition('=')[0].strip() for word in of_stage)} of the command line laid over"
+    return f"{file}: stage '{name}'{laid if of_stage else ''}: {error}"
 
 
 def _known(file: str | Path) -> str:
-    """Words that offer the pipeline files at hand: those beside the file that was named, and recipes."""
+    """Suggest the pipeline files at hand: those beside the named file, and recipes."""
     found = sorted({*Path(file).parent.glob("*.toml"), *Path("recipes").glob("*.toml")})
     names = [str(path) for path in found if _has_stages(path)]
     near = near_words(Path(file).stem, [Path(name).stem for name in names])
@@ -156,7 +156,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _changes(words: Sequence[str], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """What the command line says of each stage that it names."""
+    """The command line's settings by stage."""
     tree = read_overrides(words)
     for name, settings in tree.items():
         if name not in names or not isinstance(settings, Mapping):
@@ -169,7 +169,7 @@ def _changes(words: Sequence[str], names: Sequence[str]) -> dict[str, Mapping[st
 
 
 def _changed(table: Mapping[str, Any], new: Mapping[str, Any], places: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage's table as it is written, with settings of the command line laid over it."""
+    """Lay settings of the command line over a stage's table."""
     plain = {key: value for key, value in new.items() if key != "settings"}
     laid: dict[str, Any] = {"name": table["name"], **lay_over(table, plain)}
     if "settings" not in new:
@@ -191,7 +191,7 @@ class _One:
 
 
 def _filled(tree: Any, places: Mapping[str, Any], all_known: bool = True) -> Any:
-    """The same with places put in for their {names}."""
+    """Fill in places for the {names} in a tree."""
     if isinstance(tree, Mapping):
         return {key: _filled(value, places, all_known) for key, value in tree.items()}
     if isinstance(tree, list):

@@ -1,13 +1,11 @@
-"""`pipeline`: do what is not done yet, stage after stage; the same call goes on after a stop, and does what is left.
+"""Run a pipeline: do what is not done yet, stage after stage; the same call resumes after a stop.
 
-A stage is skipped when its stamp is that of now; one that was killed goes on, by what its own command keeps; one whose
-settings, text or needs have changed is made anew, and what it had made before is set aside, not deleted.
-
-Stamps: what a stage was made of, so that it is made again only when that has changed.
+A stage is skipped when its stamp is unchanged; one that was killed resumes, by what its own command stores; one whose
+settings, text or needs have changed is made anew, and its old output is moved aside, not deleted.
 
 `stamps/NAME.json` in the pipeline's folder holds the settings of a stage as they are written, the SHA-256 of every file
-from outside, that of what it read of other stages, and whether it is done. Files that have the size and time they had
-before are not read again (`stamps/files.json`).
+from outside, that of what it read of other stages, and whether it is done. Files whose size and time are unchanged are
+not read again (`stamps/files.json`).
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ FOLDER = "stamps"
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes a stage what it is: two that are equal give the same."""
+    """The inputs of a stage: equal identities give equal results."""
 
     settings: dict[str, Any]
     files: list[str]
     needs: dict[str, str]
 
     def difference(self, before: Identity) -> str:
-        """What is another than before, in words; "" if nothing is."""
+        """What differs from before, in words; "" if nothing does."""
         for key in sorted(self.settings.keys() | before.settings.keys()):
             old, new = before.settings.get(key), self.settings.get(key)
             if old != new:
@@ -57,7 +55,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Stamp:
-    """How far a stage is: begun with this identity, or done, in so many seconds."""
+    """The state of a stage: begun with this identity, or done, and the seconds so far."""
 
     identity: Identity
     done: bool
@@ -72,19 +70,19 @@ class Stamps:
         self._known: dict[str, list[Any]] = _read(self.folder / "files.json")
 
     def read(self, name: str) -> Stamp | None:
-        """What is known of a stage, if anything."""
+        """The stamp of a stage, if any."""
         found = _read(self.folder / f"{name}.json")
         with suppress(KeyError, TypeError):
             return Stamp(Identity(**found["identity"]), found["done"], found["seconds"])
         return None
 
     def write(self, name: str, stamp: Stamp) -> None:
-        """Keep it, and all hashes found so far."""
+        """Store a stamp, and all file hashes found so far."""
         write_text(self.folder / "files.json", json.dumps(self._known, indent=0) + "\n")
         write_text(self.folder / f"{name}.json", json.dumps(asdict(stamp), indent=1, ensure_ascii=False) + "\n")
 
     def identity(self, planned: PlannedStage) -> Identity:
-        """Of a stage whose needs are all there."""
+        """The identity of a stage whose needs all exist."""
         stage = planned.stage
         settings = {k: v for k, v in _flat(planned.settings) if not k.startswith(stage.free or ("\0",))}
         facts = {f"config {key}": value for key, value in planned.written.facts().items()}
@@ -95,7 +93,7 @@ class Stamps:
         return Identity(plain, files, {name: self.made(name, planned.name) for name in planned.needs})
 
     def made(self, name: str, reader: str) -> str:
-        """One hash of all that a stage offers to others."""
+        """One hash of all products of a stage."""
         found = self.products(name)
         if not found:
             raise RunError(
@@ -108,7 +106,7 @@ class Stamps:
         return total.hexdigest()
 
     def products(self, name: str) -> list[Path]:
-        """The files that a stage offers to others, none unless each pattern's are there."""
+        """The files that a stage offers to others, none unless each pattern's exist."""
         output = self.plan.output(name)
         patterns = self.plan.stages[self.plan.find(name)].stage.products
         if not all((output / pattern).is_file() for pattern in patterns if "*" not in pattern):
@@ -141,7 +139,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """How a call of `pipeline` ended: stages done now and found done, and the signal that stopped it, if one did."""
+    """The result of a call of `pipeline`: stages done now and found done, and the signal that stopped it, if any."""
 
     folder: Path
     done: tuple[str, ...]
@@ -151,7 +149,7 @@ class PipelineResult:
 
 @dataclass(frozen=True)
 class StageState:
-    """Where a stage stands: "done", "begun" (killed or running), "stale" (and why), "left"."""
+    """The state of a stage: "done", "begun" (killed or running), "stale" (and why), "left"."""
 
     name: str
     kind: str
@@ -161,9 +159,9 @@ class StageState:
 
 
 def pipeline(file: str | Path, overrides: Sequence[str] = (), start: str = "", until: str = "") -> PipelineResult:
-    """Run the stages of a pipeline file that are not done, from `start` up to and with `until`, all if not said.
+    """Run the stages of a pipeline file that are not done, from `start` up to and with `until`; default all.
 
-    What lies in the folders of stages before `start` is taken as it is, whatever it was made of.
+    The output of stages before `start` is taken as it is, whatever it was made of.
     """
     plan = read_pipeline(file, overrides)
     first = plan.find(start) if start else 0
@@ -180,7 +178,7 @@ def pipeline(file: str | Path, overrides: Sequence[str] = (), start: str = "", u
 
 
 def pipeline_states(file: str | Path, overrides: Sequence[str] = ()) -> list[StageState]:
-    """Where each stage stands, without doing anything. A stage after one that is not done cannot be judged yet."""
+    """The state of each stage, without running any. A stage after one that is not done cannot be judged yet."""
     plan = read_pipeline(file, overrides)
     run, found = _PipelineRun(plan), list[StageState]()
     open_stages: set[str] = set()
@@ -215,8 +213,8 @@ class _PipelineRun:
                 say(f"{label}: done before, in {seconds_as_text(state.seconds)}")
                 skipped.append(planned.name)
                 continue
-            told = {"left": planned.stage.kind, "begun": "going on", "stale": f"again, for {state.why}"}[state.state]
-            say(f"{label}: {told}")
+            what = {"left": planned.stage.kind, "begun": "resuming", "stale": f"again, for {state.why}"}[state.state]
+            say(f"{label}: {what}")
             stopped = self._do(planned, label)
             if stopped:
                 return PipelineResult(self.plan.folder, tuple(done), tuple(skipped), stopped)
@@ -224,7 +222,7 @@ class _PipelineRun:
         return PipelineResult(self.plan.folder, tuple(done), tuple(skipped))
 
     def _check(self, planned: PlannedStage) -> None:
-        """Refuse, before any stage runs, text that is not there and a device that this machine does not have."""
+        """Raise, before any stage runs, for text or a device that does not exist here."""
         stamp = self.stamps.read(planned.name)
         try:
             planned.stage.files()
@@ -233,10 +231,10 @@ class _PipelineRun:
         except ConfigError as error:
             raise ConfigError(f"stage '{planned.name}': {error}") from None
         except DataError as error:
-            raise DataError(f"stage '{planned.name}': {error}{self.plan.told_paths(planned.name)}") from None
+            raise DataError(f"stage '{planned.name}': {error}{self.plan.path_hints(planned.name)}") from None
 
     def state(self, planned: PlannedStage) -> StageState:
-        """Where a stage stands whose needs are all done."""
+        """The state of a stage whose needs are all done."""
         kind, stamp = planned.stage.kind, self.stamps.read(planned.name)
         if stamp is None:
             return StageState(planned.name, kind, "left")
@@ -247,7 +245,7 @@ class _PipelineRun:
         return StageState(planned.name, kind, state, why, stamp.seconds)
 
     def state_as_far_as_seen(self, planned: PlannedStage) -> StageState:
-        """The same where the text of a stage may be on another machine: then by its stamp alone."""
+        """The state of a stage whose text may be on another machine: then by its stamp alone."""
         try:
             return self.state(planned)
         except (DataError, RunError) as error:
@@ -256,7 +254,7 @@ class _PipelineRun:
             return StageState(planned.name, planned.stage.kind, "done" if done else "left", str(error))
 
     def _do(self, planned: PlannedStage, label: str) -> signal.Signals | None:
-        """Run one stage; gives the signal that stopped it, if one did."""
+        """Run one stage; return the signal that stopped it, if any."""
         identity, output = self.stamps.identity(planned), self.plan.output(planned.name)
         before = self.stamps.read(planned.name)
         if not self._is_beginning(planned, identity, before):
@@ -273,14 +271,14 @@ class _PipelineRun:
         return None
 
     def _is_beginning(self, planned: PlannedStage, identity: Identity, before: Stamp | None) -> bool:
-        """Whether what lies there already is part of what is asked for."""
+        """Whether the existing output is part of the requested one."""
         if before is None or not identity.difference(before.identity):
             return before is not None
         same_input = (identity.files, identity.needs) == (before.identity.files, before.identity.needs)
-        return same_input and planned.stage.goes_on(self.plan.output(planned.name))
+        return same_input and planned.stage.may_continue(self.plan.output(planned.name))
 
     def _set_aside(self, output: Path) -> None:
-        """Give what was made of something else another name; what is unfinished of it goes."""
+        """Move output of other settings aside, and delete its unfinished files."""
         for path in output.parent.glob(f".{output.name}.*"):
             remove(path)
         if not output.exists():

@@ -1,11 +1,10 @@
-"""The kinds of stages: each a thin call of what there is, with the word for when it ended ("finished", or a signal).
+"""The kinds of stages: each a thin call of an existing function, returning how it ended ("finished", or a signal).
 
-Of a stage the runner knows: `name`; `products`, the files that later stages read, as patterns below its folder;
-`free`, settings that change no result; `files`, text from outside that it reads; `facts`, what its settings come to;
-`schema`, what type its `settings` have and what they are laid over;
-`goes_on`, whether work that was done with other settings may be gone on with; `check`, which refuses what only this
-machine can tell to be wrong, before any stage runs; and `run`, which goes on after a kill.
-Modules that need torch are imported where they are used.
+The runner uses of a stage: `name`; `products`, the files that later stages read, as patterns below its folder;
+`free`, settings that change no result; `files`, text from outside that it reads; `facts`, its resolved settings;
+`schema`, the type of its `settings` and what they are laid over; `may_continue`, whether work that was done with other
+settings may be continued; `check`, which raises for errors that only this machine can reveal, before any stage runs;
+and `run`, which resumes after a kill. Modules that need torch are imported where they are used.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BeamOption = Annotated[int, Bounds(0, MOST_PATHS, expected=f"a size from 0 (the 
 
 @dataclass(frozen=True)
 class Stage:
-    """What all kinds share."""
+    """The base of all kinds of stages."""
 
     name: str
     products: ClassVar[tuple[str, ...]] = (MANIFEST,)
@@ -54,15 +53,15 @@ class Stage:
         return []
 
     def facts(self) -> Settings:
-        """What the settings come to, beyond their own words."""
+        """The resolved settings, beyond those written."""
         return {}
 
-    def goes_on(self, output: Path) -> bool:
-        """Whether what lies in the folder, done with other settings, is a beginning of what is asked for now."""
+    def may_continue(self, output: Path) -> bool:
+        """Whether the folder's content, made with other settings, is a beginning of the requested result."""
         return False
 
     def check(self) -> None:
-        """Refuse a device that is not here."""
+        """Raise ConfigError for a device that does not exist here."""
         device = getattr(self, "device", "auto")
         if device not in ("auto", "cpu"):
             from transduce.engines.torch.engine import pick_device
@@ -70,13 +69,13 @@ class Stage:
             pick_device(device)
 
     def run(self, output: Path) -> str:
-        """Do it, or go on with it."""
+        """Run the stage, or resume it."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class GatherStage(Stage):
-    """Raw corpora to clean text (gathering/); `settings` are those of `Gather`, but for its output."""
+    """Gather raw corpora into clean text; `settings` are those of `Gather`, but for its output."""
 
     kind: ClassVar[str] = "gather"
     products: ClassVar[tuple[str, ...]] = (GATHERED,)
@@ -108,7 +107,7 @@ class GatherStage(Stage):
 
 @dataclass(frozen=True)
 class PrepareStage(Stage):
-    """Text to a corpus of tokens; `text` is a folder that was gathered, `settings` are those of `transduce prepare`."""
+    """Prepare a corpus of tokens; `text` is a gathered folder, `settings` are those of `transduce prepare`."""
 
     kind: ClassVar[str] = "prepare"
     free: ClassVar[tuple[str, ...]] = ("settings.workers",)
@@ -134,7 +133,7 @@ class PrepareStage(Stage):
         for split, some in splits.items():
             for number, text in enumerate(some):
                 text.check_files(f"settings.{split}[{number}]" if len(some) > 1 else f"settings.{split}")
-        texts: list[ParallelText] = [one for some in splits.values() for one in some]
+        texts: list[ParallelText] = [text for some in splits.values() for text in some]
         return [Path(name) for text in texts for names in text.files() for name in dict.fromkeys(names)]
 
     def run(self, output: Path) -> str:
@@ -147,7 +146,7 @@ class PrepareStage(Stage):
 
 @dataclass(frozen=True)
 class TrainStage(Stage):
-    """A model; `config` is a preset or file, `settings` are laid over it."""
+    """Train a model; `config` is a preset or file, `settings` are laid over it."""
 
     kind: ClassVar[str] = "train"
     products: ClassVar[tuple[str, ...]] = (MODEL, CONFIG, "tokenizer/*")
@@ -193,7 +192,7 @@ class TrainStage(Stage):
         except ConfigError as error:
             raise ConfigError(f"settings.training.{error}") from None
 
-    def goes_on(self, output: Path) -> bool:
+    def may_continue(self, output: Path) -> bool:
         from transduce.training.run_folder import check_same
 
         try:
@@ -211,7 +210,7 @@ class TrainStage(Stage):
 
 @dataclass(frozen=True)
 class DistillStage(Stage):
-    """A corpus whose training targets are a model's translations; settings as those of `transduce distill`."""
+    """Distil a corpus whose training targets are a model's translations; settings as for `transduce distill`."""
 
     kind: ClassVar[str] = "distill"
     free: ClassVar[tuple[str, ...]] = ("device", "workers")
@@ -248,7 +247,7 @@ class DistillStage(Stage):
 
 @dataclass(frozen=True)
 class ConvertStage(Stage):
-    """A trained model for the native engine; settings as those of `transduce convert`."""
+    """Convert a trained model for the native engine; settings as for `transduce convert`."""
 
     kind: ClassVar[str] = "convert"
     products: ClassVar[tuple[str, ...]] = (NATIVE, NATIVE_FACTS, CONFIG, "tokenizer/*")
@@ -266,7 +265,7 @@ class ConvertStage(Stage):
 
 @dataclass(frozen=True)
 class EvaluateStage(Stage):
-    """Every direction of gathered text measured (evaluating.py): BLEU, chrF, and what no translation should be."""
+    """Evaluate every direction of gathered text (evaluate.py): BLEU, chrF, and counts of faults."""
 
     kind: ClassVar[str] = "evaluate"
     products: ClassVar[tuple[str, ...]] = ("results.json",)
@@ -294,7 +293,7 @@ class EvaluateStage(Stage):
 
 @dataclass(frozen=True)
 class CardStage(Stage):
-    """The folder to give away (shipping.py): a model, its card, its scores, and whom it is owed to."""
+    """Assemble the folder to give away (evaluate.py): a model, its card, its scores, and its attributions."""
 
     kind: ClassVar[str] = "card"
     products: ClassVar[tuple[str, ...]] = ("README.md",)
@@ -326,5 +325,5 @@ StageChoice = GatherStage | PrepareStage | TrainStage | DistillStage | ConvertSt
 
 
 def stage_class(kind: Any) -> type[Stage]:
-    """The class of a kind; `Stage` itself for a word that names none."""
+    """The class of a kind; `Stage` itself for an unknown kind."""
     return next((cls for cls in typing.get_args(StageChoice) if cls.kind == kind), Stage)

@@ -1,5 +1,5 @@
-// What Python sees, through ctypes (which holds no lock of the interpreter meanwhile): open, search, release, close.
-// Nothing is thrown across this border: a call that fails writes why and gives 1. transduce/engines/native/library.py mirrors it.
+// The C interface for Python's ctypes (which releases the GIL during calls): open, search, release, close. No exception
+// crosses it: a failed call writes the reason and returns 1. transduce/engines/native/library.py mirrors it.
 #include <string.h>
 
 #include "driver.h"
@@ -15,8 +15,8 @@ struct Engine {
   Rooms rooms;
 };
 
-struct Arrays {  // of a call; `ends` say where each sentence's part ends, `begins` where one begins that several share
-  int32_t count, stoppable;  // whether `stops` is there
+struct Arrays {  // inputs of a call; `ends` is where each sentence's part ends, `begins` where shared parts begin
+  int32_t count, stoppable;  // stoppable: whether `stops` is set
   const int32_t* sources;
   const int64_t* source_ends;
   const int32_t* longest;
@@ -29,7 +29,7 @@ struct Arrays {  // of a call; `ends` say where each sentence's part ends, `begi
   const int64_t* included_begins;
   const int64_t* included_ends;
   const uint64_t* keys;
-  const int32_t* const* stops;  // of each sentence, where its caller may ask to have it stopped, or null
+  const int32_t* const* stops;  // per sentence, the cell that cancels it, or null
 };
 
 struct Result {
@@ -37,7 +37,7 @@ struct Result {
   std::vector<float> log_probs, traced;
 };
 
-struct View {  // of a result, for Python to copy
+struct View {  // a result, to be copied by Python
   int64_t hypotheses, tokens, traced;
   const int32_t *counts, *lengths, *complete, *numbers, *written;
   const float *log_probs, *weights;
@@ -178,7 +178,7 @@ INTERFACE int transduce_search(void* engine, const Options* options, const Array
 
 INTERFACE void transduce_release(View* view) { delete view->owner; }
 
-// For tests: rows of floats, quantized, times a packed int8 matrix, by the kernels of a name.
+// For tests: rows of floats, quantized, times a packed int8 matrix, by the kernels of a given name.
 INTERFACE int transduce_multiply(const char* kernels, const uint8_t* panels, const float* scales, const float* bias,
                                  int outputs, int inputs, const float* x, int rows, float* out, char* error, size_t room) {
   return guarded(error, room, [&] {

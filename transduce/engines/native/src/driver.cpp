@@ -10,12 +10,12 @@
 namespace transduce {
 namespace {
 
-constexpr int kFewRows = 8;     // a thread: with fewer, all threads work on the same rows
-constexpr int kManyRows = 128;  // that one thread advances together
-constexpr int kManyPlaces = 9216;  // that their keys and values may take, if each row went on to its limit
-constexpr int kManyTokens = 512;  // of sources that are encoded together: more save no time, and need more room
+constexpr int kFewRows = 8;     // rows per thread below which all threads work on the same rows
+constexpr int kManyRows = 128;  // rows that one thread advances together
+constexpr int kManyPlaces = 9216;  // positions of keys and values of these rows, if each reaches its limit
+constexpr int kManyTokens = 512;  // source tokens encoded together: more are no faster, and need more memory
 
-// One thread's part of the model's answers, collected stretch by stretch.
+// One thread's part of the answers about logits, collected block by block.
 class Listener {
  public:
   Listener(const Model& model, std::vector<Ask>& asks, int members) : model_(model), asks_(asks), members_(members) {
@@ -31,7 +31,7 @@ class Listener {
 
   void hear(int row, const Logits& logits, int stretch, int member) {
     Ask& ask = asks_[row];
-    float* values = const_cast<float*>(logits.values);  // our own copy: nobody reads it after us
+    float* values = const_cast<float*>(logits.values);  // our own copy: not read afterwards
     float highest = model_.kernels->largest(values, logits.count);
     facts_[row * stretches_ + stretch] = {highest, model_.kernels->sum_of_exponentials(values, logits.count, highest)};
     int end = logits.first + logits.count;
@@ -60,7 +60,7 @@ class Listener {
     }
   }
 
-  // What all stretches and all members heard, put together in an order that does not depend on who heard it.
+  // Merge the parts of all blocks and threads, in an order that does not depend on the threads.
   void finish() {
     for (size_t row = 0; row < asks_.size(); row++) {
       Ask& ask = asks_[row];
@@ -85,7 +85,7 @@ class Listener {
   }
 
  private:
-  // Below the `most` greatest, for a start: of parts of the stretch, so many have a greatest that is not below it.
+  // A first threshold below the `most` greatest: so many parts of the block have a maximum at or above it.
   float safe_limit(const float* values, int count, size_t most) const {
     float tops[kStretch / kPanel];
     size_t parts = static_cast<size_t>(count / kPanel);
@@ -103,7 +103,7 @@ class Listener {
   std::vector<int> places_;
 };
 
-// The sentences that wait, longest first, given out to whoever has room.
+// The queue of waiting sentences, longest first, handed to threads with free capacity.
 class Queue {
  public:
   Queue(std::vector<std::unique_ptr<Sentence>>& sentences) : sentences_(sentences), order_(sentences.size()) {
@@ -112,7 +112,7 @@ class Queue {
       return sentences[a]->task.source_length > sentences[b]->task.source_length;
     });
   }
-  // The next one, if its keys and values take no more than so many places.
+  // The next sentence whose keys and values fit in so many positions.
   Sentence* next(int places) {
     for (size_t turn = given_.load(); turn < order_.size();) {
       Sentence* sentence = sentences_[order_[turn]].get();

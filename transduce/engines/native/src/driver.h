@@ -4,7 +4,7 @@
 
 namespace transduce {
 
-// Workspaces that wait for the next call.
+// Workspaces kept for later calls.
 class Rooms : ForkSafe {
  public:
   std::unique_ptr<Workspace> take();
@@ -14,7 +14,7 @@ class Rooms : ForkSafe {
   std::vector<std::unique_ptr<Workspace>> rooms_;
 };
 
-// Everything at once, in `sentences` order. Fails before any work where a task cannot be done.
+// Decode all tasks, in the order of `sentences`. Fails before any work if a task is invalid.
 void search_all(const Model& model, Pool& pool, Rooms& rooms, const Options& options, const std::vector<Task>& tasks,
                 std::vector<std::unique_ptr<Sentence>>& sentences);
 

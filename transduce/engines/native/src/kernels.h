@@ -1,8 +1,8 @@
-// What the engine asks of a processor, as a table of functions chosen when the library is loaded.
+// The kernels of a processor, as a table of functions chosen when the library is loaded.
 //
-// Every row is computed by itself, with the same operations whatever its neighbours are: a sentence alone and in a batch
-// gives the same bits. Files that implement this include no standard library: code made for AVX512 in a shared inline
-// function of the library would be run on machines without it.
+// Every row is computed by itself, with the same operations whatever its neighbours: a sentence alone and in a batch
+// gives bit-identical results. Files that implement this include no standard library: an inline function of the library
+// compiled for AVX512 might be shared with code that runs on machines without it.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -20,15 +20,15 @@
 
 namespace transduce {
 
-constexpr int kPanel = 64;  // outputs in a panel of weights, and what widths are padded to
+constexpr int kPanel = 64;  // outputs in a panel of weights, and the unit of padded widths
 
 // y = W x + b, with outputs and inputs padded to whole panels by zeros.
 struct Matrix {
   int outputs = 0, inputs = 0;
   const uint8_t* bytes = nullptr;  // [panel][inputs / 4][64][4], each weight plus 128; null for float weights
   const float* floats = nullptr;   // [panel][inputs][64]
-  const float* scales = nullptr;   // of int8, one an output
-  const float* bias = nullptr;     // one an output
+  const float* scales = nullptr;   // of int8 weights, one per output
+  const float* bias = nullptr;     // one per output
 };
 
 // Four values of a row, to be added to those from `place` on.
@@ -37,8 +37,8 @@ struct Rest {
   int8_t values[4];
 };
 
-// Rows of activations in int8: value * scale is the number; offset is 128 times the sum of the row's values. Kernels that
-// cannot add the products of two large values leave a part of them in `rest`, of which there are `rests` a row.
+// Rows of activations in int8: the number is value * scale; offset is 128 times the sum of the row's values. Kernels
+// that cannot add the products of two large values put a part of them in `rest`, with `rests` entries per row.
 struct Quantized {
   int8_t* values;
   float* scales;
@@ -47,28 +47,28 @@ struct Quantized {
   int32_t* rests;
 };
 
-// A number of rows that the compiler knows.
+// A number of rows known at compile time.
 template <int kValue>
 struct Size {
   static constexpr int value = kValue;
 };
 
-enum class After { kNothing, kRelu, kAdd };  // what is done with a product: stored, rectified, or added to what is there
+enum class After { kNothing, kRelu, kAdd };  // what is done with a product: store, rectify, or add to the output
 enum class Activation { kRelu, kGelu, kSilu, kSwiglu, kGeglu };
 enum class Norm { kLayer, kRms, kAffine };
 
-// The upper half of a float's bits. What is remembered is kept in it where weights are int8: reading it is most of what
-// attention does, and its rounding is less than that of the weights.
+// The upper half of a float's bits (bfloat16). Cached keys and values have this type where weights are int8: reading
+// them dominates attention, and the rounding error is less than that of the weights.
 typedef uint16_t Half;
 
-// Queries or keys of some heads, side by side, each padded by zeros to `width`, a multiple of 16.
+// Queries or keys of some heads, contiguous, each padded by zeros to `width`, a multiple of 16.
 struct Heads {
   float* values;
   int count, width, real_width;
-  const float* norm;       // [width]: a root mean square of 1, times these; null: none
-  const float* angles;     // [real_width], cosine and sine of each pair, by which it is turned; null: none
-  bool cosine;             // then put on the unit sphere,
-  const float* sharpness;  // and each head times its own of these; null: 1
+  const float* norm;       // [width]: RMS norm with these gains; null: none
+  const float* angles;     // [real_width], cosine and sine of each pair's rotation; null: none
+  bool cosine;             // then normalised to unit length,
+  const float* sharpness;  // and each head multiplied by its own of these; null: 1
 };
 
 // Some queries over the keys and values of one sentence. Widths of heads are multiples of 16.
@@ -76,15 +76,15 @@ struct Look {
   const float* query;          // [queries][query_stride], heads side by side
   size_t query_stride;
   int queries;
-  bool halves;                 // what is remembered are Halves, else floats
-  const void* const* rows;     // [count]: what is remembered of each place: its key in the first group at key_offset,
-  size_t key_offset, value_offset, group_stride;  // its value at value_offset, those of other groups group_stride further
+  bool halves;                 // cached keys and values are Halves, else floats
+  const void* const* rows;     // [count]: cache entry of each position: its key in the first group at key_offset,
+  size_t key_offset, value_offset, group_stride;  // its value at value_offset, other groups group_stride further
   const void* transposed;      // keys again, [groups][width][count rounded up to 16]; null: read them from the rows
   int count, heads, groups, width;
   const float* bias;           // [heads][bias_stride], for key t of query q at [t - q]; null: none
   size_t bias_stride;
   bool rectified;              // weights are max(0, score) / count instead of softmax
-  float* scores;               // room for count rounded up to 16
+  float* scores;               // space for count rounded up to 16
   float* out;                  // [queries][out_stride]
   size_t out_stride;
   float* weights;              // null, or [queries][count], to which the weights of all heads are added
@@ -112,7 +112,7 @@ struct Instructions {
 };
 const Instructions& instructions();
 
-// Null where this machine or this build cannot run them.
+// Null if this machine or this build cannot run them.
 const Kernels* avx512_kernels();
 const Kernels* avxvnni_kernels();
 const Kernels* avx2_kernels();

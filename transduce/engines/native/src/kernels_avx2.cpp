@@ -1,14 +1,14 @@
-// AVX2 with FMA. vpmaddubsw adds pairs of products in 16 bits. Weights are unsigned (plus 128, which the row's offset takes
-// off again), so that two products fit where neither the positive nor the negative values of a pair are above 128 in sum.
-// One pair in fifty or so is: then half of it is added by itself, and sums are exact.
-// kernels_avxvnni.cpp includes this file once more, for processors that have vpdpbusd for these vectors.
+// AVX2 with FMA. vpmaddubsw adds pairs of products in 16 bits. Weights are unsigned (plus 128, which the row's offset
+// subtracts again), so that two products fit unless the positive or the negative values of a pair sum to more than 128.
+// About one pair in fifty does: then half of it is added separately, and sums are exact.
+// kernels_avxvnni.cpp includes this file again, for processors that have vpdpbusd for these vectors.
 #include "kernels.h"
 
 #ifndef AVX_VNNI
 #define KERNELS avx2_kernels
 #endif
 
-// Compilers that know AVX-VNNI.
+// Compilers that support AVX-VNNI.
 #if defined(__clang__)
 #define KNOWS_AVX_VNNI (__clang_major__ >= 12)
 #else
@@ -108,12 +108,12 @@ inline Integers add_products(Integers total, Bytes w, Integers inputs) {
 }
 constexpr bool kParted = true;
 
-// Which 16-bit places hold pairs whose bytes, none of them negative, are above 128 in sum.
+// Which 16-bit lanes hold pairs whose bytes, all non-negative, sum to more than 128.
 inline __m256i above(__m256i bytes) {
   return _mm256_cmpgt_epi16(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)), _mm256_set1_epi16(128));
 }
 
-// Halve the values of pairs that are too large, put what is taken off into `rest`, and tell how often that was.
+// Halve the values of pairs that are too large, put the remainder into `rest`, and return their number.
 inline int part(int8_t* values, int width, Rest* rest) {
   const __m256i zero = _mm256_setzero_si256();
   int count = 0;

@@ -1,5 +1,5 @@
 // AVX512 with VNNI: vpdpbusd adds four products of unsigned and signed bytes into each of sixteen 32-bit sums. Weights
-// are the unsigned ones (plus 128, which the row's offset takes off again), so that sums are exact.
+// are the unsigned ones (plus 128, which the row's offset subtracts again), so that sums are exact.
 #include "kernels.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

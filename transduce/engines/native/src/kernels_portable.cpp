@@ -1,4 +1,4 @@
-// Any processor: vectors of four floats in the compiler's own notation, which it turns into SSE2, NEON or plain code.
+// Any processor: vectors of four floats in the compiler's own notation, compiled to SSE2, NEON or scalar code.
 #include "kernels.h"
 
 namespace transduce {

@@ -1,7 +1,7 @@
-// Products of matrices for processors with wide vectors of bytes: tiles of some rows by some vectors of outputs, as large
-// as the registers hold. Each such kernels_*.cpp defines, besides what kernels_vector.h asks for, kVectors and kRows
-// of a tile, Integers (as many 32-bit numbers as a Vector has) with their operations, and whether products of bytes are
-// kParted: added by pairs in 16 bits, for which part() makes rows ready. It includes this file after that one.
+// Matrix products for processors with wide vectors of bytes: tiles of some rows by some vectors of outputs, as large as
+// the registers allow. Each such kernels_*.cpp defines, besides the requirements of kernels_vector.h, kVectors and
+// kRows of a tile, Integers (as many 32-bit numbers as a Vector has) with their operations, and whether products of
+// bytes are kParted: added by pairs in 16 bits, for which part() prepares rows. It includes this file after that one.
 
 inline void finish(Vector value, float* out, After after) {
   if (after == After::kRelu) value = greatest(value, splat(0.0f));
@@ -13,7 +13,7 @@ void quantize(const float* x, int rows, int width, Quantized out) {
   for (int r = 0; r < rows; r++) {
     const float* row = x + static_cast<size_t>(r) * width;
     int8_t* values = out.values + static_cast<size_t>(r) * width;
-    // Sizes are compared as their bits: in that order infinity and what is no number come last, and none is overlooked.
+    // Magnitudes are compared as bits: in that order infinity and NaN come last, and none is missed.
     Integers most = bits(splat(1e-10f));
     for (int i = 0; i < width; i += kWidth) most = greatest(most, bits(load(row + i)) & 0x7fffffff);
     const int32_t top_bits = top(most);
@@ -40,7 +40,7 @@ void quantize(const float* x, int rows, int width, Quantized out) {
   }
 }
 
-// body(number of rows that the compiler knows, first row) until all are done.
+// Call body(number of rows, known at compile time; first row) until all rows are done.
 template <class Body>
 inline void by_rows(int rows, const Body& body) {
   int r = 0;
@@ -55,9 +55,9 @@ inline const uint8_t* weights_at(const Matrix& matrix, int column) {
   return matrix.bytes + static_cast<size_t>(column / kPanel) * kPanel * matrix.inputs + column % kPanel * 4;
 }
 
-// Ask for the weights of the next columns while many rows are multiplied with these. Where a tile's columns are a part of
-// a panel, one line in so many is theirs, and the processor does not foresee which. Each tile of rows asks for its share,
-// so that none waits for memory; with few rows the asking takes longer than the waiting.
+// Prefetch the weights of the next columns while many rows are multiplied with these. If a tile's columns are part of a
+// panel, its cache lines are strided, which the hardware does not predict. Each tile of rows prefetches its share, so
+// that none waits for memory; with few rows prefetching takes longer than waiting.
 constexpr bool kStrided = kVectors * kWidth < kPanel;
 inline void fetch(const uint8_t* weights, size_t fours, size_t row, size_t rows) {
   size_t last = fours * (row + kRows) / rows;

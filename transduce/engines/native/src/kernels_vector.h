@@ -1,7 +1,7 @@
-// The kernels that are the same on every processor but for the width of its vectors. Each kernels_*.cpp defines
-// Vector, kWidth and a dozen operations in its own namespace, and includes this file there.
+// The kernels that differ only in the width of vectors. Each kernels_*.cpp defines Vector, kWidth and a dozen
+// operations in its own namespace, and includes this file there.
 
-// A row as whole numbers from -127 to 127 with one scale. What is no number, or infinite beside the row's scale, is 0.
+// Quantize a row to integers from -127 to 127 with one scale. NaN, or values infinite relative to the scale, become 0.
 inline void quantize_any(const float* row, int width, int8_t* values, float* scale, int32_t* offset) {
   float highest = 1e-10f;
   for (int i = 0; i < width; i++) {
@@ -19,7 +19,7 @@ inline void quantize_any(const float* row, int width, int8_t* values, float* sca
   *offset = 128 * total;
 }
 
-// e^x to about one unit in the last place (Cephes' polynomial); below -87 it stays at the smallest normal number.
+// e^x to about one unit in the last place (Cephes' polynomial); below -87 the smallest normal number.
 inline Vector exponential(Vector x) {
   x = least(greatest(x, splat(-87.3365f)), splat(88.3762f));
   Vector n = nearest(x * splat(1.44269504f));
@@ -113,7 +113,7 @@ inline float sum_of_squares(const float* x, int width) {
   return sum(total);
 }
 
-// As the score wants them: unit size, turned by their place, and for a cosine on the unit sphere. Padding stays zero.
+// Prepare heads for the score: RMS norm, rotation by position, and unit length for a cosine. Padding stays zero.
 void prepare(const Heads& heads) {
   int whole = heads.angles ? heads.real_width / kWidth * kWidth : 0;
   for (int h = 0; h < heads.count; h++) {

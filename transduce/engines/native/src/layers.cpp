@@ -1,5 +1,5 @@
 // Running a model: the encoder over all tokens of several sources without padding, the decoder over one token of each
-// row. Rows lie one after another, padded to whole panels; padding is zero everywhere and stays so.
+// row. Rows are contiguous and padded to whole panels; padding is zero everywhere and stays zero.
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ int sixteens(int count) { return (count + 15) / 16 * 16; }
 
 void put(float value, float* out) { *out = value; }
 
-void put(float value, Half* out) {  // rounded to the nearest, of two equally near the even one
+void put(float value, Half* out) {  // rounded to nearest, ties to even
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   *out = static_cast<Half>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
@@ -23,8 +23,8 @@ void put(const float* values, int count, Number* out) {
   for (int i = 0; i < count; i++) put(values[i], out + i);
 }
 
-// Keys and values of `count` places, as rows side by side, for reading in order: keys [group][width][places], then
-// values [group][place][width].
+// Keys and values of `count` positions, from rows to sequential layout: keys [group][width][positions], then
+// values [group][position][width].
 template <class Number>
 void arrange(const Stack& stack, const float* keys, size_t stride, int count, Number* out) {
   size_t columns = sixteens(count);
@@ -37,7 +37,7 @@ void arrange(const Stack& stack, const float* keys, size_t stride, int count, Nu
       put(keys + t * stride + stack.keys() + g * stack.width, stack.width, out);
 }
 
-// A new place's key and value, each group's in its place.
+// Write a new position's key and value, by group.
 template <class Number>
 void add_place(const Stack& stack, const float* keys, size_t group_stride, Number* out) {
   for (int g = 0; g < stack.groups; g++) {
@@ -84,7 +84,7 @@ void Model::multiply(const Matrix& matrix, const float* x, int rows, float* out,
   });
 }
 
-// -- parts of a block -------------------------------------------------------------------------------------------------
+// -- parts of a layer -------------------------------------------------------------------------------------------------
 
 void Model::normalize(Norm norm, const NormWeights& weights, const float* x, int rows, float* out, Team& team) const {
   size_t width = padded(d_model);
@@ -96,7 +96,7 @@ void Model::normalize(Norm norm, const NormWeights& weights, const float* x, int
   });
 }
 
-// What a sublayer reads: with norms before it the normed rows, else the rows themselves.
+// The input of a sublayer: the normed rows if pre-norm, else the rows themselves.
 const float* Model::before(const Stack& stack, const NormWeights& norm, const float* x, int rows, Team& team,
                            Workspace& room) const {
   if (!stack.pre_norm) return x;
@@ -136,7 +136,7 @@ void Model::prepare_heads(const Stack& stack, const float* norm, const float* sh
     kernels->prepare({heads, count, stack.width, stack.real_width, norm, angles, stack.cosine, sharpness});
 }
 
-// A row of a table in panels, times the embedding's scale, plus the place's vector.
+// A row of an embedding table in panels, times the embedding scale, plus the position's vector.
 void Model::embed(const Matrix& table, const Stack& stack, int token, int position, float* out) const {
   size_t panel = static_cast<size_t>(token / kPanel) * kPanel * table.inputs, column = token % kPanel;
   for (size_t i = 0; i < static_cast<size_t>(table.inputs); i++) {
@@ -279,7 +279,7 @@ void Model::look_back(int layer, const std::vector<Row>& rows, float* x, Team& t
     const Row& row = rows[r];
     float* own = projected + r * wide;
     if (unnormed) {
-      // The first place sees nothing but its own normed value; all others see keys and values of states before the norm.
+      // The first position attends only to its own normed value; all others to keys and values of unnormed states.
       if (row.position == 0)
         for (int h = 0; h < stack.heads; h++)
           memcpy(heads + r * narrow + h * stack.width,
@@ -322,7 +322,7 @@ void Model::look_back(int layer, const std::vector<Row>& rows, float* x, Team& t
   after(stack, block.around_self, x, count, team);
 }
 
-// Rows of one sentence stand together (`runs` are where they begin), so that its keys are read once for all of them.
+// Rows of one sentence are adjacent (`runs` are where they begin), so that its keys are read once for all of them.
 void Model::look_at_source(int layer, const std::vector<Row>& rows, const std::vector<int>& runs, bool traced, float* x,
                            Team& team, Workspace& room) const {
   const Stack& stack = decoder;

@@ -1,4 +1,4 @@
-// Reading a model: sizes first, each within bounds, then tensors that must have just the shapes that follow from them.
+// Reading a model: sizes first, each within bounds, then tensors of exactly the shapes that follow from them.
 #include "model.h"
 
 #include <limits>
@@ -6,7 +6,7 @@
 namespace transduce {
 namespace {
 
-constexpr int kMostInputs = 1 << 16;  // of a matrix: products of bytes, 255 times 127 at most, add up within 32 bits
+constexpr int kMostInputs = 1 << 16;  // of a matrix: products of bytes, at most 255 times 127, add up within 32 bits
 
 int within(int32_t value, int least, int most, const std::string& name) {
   if (value < least || value > most)
@@ -37,7 +37,7 @@ Model::Model(const char* path, const Kernels* chosen) : kernels(chosen), file_(p
 }
 
 int Model::threads_for(int rows) const {
-  constexpr double kProducts = 1 << 17;  // of two numbers, that a thread does in a few microseconds
+  constexpr double kProducts = 1 << 17;  // multiplications that a thread does in a few microseconds
   const Layer& block = decoder.blocks[0];
   double total = 0, count = 0;
   for (const Matrix* matrix : {&block.self.project, &block.self.output, &block.cross.project, &block.cross.output,

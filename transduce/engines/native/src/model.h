@@ -1,4 +1,4 @@
-// The model: its sizes, its matrices as views into the weight file, and the two ways it is run: a source is encoded
+// The model: its sizes, its matrices as views into the weight file, and the two ways to run it: a source is encoded
 // once, then all live rows of all sentences are advanced together by one token.
 #pragma once
 #include <stdlib.h>
@@ -17,8 +17,8 @@
 
 namespace transduce {
 
-// Memory that only grows, aligned for the widest vectors, its content lost when it does. Large pieces are the system's
-// own pages: freed, they are the system's again, which malloc does not promise where many threads allocate.
+// Memory that only grows, aligned for the widest vectors; its content is lost on growth. Large pieces are mapped pages,
+// which return to the system when freed; malloc does not promise that where many threads allocate.
 template <class T>
 class Buffer {
  public:
@@ -62,7 +62,7 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Blocks that nobody needs now, kept for the next sentence by their size; no more of them than a usual call needs.
+// Free blocks by size, kept for later sentences; no more of them than a usual call needs.
 class Blocks {
  public:
   Buffer<char> take(size_t bytes) {
@@ -71,7 +71,7 @@ class Blocks {
     if (own != free_.end()) {
       block = std::move(own->second.back());
       drop_last(own);
-    } else {  // those of other sizes make way
+    } else {  // those of other sizes are freed
       for (size_t target = kept_ - std::min(kept_, bytes); kept_ > target;) drop_last(free_.begin());
     }
     block.room(bytes);
@@ -82,7 +82,7 @@ class Blocks {
     size_t bytes = block.size();
     kept_ += bytes;
     free_[bytes].push_back(std::move(block));
-    while (kept_ > kMostKept) {  // those of other sizes first: what was just used is likeliest to be used again
+    while (kept_ > kMostKept) {  // other sizes first: the size just used is likeliest to be needed again
       auto other = free_.begin();
       if (other->first == bytes && free_.size() > 1) ++other;
       drop_last(other);
@@ -107,14 +107,14 @@ struct NormWeights {
 };
 
 struct Attention {
-  Matrix project, output;                                // queries, keys and values side by side; for cross queries alone
-  const float *query_norm = nullptr, *key_norm = nullptr;  // [width], root mean square 1 before the score
+  Matrix project, output;                                // queries, keys and values concatenated; for cross-attention the queries alone
+  const float *query_norm = nullptr, *key_norm = nullptr;  // [width], RMS norm before the score
   const float* sharpness = nullptr;                      // [heads], of the cosine score
 };
 
 struct Layer {
   Attention self, cross;
-  Matrix source;  // keys and values of what the decoder looks at
+  Matrix source;  // keys and values of cross-attention
   Matrix inner, outer;
   NormWeights around_self, around_cross, around_feed_forward;
 };
@@ -126,39 +126,39 @@ struct Stack {
   bool pre_norm, unnormed_past, query_key_norm, cosine, rectified;
   const float* positions = nullptr;  // [longest][padded d_model], added to the embeddings
   const float* rotary = nullptr;     // [longest][real_width], cosine and sine of each pair
-  const float* bias = nullptr;       // [heads][2 * longest - 1], by how far a key stands ahead, from 1 - longest
+  const float* bias = nullptr;       // [heads][2 * longest - 1], by how far a key is ahead, from 1 - longest
   NormWeights final;                 // of pre-norm stacks
   std::vector<Layer> blocks;
   int queries() const { return heads * width; }
   int keys() const { return groups * width; }
 };
 
-// A source as the decoder sees it: for each layer keys, transposed, and values, each group's together.
+// A source as the decoder sees it: for each layer keys, transposed, and values, contiguous by group.
 struct Source {
   int length = 0;
   Buffer<char> memory;
-  size_t size = 0, transposed = 0;  // numbers a layer, and of these the keys'
+  size_t size = 0, transposed = 0;  // numbers per layer, and those of the keys
   std::vector<const void*> places;  // [length]: values in the first layer
 };
 
-// One token to read: where the keys and values of all tokens before it are, and where its own go.
+// One token to read: where keys and values of all earlier tokens are, and where its own go.
 struct Row {
   const Source* source;
   int token, position;
   void* const* past;    // [position + 1] of the tokens so far, the last its own: keys, and then values of each layer
   size_t group_stride;  // from a group's key or value to the next group's
-  float* cross;         // null, or [source length], to which cross-attention's weights are added, of `traced` layers
+  float* cross;         // null, or [source length], to which cross-attention weights are added, of `traced` layers
 };
 
-// What an advance leaves of the output for a row.
+// The output of an advance for a row.
 struct Logits {
-  const float* values;  // a stretch of kStretch tokens from `first` on
-  int first, count;     // of which so many are in the vocabulary
+  const float* values;  // a block of kStretch logits from `first` on
+  int first, count;     // number of them in the vocabulary
 };
 constexpr int kStretch = 1024;
 constexpr int kNoLayer = -2, kEveryLayer = -1;  // which cross-attention is traced
 
-// Room to work in, for one thread that drives the model; kept from call to call, for fresh memory is slow.
+// Work space of one thread that drives the model; kept between calls, since fresh memory is slow.
 struct Workspace {
   Buffer<float> x, normed, wide, unnormed, narrow, heads, scores, stretch, memory, keys;
   Buffer<int8_t> values;
@@ -173,11 +173,11 @@ class Model {
  public:
   Model(const char* path, const Kernels* kernels);
 
-  // Encode sources, each a run of tokens; gives one Source for each.
+  // Encode sources, each a run of tokens, into one Source each.
   void encode(const std::vector<std::pair<const int32_t*, int>>& sources, Team& team, Workspace& room,
               Source* out) const;
 
-  // Advance rows by a token and hand each stretch of each row's logits to consume(row, logits, stretch, member).
+  // Advance rows by a token and pass each block of each row's logits to consume(row, logits, stretch, member).
   template <class Consume>
   void advance(const std::vector<Row>& rows, int traced, Team& team, Workspace& room, const Consume& consume) const {
     decode(rows, traced, team, room);
@@ -194,13 +194,13 @@ class Model {
     });
   }
 
-  // So many threads are worth their while in a step of these rows: with more, waiting for one another takes longer.
+  // The number of threads that pays off in a step of these rows: with more, synchronisation takes longer.
   int threads_for(int rows) const;
 
   const Kernels* kernels;
   int d_model, source_vocabulary, target_vocabulary;
   Stack encoder, decoder;
-  bool halves;  // whether keys and values are remembered as Halves
+  bool halves;  // whether keys and values are cached as Halves
   size_t number_size() const { return halves ? sizeof(Half) : sizeof(float); }
 
  private:
@@ -232,7 +232,7 @@ class Model {
   WeightFile file_;
   float embedding_scale_;
   Matrix source_, target_, output_;
-  const float* shares_ = nullptr;  // [decoder layers][encoder layers] of a mixture; null: all look at the top
+  const float* shares_ = nullptr;  // [decoder layers][encoder layers] of a mixture; null: all attend to the top
   std::vector<NormWeights> wiring_;
 };
 

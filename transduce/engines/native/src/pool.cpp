@@ -9,7 +9,7 @@
 namespace transduce {
 namespace {
 
-// Spinning is quick where a core is our own; where it is not, the one we wait for may need ours.
+// Spinning is fast on a core of our own; otherwise the thread we wait for may need the core.
 void pause(int& turns) {
   if (++turns > 2000) {
     sched_yield();
@@ -20,7 +20,7 @@ void pause(int& turns) {
 #endif
 }
 
-// All ForkSafe objects; never destroyed, since a fork may come while the process ends.
+// All ForkSafe objects; never destroyed, since a fork may happen while the process ends.
 struct Registry {
   std::mutex lock;
   std::vector<ForkSafe*> all;
@@ -76,8 +76,8 @@ void Team::work(int member) {
   }
 }
 
-// A helper that comes late is not waited for: the others have done its share. `inside_` is raised before the number is
-// read, and read after the number is raised, so that either the helper sees that the work is over, or is seen.
+// A late helper is not waited for: the others do its share. `inside_` is incremented before the number is read, and
+// read after the number is incremented, so that either the helper sees that the work is over, or it is seen.
 void Team::share(int count, Call call, const void* context) {
   call_ = call;
   context_ = context;
@@ -114,9 +114,9 @@ void Team::help(int member) {
 Pool::Pool(int threads) : threads_(threads), free_(threads) {}
 
 void Pool::renew() {
-  for (auto& helper : helpers_) helper.release();  // a thread that is not there can neither be joined nor forgotten
+  for (auto& helper : helpers_) helper.release();  // a thread that does not exist here can be neither joined nor destroyed
   helpers_.clear();
-  new (&changed_) std::condition_variable;  // those of the parent wait for threads that are not here
+  new (&changed_) std::condition_variable;  // the parent's waits for threads that do not exist here
   new (&called_) std::condition_variable;
   free_ = threads_;
   waiting_ = 0;
@@ -148,7 +148,7 @@ Pool::Loan::Loan(Pool& pool, int most) : pool_(pool) {
 Pool::Loan::~Loan() {
   team_.dismiss();
   std::unique_lock<std::mutex> guard(pool_.lock_);
-  pool_.changed_.wait(guard, [&] {  // a helper must have left the team before it goes
+  pool_.changed_.wait(guard, [&] {  // a helper leaves its team before it ends
     for (auto& helper : pool_.helpers_)
       if (helper->team == &team_) return false;
     return true;

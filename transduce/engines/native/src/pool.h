@@ -1,7 +1,6 @@
-// Threads of our own: a pool lends the cores that are free to a call, so that many callers together use as many threads
-// as one alone. A process may fork at any time: ForkSafe objects are locked around it and start anew in the child, which
-// has none of its parent's threads. A team shares out small pieces of work within a microsecond: its helpers spin while
-// they are lent.
+// Our own threads: a pool lends free cores to a call, so that many callers together use as many threads as one alone. A
+// process may fork at any time: ForkSafe objects are locked around a fork and reset in the child, which has none of its
+// parent's threads. A team distributes small pieces of work within a microsecond: its helpers spin while they are lent.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -13,7 +12,7 @@
 
 namespace transduce {
 
-// What holds a lock that another thread may have at a fork. In the child nobody would ever release it.
+// Base of objects with a lock that another thread may hold at a fork. In the child nobody would ever release it.
 class ForkSafe {
  public:
   ForkSafe();
@@ -22,9 +21,9 @@ class ForkSafe {
   ForkSafe& operator=(const ForkSafe&) = delete;
 
  protected:
-  virtual void renew() {}  // in the child, with the lock held: forget the parent's threads
-  void retire();           // last in the destructor of a class with its own renew(): forks pass this object by
-  std::mutex lock_;        // held for moments only, and none of another object within
+  virtual void renew() {}  // in the child, with the lock held: drop the parent's threads
+  void retire();           // last in the destructor of a class with its own renew(): forks skip this object from then on
+  std::mutex lock_;        // held only briefly, and never while taking another object's
 
  private:
   static void before();
@@ -35,9 +34,9 @@ class ForkSafe {
 class Team {
  public:
   int size() const { return size_; }
-  void grow(int size) { size_ = size; }  // before the first helper comes
+  void grow(int size) { size_ = size; }  // before the first helper joins
 
-  // body(piece, member) for every piece below count, by whichever member of the team is free.
+  // Call body(piece, member) for every piece below count, on whichever member of the team is free.
   template <class Body>
   void run(int count, const Body& body) {
     if (size_ == 1 || count == 1) {
@@ -49,14 +48,14 @@ class Team {
     }
   }
 
-  // The same as the team's last work: a helper that finds no piece left is free for other teams.
+  // Like run, for the team's last work: a helper that finds no piece left is free for other teams.
   template <class Body>
   void run_last(int count, const Body& body) {
     last_.store(true);
     run(count, body);
   }
 
-  void help(int member);  // what a helper does until `dismiss`
+  void help(int member);  // a helper's loop until `dismiss`
   void dismiss() { over_.store(true); }
 
  private:
@@ -69,8 +68,8 @@ class Team {
   const void* context_ = nullptr;
   int count_ = 0;
   std::atomic<int> next_{0};
-  std::atomic<int> inside_{0};        // helpers that may be working on the piece of work given out last
-  std::atomic<unsigned> number_{0};   // odd while work is given out
+  std::atomic<int> inside_{0};        // helpers that may be working on the current pieces
+  std::atomic<unsigned> number_{0};   // odd while work is available
   std::atomic<bool> last_{false}, over_{false};
   std::mutex failing_;
   std::exception_ptr failure_;
@@ -81,7 +80,7 @@ class Pool : ForkSafe {
   explicit Pool(int threads);
   ~Pool() override;
 
-  // A team of one to `most` threads for the length of a call, or its share where others wait; waits until one is free.
+  // A team of one to `most` threads for the length of a call, or its share if others wait; waits until one is free.
   class Loan {
    public:
     Loan(Pool& pool, int most);
@@ -106,7 +105,7 @@ class Pool : ForkSafe {
   int free_, waiting_ = 0;
   bool closing_ = false;
   std::condition_variable changed_, called_;
-  std::vector<std::unique_ptr<Helper>> helpers_;  // made when first needed
+  std::vector<std::unique_ptr<Helper>> helpers_;  // created when first needed
 };
 
 }  // namespace transduce

@@ -1,5 +1,5 @@
-// Which instruction sets can be used here. Asked of the processor directly: the compilers' own __builtin_cpu_supports needs
-// a run-time library that not every tool chain links into shared objects.
+// Which instruction sets can be used here. Queried from the processor directly: the compilers' __builtin_cpu_supports
+// needs a run-time library that not every tool chain links into shared objects.
 #include "kernels.h"
 
 #if defined(__x86_64__)
@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned bit(int place) { return 1u << place; }
 bool all(unsigned flags, unsigned wanted) { return (flags & wanted) == wanted; }
 
-// The registers whose contents the operating system keeps for each thread.
+// The registers that the operating system saves for each thread.
 unsigned kept_registers() {
   unsigned low, high;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

@@ -1,5 +1,5 @@
-// The numbers of the lines in transduce/search/{beam,stepwise,constraints,lexical}.py, in the same order and precision:
-// tests hold the two to the same tokens.
+// The arithmetic of transduce/search/{beam,sampling,rules,constraints}.py, in the same order and precision: tests
+// require the same tokens of both.
 #include "search.h"
 
 #include <math.h>
@@ -10,9 +10,9 @@
 namespace transduce {
 namespace {
 
-constexpr int kSteps = 8;  // that a block of remembered keys and values holds
+constexpr int kSteps = 8;  // steps per block of cached keys and values
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-constexpr float kIncomplete = 1e9f;  // taken from the score of a path that ended before all was included
+constexpr float kIncomplete = 1e9f;  // subtracted from the score of a path that ended before all phrases
 
 // The output function of splitmix64 (Steele, Lea and Flood 2014).
 uint64_t mix(uint64_t bits) {
@@ -107,10 +107,10 @@ std::vector<int> Sentence::written(int node) const {
   return tokens;
 }
 
-// Which tokens may not follow, and which one must: the rules of constraints.py and that of lexical.py.
+// Which tokens are forbidden, and which is forced: the rules of rules.py and of LexicalConstraints in beam.py.
 void Sentence::rules(const Path& path, Ask& ask, int& forced) {
   forced = step_ < task.prefix_length ? task.prefix[step_] : -1;
-  if (forced >= 0) return;  // a prefix overrules the others
+  if (forced >= 0) return;  // a prefix overrules the other rules
   ask.struck = never_;
   if (step_ < options_.shortest + task.prefix_length || path.met != wanted_.all()) ask.struck.push_back(options_.eos);
   size_t size = static_cast<size_t>(options_.no_repeat);
@@ -126,7 +126,7 @@ void Sentence::rules(const Path& path, Ask& ask, int& forced) {
         ask.struck.push_back(phrase[head]);
     }
   }
-  if (wanted_.wishes) {  // tokens that leave too little room; of `others` the driver is told by `best`
+  if (wanted_.wishes) {  // forbid tokens that leave too few tokens for the phrases; all others are handled by `best`
     int room = task.longest - step_ - 1, spare = std::min(0, room - wanted_.left(path.standing, path.met));
     for (int i = 0; i < wanted_.tokens; i++) {
       int node = wanted_.go_to[path.standing * wanted_.tokens + i];
@@ -164,11 +164,11 @@ void Sentence::prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>
     } else {
       ask.everything = options_.kind == kSample;
       if (ask.everything) ask.best = 0;
-      ask.wanted.push_back(options_.eos);  // where nothing else may follow
+      ask.wanted.push_back(options_.eos);  // where no other token is allowed
       if (wanted_.wishes) {
         ask.wanted.insert(ask.wanted.end(), wanted_.token, wanted_.token + wanted_.tokens);
         ask.struck.insert(ask.struck.end(), wanted_.token, wanted_.token + wanted_.tokens);
-        ask.struck.push_back(options_.eos);  // told by `wanted`, so that `best` are the others
+        ask.struck.push_back(options_.eos);  // answered by `wanted`, so that `best` are the others
         std::sort(ask.struck.begin(), ask.struck.end());
       }
     }
@@ -184,7 +184,7 @@ void Sentence::forget(Workspace& room) {
   source = Source();
 }
 
-// A path's end: its tokens from the tree.
+// The end of a path, with its tokens from the tree.
 void Sentence::keep(const Path& path, bool complete) {
   Found hypothesis;
   for (int node = path.node; nodes_[node].parent >= 0; node = nodes_[node].parent) {
@@ -205,7 +205,7 @@ void Sentence::take(Ask* asks) {
 
 // -- greedy search and sampling ---------------------------------------------------------------------------------------
 
-// constraints.py: a row to which nothing is left may end, at a log-probability that is finite.
+// rules.py: a row without any allowed token may end, with a finite log-probability.
 static float end_of(const Ask& ask) {
   float end = ask.log_prob(ask.told[0]), lowest = -std::numeric_limits<float>::max() / 1e9f;
   return end > lowest ? end : lowest;
@@ -239,13 +239,13 @@ void Sentence::take_steps(Ask* asks) {
   live_.swap(going);
 }
 
-// stepwise.py: temperature, the most probable, the fewest that hold `top_p`, and the token at which the cumulative
-// distribution passes the draw. -1 where no token may be written.
+// sampling.py: temperature, top_k, top_p, and the token at which the cumulative distribution passes the draw. -1 if no
+// token is allowed.
 int Sentence::draw(const Path& path, Ask& ask) const {
   size_t vocabulary = static_cast<size_t>(model_.target_vocabulary);
   for (size_t v = 0; v < vocabulary; v++) {
     ask.all[v] = ask.log_prob(ask.all[v]);
-    if (!(ask.all[v] > kNever)) ask.all[v] = kNever;  // what is not a number cannot be sorted
+    if (!(ask.all[v] > kNever)) ask.all[v] = kNever;  // NaN cannot be sorted
   }
   for (int token : ask.struck) ask.all[token] = kNever;
   std::vector<float> scaled(vocabulary);
@@ -285,7 +285,7 @@ int Sentence::draw(const Path& path, Ask& ask) const {
 
 // -- beam search ------------------------------------------------------------------------------------------------------
 
-// How one path may go on. With phrases to include, `told` holds the end symbol's logit and those of their tokens.
+// Continuations of one path. With phrases to include, `told` holds the logits of the end symbol and of their tokens.
 void Sentence::candidates(int parent, const Ask& ask, std::vector<Candidate>& out) {
   const Path& path = live_[parent];
   size_t before = out.size();
@@ -297,7 +297,7 @@ void Sentence::candidates(int parent, const Ask& ask, std::vector<Candidate>& ou
   if (forced_[parent] >= 0) return add(ask.log_prob(ask.told[0]), forced_[parent]);
   for (auto& [logit, token] : ask.found) add(ask.log_prob(logit), token);
   if (wanted_.wishes) {
-    Ask own;  // what the rules alone strike: ask.struck holds these phrases' tokens besides
+    Ask own;  // forbidden by the rules alone: ask.struck also holds the tokens of these phrases
     int forced;
     own.best = 1;
     rules(path, own, forced);
@@ -308,7 +308,7 @@ void Sentence::candidates(int parent, const Ask& ask, std::vector<Candidate>& ou
   if (out.size() == before) add(end_of(ask), options_.eos);
 }
 
-// lexical.py: in turn one of each number of tokens left, best totals first.
+// LexicalConstraints.order: take one of each number of tokens left in turn, best totals first.
 void Sentence::deal(std::vector<Candidate>& all) const {
   std::vector<int> turns(static_cast<size_t>(wanted_.total()) + 1, 0);
   std::vector<std::pair<std::pair<int, int>, Candidate>> keyed;
@@ -352,9 +352,9 @@ void Sentence::take_beam(Ask* asks) {
     if (finished_.size() > static_cast<size_t>(options_.kept)) finished_.pop_back();
   }
   live_.swap(going);
-  // A live path cannot score more than now, by the penalty that flatters it most. One that could not displace what is
-  // kept is not advanced any further: all that it leaves its place to has a lower total, and cannot either. Only in a
-  // shrinking beam its end would count, and leave less room to others.
+  // A live path cannot score more than now, by the most favourable penalty. One that could not displace a kept
+  // hypothesis is not advanced further: its successors in the slot have lower totals, and cannot either. Only in a
+  // shrinking beam would its end count, and leave fewer slots to others.
   int length = step_ + 1;
   float kindest = penalties_[options_.length_penalty >= 0 ? task.longest : length + 1];
   bool full = finished_.size() == static_cast<size_t>(options_.kept);

@@ -1,6 +1,6 @@
-// Greedy search, sampling and beam search over one sentence, with the rules of transduce/search: a sentence says which
-// rows it wants advanced and what it must know of their logits, and takes what came of it. The driver (driver.cpp)
-// advances the rows of many sentences together; no sentence sees another.
+// Greedy search, sampling and beam search over one sentence, with the rules of transduce/search: a sentence requests
+// the rows to advance and the facts it needs of their logits, and takes the answers. The driver (driver.cpp) advances
+// the rows of many sentences together; no sentence affects another.
 #pragma once
 #include <stdint.h>
 
@@ -11,18 +11,18 @@
 
 namespace transduce {
 
-// What a call asks of all sentences; the same struct stands in transduce/engines/native/library.py.
+// Options of a call for all sentences; mirrored in transduce/engines/native/library.py.
 struct Options {
   int32_t kind;  // 0 greedy, 1 beam, 2 sample, 3 forced: read given targets to their end
   int32_t size, kept, samples, shortest, no_repeat, top_k, traced, bos, eos, never_count;
-  int32_t by_power, shrinking, unused;  // length_penalty's base; whether a finished path gives up its place; alignment
+  int32_t by_power, shrinking, unused;  // length_penalty's base; whether a finished path loses its slot; alignment
   double length_penalty, temperature, top_p;
   uint64_t seed;
   const int32_t* never;
 };
 enum { kGreedy, kBeam, kSample, kForced };
 
-// What it asks of one, as views into the call's arrays.
+// Inputs of one sentence, as views into the call's arrays.
 struct Task {
   const int32_t* source;
   int source_length, longest;
@@ -30,14 +30,14 @@ struct Task {
   int prefix_length;
   const int32_t* exclude;  // phrases, each its length and then its tokens
   int64_t exclude_size;
-  const int32_t* include;  // an automaton: tokens, nodes and wishes, then its tables (see Automaton)
+  const int32_t* include;  // an automaton: tokens, nodes and constraints, then its tables (see Automaton)
   int64_t include_size;
   uint64_t key;
-  const int32_t* stop;  // not zero from when nobody waits for this sentence any more; null: somebody always does
+  const int32_t* stop;  // non-zero once the sentence is cancelled; null: never cancelled
 };
 
-// transduce/search/automaton.py, in one run of numbers: tokens (U), goto (M x U), complete (M x W), rest (M x W),
-// needed (W).
+// The automaton of transduce/search/constraints.py, in one array: tokens (U), goto (M x U), complete (M x W),
+// rest (M x W), needed (W).
 struct Automaton {
   int tokens = 0, nodes = 0, wishes = 0;
   const int32_t *token = nullptr, *go_to = nullptr, *complete = nullptr, *rest = nullptr, *needed = nullptr;
@@ -49,7 +49,7 @@ struct Automaton {
   int left(int node, uint64_t met) const;  // tokens still to write
 };
 
-// A token of some path; paths are told apart by where they end, and share their beginnings.
+// A token of some path; paths are identified by their ends, and share their prefixes.
 struct Node {
   int token, parent;  // parent -1: the start symbol
   float log_prob;
@@ -59,26 +59,26 @@ struct Node {
 struct Path {
   int node;
   float rank;
-  int standing = 0;  // in the automaton
+  int standing = 0;  // node of the automaton
   uint64_t met = 0;
   uint64_t stream = 0;
   int number = 0;    // of a sample
 };
 
-// What a row must tell of its logits, and what it told.
+// A request for facts about a row's logits, and the answers.
 struct Ask {
-  int best = 0;                 // so many of the greatest, apart from those struck
+  int best = 0;                 // the number of greatest ones, except those struck
   bool everything = false;      // all of them
   std::vector<int> struck;      // in order
   std::vector<int> wanted;      // these in any case
-  std::vector<std::pair<float, int>> found;  // best first; of equals the lowest token
+  std::vector<std::pair<float, int>> found;  // best first; ties to the lowest token
   std::vector<float> told;                   // of `wanted`
   std::vector<float> all;
   float highest = 0, log_sum = 0;
   float log_prob(float logit) const { return logit - highest - log_sum; }
 };
 
-// One hypothesis as it is handed back.
+// One hypothesis of the result.
 struct Found {
   std::vector<int32_t> tokens;
   std::vector<float> log_probs;
@@ -91,13 +91,13 @@ class Sentence {
 
   bool done() const { return live_.empty(); }
   bool unwanted() const { return task.stop && __atomic_load_n(task.stop, __ATOMIC_RELAXED); }
-  void abandon() { live_.clear(); }  // nothing is found
+  void abandon() { live_.clear(); }  // cancelled: no result
   int rows() const { return static_cast<int>(live_.size()); }
   int most_rows() const { return slots_; }
-  int most_places() const { return slots_ * task.longest; }  // of keys and values, if all rows go on to the limit
-  void prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>& asks);  // appends those of the next step
+  int most_places() const { return slots_ * task.longest; }  // positions of keys and values, if all rows reach the limit
+  void prepare(Workspace& room, std::vector<Row>& rows, std::vector<Ask>& asks);  // appends the requests of the next step
   void take(Ask* asks);                                                          // the answers to them
-  void forget(Workspace& room);                                                  // all but what was found
+  void forget(Workspace& room);                                                  // everything except the result
 
   Source source;
   std::vector<Found> found;
@@ -123,13 +123,13 @@ class Sentence {
   const Options& options_;
   const Model& model_;
   Automaton wanted_;
-  int slots_, width_ = 1, step_ = 0;  // rows there are at most, and a beam's places that are left
+  int slots_, width_ = 1, step_ = 0;  // maximum number of rows, and a beam's remaining slots
   std::vector<int> never_, forced_;
   std::vector<float> penalties_;
   std::vector<Node> nodes_;
   std::vector<Path> live_;
   std::vector<std::pair<float, Path>> finished_;
-  std::vector<Buffer<char>> memory_;        // keys and values, kSteps steps a block
+  std::vector<Buffer<char>> memory_;        // keys and values, kSteps steps per block
   std::vector<std::vector<void*>> pasts_;   // of each row
 };
 

@@ -42,10 +42,10 @@ void check_finite(const std::string& name, const float* values, uint64_t count) 
 
 }  // namespace
 
-// The file is read into memory of its own, in large pages, and not mapped, which a file can only be in pages of 4 KiB:
-// mapped, the base model took 1.60 times as long at batch 1 and 1.05 times at batch 32 (docs/results.md). The memory is as
-// large as the file really is, whatever it says, and what is written to the file later changes nothing. The hash, which
-// Python took of the same path before, finds damage; it vouches for nobody, and no check here relies on it.
+// The file is read into memory, in large pages, not mapped, which is possible only in pages of 4 KiB: mapped, the base
+// model took 1.60 times as long at batch 1 and 1.05 times at batch 32 (docs/results/decoding-cpu.md). The memory is as
+// large as the file really is, whatever its header says, and later writes to the file have no effect. The hash, which
+// Python checked before at the same path, detects damage; it proves no origin, and no check here relies on it.
 WeightFile::WeightFile(const char* path) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) throw Failure(std::string("cannot be opened: ") + strerror(errno));

@@ -1,10 +1,10 @@
-// The weight file: a header, a table of tensors, and their bytes. In Python it is transduce/engines/native/weight_format.py.
+// The weight file: a header, a table of tensors, and their bytes. In Python: transduce/engines/native/weight_format.py.
 //
 //   header  64 bytes: "TRDNATIV", version (u32), tensors (u32), size of the file (u64), SHA-256 (32), 8 unused
-//   table   64 bytes a tensor: name (40), kind (u32), rows (u32), columns (u32), 0 (u32), offset (u64)
+//   table   64 bytes per tensor: name (40), kind (u32), rows (u32), columns (u32), 0 (u32), offset (u64)
 //   bytes   each tensor at a multiple of 64; several may share their bytes
 //
-// Files come from anywhere: every number is checked against the file's real size before it is used.
+// Files are untrusted: every number is checked against the file's real size before it is used.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -39,7 +39,7 @@ class WeightFile {
   const Tensor& tensor(const std::string& name, Kind kind, uint64_t rows, uint64_t columns) const;
   const float* floats(const std::string& name, uint64_t rows, uint64_t columns) const;  // all of them finite
   const int32_t* integers(const std::string& name, uint64_t columns) const;
-  // `filling` is the bias of outputs that only pad: -infinity where they must never be chosen.
+  // `filling` is the bias of padding outputs: -infinity where they must never be chosen.
   Matrix matrix(const std::string& name, int outputs, int inputs, float filling = 0) const;
 
  private:
@@ -50,7 +50,7 @@ class WeightFile {
   std::map<std::string, Tensor> tensors_;
 };
 
-// Widths as the kernels want them.
+// Widths as the kernels need them.
 constexpr int padded(int width) { return (width + kPanel - 1) / kPanel * kPanel; }
 
 }  // namespace transduce
