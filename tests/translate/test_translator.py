@@ -348,7 +348,7 @@ def test_excluded_words_hold_for_every_part_and_included_ones_for_no_part(tokeni
     translator.translate([text], exclude=["drei"])
     assert len(translator.engine.batches[-1]) > 1 or len(translator.engine.batches) > 1  # type: ignore[attr-defined]
     assert all(constraint.exclude for constraint in translator.engine.constraints)  # type: ignore[attr-defined]
-    with pytest.raises(DataError, match=r"nobody knows which of its \d+ parts the words belong to; give the parts as"):
+    with pytest.raises(DataError, match=r"it is unknown which of its \d+ parts the words belong to; give the parts as"):
         translator.translate([text], include=["drei"])
 
 
