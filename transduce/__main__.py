@@ -22,8 +22,9 @@ def _run() -> None:
     """Run the command line; print user errors without a traceback and exit with code 2."""
     from transduce.cli import program
     from transduce.core.durable import reason_of
-    from transduce.core.errors import UserError, needed_by, printable
+    from transduce.core.errors import UserError, needed_by
     from transduce.core.processes import first_to_tell
+    from transduce.core.progress import say
 
     try:
         try:
@@ -33,14 +34,14 @@ def _run() -> None:
             sys.stdout.flush()  # here, where an error can still be reported in words
     except UserError as error:
         if first_to_tell():
-            print(f"error: {printable(str(error))}", file=sys.stderr)
+            say(f"error: {error}")
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         _discard_output()
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
         if first_to_tell():
-            print(f"error: {error.filename or 'writing the output'}: {reason_of(error)}", file=sys.stderr)
+            say(f"error: {error.filename or 'writing the output'}: {reason_of(error)}")
         _discard_output()
         sys.exit(2)
     except Exception:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass
+from typing import Annotated
 
+from transduce.core.bounds import FEW, TOKENS, BelowOne, Bounds, NonNegativeInt, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import FEW, TOKENS, check_most
 from transduce.data.batching import widest
 from transduce.data.corpus import Corpus
 from transduce.model.norms import BatchNorm
@@ -30,26 +31,18 @@ class Data:
     """Which prepared corpus to read, and how to cut it into batches."""
 
     folder: str = ""
-    tokens: int = (
-        4096  # padded tokens (of files, frames) a batch, on each side; 0 = as many as the GPU holds, found by trials
-    )
-    bucket: int = 8  # lengths are padded to multiples of this, more coarsely as they grow
-    shapes: int = 0  # at most so many shapes of batches, of real tokens; 0 = as `bucket` has it, few where compiled
-    sampling: float = 0.0  # subword sampling (unigram) or BPE-dropout: 0.1 is usual, 0 = off
+    # padded tokens (of files, frames) a batch, on each side; 0 = as many as the GPU holds, found by trials
+    tokens: Annotated[int, Bounds(0, TOKENS)] = 4096
+    bucket: Annotated[int, Bounds(1, FEW)] = 8  # lengths are padded to multiples of this, more coarsely as they grow
+    # at most so many shapes of batches, of real tokens; 0 = as `bucket` has it, few where compiled
+    shapes: Annotated[int, Bounds(0, FEW)] = 0
+    sampling: BelowOne = 0.0  # subword sampling (unigram) or BPE-dropout: 0.1 is usual, 0 = off
     train: str = "train"
     valid: str = "valid"
     trust: bool = False  # import the class of one's own that read the corpus's files, if one did
 
     def __post_init__(self) -> None:
-        if self.bucket < 1:
-            raise ConfigError(f"bucket: expected at least 1, got {self.bucket}")
-        for name in ("tokens", "shapes"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        check_most(self, FEW, "bucket", "shapes")
-        check_most(self, TOKENS, "tokens")
-        if not 0 <= self.sampling < 1:
-            raise ConfigError(f"sampling: expected at least 0 and below 1, got {self.sampling}")
+        check_bounds(self)
         if self.sampling > 0 and self.shapes:
             raise ConfigError(
                 f"shapes: {self.shapes} shapes are chosen by the lengths of the texts, which data.sampling ="
@@ -64,7 +57,7 @@ class Config:
     `search` is how the finished model translates unless requested otherwise.
     """
 
-    seed: int = 1
+    seed: NonNegativeInt = 1
     license: str = ""  # of the trained model, for its card
     data: Data = Data()
     model: Model = Model()
@@ -74,8 +67,7 @@ class Config:
     validation: Validation = Validation()
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed: expected 0 or more, got {self.seed}")
+        check_bounds(self)
         searches = {"search": self.search, "validation.search": self.validation.search}
         check_together(self.objective, typing.get_args(ObjectiveChoice), searches, self.model.decoder)
         for where, search in searches.items():

@@ -170,6 +170,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "import": "--as-trained",
         "export": "--to",
         "lab": "--output -o",
+        "config schema": "",
         "config show": "",
     }
 

@@ -645,7 +645,7 @@ def test_the_first_member_of_a_union_is_the_default_kind() -> None:
     for cls in {*config_classes(Config), *config_classes(Prepare)}:
         hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
-            choices = configs._choices(hints[field.name])
+            choices = configs.choices_of(hints[field.name])
             if not choices:
                 continue
             seen += 1

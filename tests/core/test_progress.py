@@ -8,7 +8,7 @@ import pytest
 
 from transduce.cli.output import with_progress
 from transduce.core import progress
-from transduce.core.progress import Progress, rate_as_text, seconds_as_text
+from transduce.core.progress import Progress, rate_as_text, say, seconds_as_text
 
 
 class Clock:
@@ -153,3 +153,8 @@ def test_one_is_no_plural(total: int | None, said: str, clock: Clock, capsys: py
         clock.now += 5
         shown.advance()
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_line_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    say("runs/\x1b[2J: done\nnext")
+    assert capsys.readouterr().err == "runs/\\x1b[2J: done\nnext\n"

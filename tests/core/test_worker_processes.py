@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from transduce.core.resources import usable_cores
+
 SAFE_PATH = "PYTHONSAFEPATH"
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = f"""
@@ -31,3 +35,26 @@ def test_the_current_folder_is_nothing_to_workers(tmp_path: Path) -> None:
     )
     assert done.stdout == "4950 None\n", done.stderr
     assert not (tmp_path / "here" / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"own": "0::/\n", "cpu.max": "max 100000\n"}, 8),
+        ({"own": "0::/\n", "cpu.max": "200000 100000\n"}, 2),
+        ({"own": "1:cpu:/x\n0::/a/b\n", "a/b/cpu.max": "450000 100000\n", "a/cpu.max": "150000 100000\n"}, 2),
+        ({"own": "0::/a\n", "a/cpu.max": "1000 100000\n"}, 1),
+        ({"own": "0::/\n", "cpu.max": "nonsense"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+    ],
+)
+def test_a_container_has_the_cores_of_its_quota(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path, tmp_path / "own") == cores

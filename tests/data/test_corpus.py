@@ -457,7 +457,7 @@ def test_settings_messages() -> None:
         Prepare("", text)
     with pytest.raises(ConfigError, match="train: expected at least one corpus"):
         Prepare("out", ())
-    with pytest.raises(ConfigError, match="longest=0, workers=0: expected at least 1 and at least 0"):
+    with pytest.raises(ConfigError, match="longest: expected at least 1, got 0"):
         Prepare("out", text, longest=0)
 
 

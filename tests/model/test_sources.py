@@ -240,7 +240,7 @@ def test_a_model_and_a_corpus_that_do_not_go_together() -> None:
     ("made", "message"),
     [
         (lambda: Frames(features=0), "features: expected at least 1, got 0"),
-        (lambda: Patches(stem=-1), "stem: expected at least 0, got -1"),
+        (lambda: Patches(stem=-1), "stem: expected 0 or more, got -1"),
         (lambda: SpecAugment(time_masks=-1), "time_masks: expected 0 or more, got -1"),
         (lambda: SpecAugment(time_share=2), "time_share: expected a number from 0 to 1, got 2"),
         (lambda: Distortion(turn=-1), "turn: expected 0 or more, got -1"),

@@ -39,12 +39,12 @@ def words_of(kind: Any, where: str, seen: tuple[Any, ...] = ()) -> Iterator[str]
     if typing.get_origin(kind) is tuple:
         for one in {*typing.get_args(kind)} - {Ellipsis}:
             yield from words_of(one, f"{where}[]", seen)
-    elif choices := configs._choices(kind):
+    elif choices := configs.choices_of(kind):
         yield f"{where} = {' | '.join(choices)}"
         for word, cls in choices.items():
             yield from words_of(cls, f"{where}({word})", seen)
     elif dataclasses.is_dataclass(kind) and kind not in seen:
-        for name, hint in configs._hints(kind).items():
+        for name, hint in configs.hints_of(kind).items():
             yield from words_of(hint, f"{where}.{name}", (*seen, kind))
     elif not dataclasses.is_dataclass(kind):
         words = configs.words_of(kind)

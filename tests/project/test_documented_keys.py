@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from transduce.core.config import _choices, _hints, kind_of
+from transduce.core.config import choices_of, hints_of, kind_of
 from transduce.data.prepare.run import Prepare
 from transduce.experiment import Config
 from transduce.lab.catalogue import EXPERIMENTS
@@ -46,11 +46,11 @@ PAGES: dict[tuple[type[Any], str], str] = {
 
 def fields(cls: Any, place: str = "") -> Iterator[tuple[str, str, Any]]:
     """(place, word, type) of every key and every kind below a config class; a kind's own type is its class."""
-    for name, hint in _hints(cls).items():
+    for name, hint in hints_of(cls).items():
         here = f"{place}.{name}" if place else name
         yield here, name, hint
         inner = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
-        for kind, member in _choices(inner).items():
+        for kind, member in choices_of(inner).items():
             yield here, kind, member
             yield from fields(member, here)
         if dataclasses.is_dataclass(inner):
@@ -116,7 +116,7 @@ def classes(root: type[Any], page: str) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for place, word, hint in fields(root):
         if page in pages_of(root, place):
-            for cls in [*_choices(hint).values(), hint]:
+            for cls in [*choices_of(hint).values(), hint]:
                 if isinstance(cls, type) and dataclasses.is_dataclass(cls):
                     found.setdefault(word, []).append(cls)
     return found

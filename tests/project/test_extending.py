@@ -181,12 +181,12 @@ def refusal(key: str, kind: str) -> str:
 def protocol_of(key: str) -> typing.Any:
     """The contract in the type of a setting."""
     if key == "sources":
-        return configs.slot_of(configs._hints(Prepare)[key])
+        return configs.slot_of(configs.hints_of(Prepare)[key])
     config: typing.Any = configs.load(transduce.Config, "tiny", [*filter(None, [BESIDE.get(key)])])
     *parts, name = key.split(".")
     for part in parts:
         config = getattr(config, part)
-    hint = configs._hints(type(config))[name]
+    hint = configs.hints_of(type(config))[name]
     return configs.slot_of(typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint)
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "transduce"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE = 600  # lines
-MOST_COMPLEX = 34  # cognitive complexity of a function
+MOST_COMPLEX = 19  # cognitive complexity of a function
 
 # Each part, and what it may import of the others. What stands lower may import what stands above it, never the other
 # way round: core <- text <- metrics <- data <- model <- search <- engines <- translate <- objectives <- training <- ...

@@ -112,7 +112,9 @@ class Endless:
         self, sources: Sequence[Any], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
     ) -> list[list[Any]]:
         until = time.monotonic() + 10
-        while not all(made.cancel_token is not None and made.cancel_token.cancelled for made in constraints):
+        while not all(
+            constraint.cancel_token is not None and constraint.cancel_token.cancelled for constraint in constraints
+        ):
             assert time.monotonic() < until, "nobody asked to stop"
             time.sleep(0.005)
         self.stopped += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import transduce
 from transduce.server import Served, Settings, application
 from transduce.server.admission import Keys
 from transduce.server.protocols import schemas
+from transduce.text.tokenizer import Tokenizer
 
 ASKED = {"text": "sixty-two, eleven", "source": "en", "target": "de"}
 PAIR = {"source": "en", "target": "de", "texts": ["five", "sixty"], "translations": ["fünf", "sechzig"]}
@@ -33,6 +35,21 @@ def test_a_translation_with_every_option(client: TestClient, served_translator: 
     for s, t, weight in aligned["links"]:
         assert weight == pytest.approx(expected.alignment.weights[t][s], abs=1e-6)
     assert one["detected"] is None
+
+
+def test_a_text_is_tokenized_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized: list[str] = []
+    encode = Tokenizer.encode
+
+    def counting(self: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        tokenized.extend(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode", counting)
+    for asked in ({}, {"alignment": "pieces"}, {"n_best": 2, "beam": 2}):
+        tokenized.clear()
+        assert client.post("/v1/translate", json={**ASKED, **asked}).status_code == 200
+        assert tokenized == [ASKED["text"]]
 
 
 def test_constraints_of_a_request(client: TestClient, served_translator: transduce.Translator) -> None:

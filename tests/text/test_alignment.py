@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+import transduce
 from transduce.core.errors import ConfigError, DataError, UserError
 from transduce.engines.torch.engine import cross_attention
 from transduce.search.ensemble import Ensemble
@@ -21,6 +22,8 @@ from transduce.text.train_tokenizer import SentencePiece
 from transduce.translate.translator import Translator
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from toy_model import Toy
 
 LINES = ["one two three. four five, six", "eins zwei drei vier fünf", "一二三。四五，六"]
@@ -233,3 +236,11 @@ def test_an_ensemble_is_aligned_too(toy: Toy) -> None:
     twice = type(engine)(Ensemble([engine.model, engine.model]), engine.source, engine.target, engine.device)
     (found,) = Translator(twice, toy.translator.tokenizers, Greedy()).align(*pair, to="de")
     np.testing.assert_allclose(found.weights, alone.weights, atol=1e-6)
+
+
+def test_an_engine_tells_how_many_layers_can_be_read(toy: Toy, native_toy: Path) -> None:
+    for translator in (toy.translator, transduce.load(native_toy, engine="native")):
+        layers = translator.engine.decoder_layers
+        translator.align(["five"], ["fünf"], "de", layer=layers - 1)
+        with pytest.raises(ConfigError, match=f"layer: expected a decoder layer from 0 to {layers - 1}"):
+            translator.align(["five"], ["fünf"], "de", layer=layers)

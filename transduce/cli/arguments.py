@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from transduce.core.errors import UserError
+from transduce.core.progress import say
 from transduce.translate.model_folder import shipped
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
@@ -164,10 +164,9 @@ def check_target(translator: Translator, folder: Path, target: str) -> None:
     if not target or translator.reading is not None:
         return
     from transduce.text.languages import language_of_tag
-    from transduce.translate.directions import has_tag
 
     tokenizer = translator.tokenizers.source
-    if not has_tag(tokenizer, target):
+    if not tokenizer.has_tag(target):
         known = [code for code in map(language_of_tag, tokenizer.pieces(range(tokenizer.size))) if code]
         if known:
             raise UserError(f"--to {target}: {folder} has no tag of this language; it translates to {', '.join(known)}")
@@ -186,7 +185,7 @@ def pick_targets(translator: Translator, args: ParsedArgs, source: str, target: 
         check_target(translator, args.folder, target)
         return [target] * max(1, len(args.texts))
     from transduce.text.languages import name_of
-    from transduce.translate.directions import DirectionQuery, directions_of, has_tag
+    from transduce.translate.directions import DirectionQuery, directions_of
 
     tokenizer = translator.tokenizers.source
     pairs = directions_of(args.folder, tokenizer)
@@ -197,5 +196,5 @@ def pick_targets(translator: Translator, args: ParsedArgs, source: str, target: 
     for way in ways:
         if way.recognised and not target:
             names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
-            print(f"recognised as {names[0]}: to {names[1]}", file=sys.stderr)
-    return [way.target if has_tag(tokenizer, way.target) else "" for way in ways]
+            say(f"recognised as {names[0]}: to {names[1]}")
+    return [way.target if tokenizer.has_tag(way.target) else "" for way in ways]

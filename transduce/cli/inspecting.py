@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +11,7 @@ import typer
 from transduce.cli.arguments import BeamSize, Language, Opening, opens_models
 from transduce.core.durable import unwritable
 from transduce.core.errors import DataError, UserError
+from transduce.core.progress import say
 
 if TYPE_CHECKING:
     from transduce.inspection.record import Inspection
@@ -90,7 +90,7 @@ def _write(seen: list[Inspection], view: View, output: Path | None) -> None:
     else:
         _write_text(seen, output)
     if output is not None:
-        print(f"wrote {output}", file=sys.stderr)
+        say(f"wrote {output}")
 
 
 def _write_text(seen: list[Inspection], output: Path) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from transduce.cli.arguments import Words, split_words
 from transduce.core import config as configs
+from transduce.core.progress import say
 
 
 def train(
@@ -127,7 +128,7 @@ def compare(
 
     compared = run(file, words or [], output, jobs)
     if compared.signal:
-        print(f"{compared.signal.name}: stopped; the same command resumes from there", file=sys.stderr)
+        say(f"{compared.signal.name}: stopped; the same command resumes from there")
         raise typer.Exit(128 + compared.signal)
     assert compared.results is not None
     render(compared.results, Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400))

@@ -37,6 +37,7 @@ from transduce.cli.arguments import (
     opens_models,
 )
 from transduce.core.errors import DataError, UserError, needed_by
+from transduce.core.progress import say
 
 if TYPE_CHECKING:
     from transduce.evaluation.report import Evaluation
@@ -84,6 +85,7 @@ def translate(
         write_translations,
         written,
     )
+    from transduce.translate.options import TranslateOptions
 
     unit = _unit_of(alignments, pieces)
     files = input or []
@@ -92,8 +94,7 @@ def translate(
     translator = opening.load(folders)
     tags = pick_targets(translator, args, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
-    stream = translator.stream(
-        texts or read_files(files),
+    options = TranslateOptions(
         beam=beam,
         n_best=n_best,
         search=None if search is None else chosen_search(translator, search),
@@ -102,8 +103,8 @@ def translate(
         include=include or (),
         exclude=exclude or (),
         align=unit,
-        window=window,
     )
+    stream = translator.run(texts or read_files(files), options, window)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))
@@ -363,6 +364,7 @@ def transcribe(
         write_translations,
         written,
     )
+    from transduce.translate.options import TranslateOptions
 
     if bool(files) == (input is not None):
         raise UserError("transcribe: expected files, or a list of them with --input FILE, and not both")
@@ -372,7 +374,8 @@ def transcribe(
     chosen = None if search is None else chosen_search(translator, search)
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
-    stream = translator.stream(paths, beam=beam, n_best=n_best, search=chosen, window=WINDOW)
+    options = TranslateOptions(beam, n_best, chosen)
+    stream = translator.run(paths, options, WINDOW)
     with written(output, [input] if input else []) as file:
         shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
         write_translations(shown, file, None, json_lines, n_best if search is None else translations_of(search))
@@ -391,5 +394,5 @@ def _readable(reader: FileReader, paths: list[str], skip: bool) -> list[str]:
         )
     if len(faults) == len(set(paths)):
         raise DataError(f"{listed}\nnone of the files can be read; {reader.expected}")
-    print(f"{listed}\n{count} and were skipped: an empty line each", file=sys.stderr, flush=True)
+    say(f"{listed}\n{count} and were skipped: an empty line each")
     return ["" if path in faults else path for path in paths]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from transduce.cli.arguments import Words, split_words
 from transduce.core import config as configs
+from transduce.core.progress import say
 
 
 def pipeline(
@@ -46,7 +48,7 @@ def pipeline(
         return
     piped = run(file, words or [], start, until)
     if piped.signal:
-        print(f"{piped.signal.name}: stopped; the same command resumes from there", file=sys.stderr)
+        say(f"{piped.signal.name}: stopped; the same command resumes from there")
         raise typer.Exit(128 + piped.signal)
     print(f"{piped.folder}: {len(piped.done)} stages done now, {len(piped.skipped)} done before")
 
@@ -113,3 +115,17 @@ def show(words: Words = None) -> None:
 
     layers = configs.layers(Config, *split_words(words))
     print(configs.dump(configs.resolve(Config, layers), layers.origins), end="")
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON schema of config files, by which an editor completes and checks them.
+
+    Examples:
+
+        transduce config schema > transduce.schema.json
+    """
+    from transduce.core.schema import json_schema
+    from transduce.experiment import Config
+
+    print(json.dumps(json_schema(Config), indent=2, ensure_ascii=False))

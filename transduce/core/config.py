@@ -155,9 +155,9 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
     origin, origins = source
     if typing.get_origin(cls) is tuple and isinstance(new, Mapping):  # a single table for an array of tables
         cls, old, beneath = typing.get_args(cls)[0], _only_one(old, where), None
-    choices = _kinds(cls) if isinstance(new, Mapping) or isinstance(old, Mapping) else _choices(cls)
+    choices = _kinds(cls) if isinstance(new, Mapping) or isinstance(old, Mapping) else choices_of(cls)
     if choices:
-        old, new, beneath = ({"kind": value} if isinstance(value, str) else value for value in (old, new, beneath))
+        old, new, beneath = map(_named_kind, (old, new, beneath))
     if not isinstance(new, Mapping) or not (choices or dataclasses.is_dataclass(cls)):
         origins[where] = origin
         return lay_over(old, new)
@@ -166,15 +166,35 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
         default = _default_kind(cls, {**beneath, **old})
         kind = new.get("kind", default)
         if kind != default:
-            for key in [key for key in origins if key.startswith(f"{where}.")]:
-                del origins[key]
+            _forget(origins, where)
             old, beneath = {}, {}
         cls = choices.get(kind) if isinstance(kind, str) else None
-    hints = _hints(cls) if cls is not None else {}
+    return _merged_tables(hints_of(cls) if cls is not None else {}, (old, new, beneath), where, source)
+
+
+def _merged_tables(
+    hints: Mapping[str, Any],
+    tables: tuple[dict[str, Any], Mapping[str, Any], Mapping[str, Any]],
+    where: str,
+    source: tuple[str, dict[str, str]],
+) -> dict[str, Any]:
+    """Merge each setting of the new table over the old one's; `tables` are old, new and beneath."""
+    old, new, beneath = tables
     for key, value in new.items():
         dotted = dotted_key(where, key)
         old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, source, beneath.get(key))
     return old
+
+
+def _named_kind(settings: Any) -> Any:
+    """Convert a choice given by its kind alone to a table."""
+    return {"kind": settings} if isinstance(settings, str) else settings
+
+
+def _forget(origins: dict[str, str], where: str) -> None:
+    """Delete the origins of the settings of a table."""
+    for key in [key for key in origins if key.startswith(f"{where}.")]:
+        del origins[key]
 
 
 def _only_one(old: Any, where: str) -> Any:
@@ -209,7 +229,7 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
     """Build a `cls` from the settings in `tree`; `kind` is the word that chose this class from a union, if any."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({value_in_words(tree)})")
-    hints = _hints(cls)
+    hints = hints_of(cls)
     values: dict[str, Any] = {}
     for key, value in tree.items():
         dotted = dotted_key(where, key)
@@ -236,13 +256,13 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
 
 def _having(key: str, union: Any) -> str:
     """Name the kinds of a union that have the setting `key`, as the end of an error message."""
-    kinds = [kind for kind, cls in _choices(union).items() if key in _hints(cls)]
+    kinds = [kind for kind, cls in choices_of(union).items() if key in hints_of(cls)]
     return f"; kinds with '{key}': {', '.join(kinds)}" if kinds else ""
 
 
 def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     named = isinstance(value, Mapping) or (isinstance(value, str) and ":" in value)
-    if _choices(kind) or (slot_of(kind) and named):
+    if choices_of(kind) or (slot_of(kind) and named):
         return _parse_choice(kind, value, where, trust)
     if dataclasses.is_dataclass(kind):
         return _parse_table(kind, value, where, trust)
@@ -254,12 +274,8 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
                 """ '["a", "b"]', and a text that begins so with quotes, '"[a"'"""
             )
         value = str(value)
-    words = words_of(kind)
-    if words:
-        if value not in words:
-            accepted = f"{', '.join(map(str, words))}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
-            raise ConfigError(f"{where}: {value!r} is not one of {accepted}")
-        return value
+    if words_of(kind):
+        return _parse_word(kind, value, where)
     if origin is tuple:
         return _parse_array(kind, value, where, trust)
     if origin is dict and isinstance(value, Mapping):  # settings of another class, checked where they are used
@@ -269,6 +285,14 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     if type(value) is not kind:
         wanted = "a table of settings" if origin is dict else type_in_words(kind)
         raise ConfigError(f"{where}: expected {wanted}, got {value!r} ({value_in_words(value)})")
+    return value
+
+
+def _parse_word(kind: Any, value: Any, where: str) -> Any:
+    words = words_of(kind)
+    if value not in words:
+        known = f"{', '.join(map(str, words))}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
+        raise ConfigError(f"{where}: {value!r} is not one of {known}")
     return value
 
 
@@ -322,7 +346,7 @@ def _parse_choice(union: Any, value: Any, where: str, trust: bool) -> Any:
 
 
 @functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
+def hints_of(cls: Any) -> dict[str, Any]:
     """Return the settings of a config class and their types."""
     hints = typing.get_type_hints(cls)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
@@ -342,7 +366,7 @@ def _kinds(kind: Any) -> dict[str, Any]:
     return found
 
 
-def _choices(kind: Any) -> dict[str, Any]:
+def choices_of(kind: Any) -> dict[str, Any]:
     """Map each `kind` of a union to its class; empty when the type is not a union of classes."""
     return {word: member for word, member in _kinds(kind).items() if member is not None}
 
@@ -374,7 +398,7 @@ def kind_of(cls: type[Any]) -> str:
 
 def tree_of(config: Any) -> dict[str, Any]:
     """Convert a config to plain tables, lists and words, which `parse` reads back."""
-    return {name: _plain(hint, getattr(config, name)) for name, hint in _hints(config.__class__).items()}
+    return {name: _plain(hint, getattr(config, name)) for name, hint in hints_of(config.__class__).items()}
 
 
 def _plain(hint: Any, value: Any) -> Any:
@@ -403,10 +427,10 @@ def flatten(config: Any) -> dict[str, Any]:
 
 def own_parts(config: Any, where: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted key and the class name of every part of a config that is of the user's own class."""
-    for name, hint in _hints(config.__class__).items():
+    for name, hint in hints_of(config.__class__).items():
         value, dotted = getattr(config, name), dotted_key(where, name)
         if dataclasses.is_dataclass(value):
-            if slot_of(hint) and type(value) not in _choices(hint).values():
+            if slot_of(hint) and type(value) not in choices_of(hint).values():
                 yield dotted, name_of(type(value))
             else:
                 yield from own_parts(value, dotted)
@@ -443,4 +467,4 @@ def _is_nested(value: Any) -> bool:
 def written_kind(union: Any, value: Any) -> str:
     """Return the `kind` of a value of a union: "package.module:Class" for a class of the user's own."""
     cls = type(value)
-    return kind_of(cls) if cls in _choices(union).values() else name_of(cls)
+    return kind_of(cls) if cls in choices_of(union).values() else name_of(cls)

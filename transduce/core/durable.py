@@ -189,12 +189,31 @@ def lock_folder(work: Path, shared: bool = False) -> int:
     """
     work.mkdir(exist_ok=True)
     lock = os.open(work, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise RunError(f"{work}: another process is using this folder; wait for it to end") from None
+    if not lock_open(lock, shared=shared):
+        raise RunError(f"{work}: another process is using this folder; wait for it to end")
     return lock
+
+
+def lock_file(path: Path, wait: bool = False) -> int | None:
+    """Make the file, if need be, and hold it alone until the descriptor given is closed; None where another has it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    return lock if lock_open(lock, wait=wait) else None
+
+
+def lock_open(descriptor: int, shared: bool = False, wait: bool = False) -> bool:
+    """Lock an open file or folder until its descriptor is closed or its process ends.
+
+    False where another process holds it, unless we `wait` for that one; the descriptor is closed then.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return True
 
 
 def mend_replaced(output: Path) -> None:

@@ -102,8 +102,13 @@ def value_in_words(value: Any) -> str:
 
 def nearest(word: Any, words: Iterable[Any]) -> str:
     """Suggest the nearest known word: `; did you mean 'steps'?`, or nothing."""
-    near = difflib.get_close_matches(str(word), [str(item) for item in words], n=1)
+    near = near_words(word, words)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def near_words(word: Any, words: Iterable[Any], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return at most `most` similar words, the nearest first; `cutoff` is the share that must agree."""
+    return difflib.get_close_matches(str(word), [str(item) for item in words], n=most, cutoff=cutoff)
 
 
 # The extra `train` installs the first three and protobuf (`google`), `evaluate` the third of them.

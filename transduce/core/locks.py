@@ -6,7 +6,6 @@ likewise (engines/native/src/pool.h).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import threading
@@ -15,7 +14,7 @@ import weakref
 from pathlib import Path
 from types import TracebackType
 
-from transduce.core.durable import RESUME, disk_errors
+from transduce.core.durable import RESUME, disk_errors, lock_file
 from transduce.core.errors import RunError
 
 
@@ -65,18 +64,17 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         with disk_errors(self.folder, "locking the run folder", needed=4096, advice=RESUME):
-            descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, _introduction().encode("utf-8"))
-            except BlockingIOError:
-                holder = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
-                os.close(descriptor)
+            path = self.folder / ".lock"
+            descriptor = lock_file(path)
+            if descriptor is None:
+                holder = path.read_text(encoding="utf-8", errors="replace")[:1000].strip()
                 raise RunError(
                     f"{self.folder} is being trained by {holder or 'another process'}; "
                     "wait for it, or choose another folder"
-                ) from None
+                )
+            try:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, _introduction().encode("utf-8"))
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -28,6 +28,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from transduce.core.errors import RunError
+from transduce.core.resources import usable_cores
 
 LIFE = "TRANSDUCE_LIFE"  # the group's name once it has met: a new one after every restart
 
@@ -144,7 +145,7 @@ def ordered_map(
 
     Fewer than `worth` items are done in this process.
     """
-    workers = workers or _cores()
+    workers = workers or usable_cores()
     stream = iter(items)
     head = list(islice(stream, worth))
     if workers == 1 or len(head) < worth:
@@ -169,13 +170,6 @@ def ordered_map(
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))  # those available to this process
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
 
 
 @contextmanager

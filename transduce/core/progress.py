@@ -11,6 +11,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from transduce.core.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as LiveProgress
 
@@ -52,6 +54,11 @@ def live_bar(unit: str) -> LiveProgress | None:
     return Progress(*columns, console=console)
 
 
+def say(text: str) -> None:
+    """Print a line on standard error, at once, with what would move a terminal's cursor written out."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 class Progress:
     """`with Progress("Tokenizing", total=len(lines), unit="lines") as progress: ... progress.advance(1000)`.
 
@@ -91,7 +98,7 @@ class Progress:
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
     def _print_line(self) -> None:
         self._printed = self.done
@@ -104,7 +111,7 @@ class Progress:
         line += f" {unit}, {rate_as_text(rate)} {self.unit}/s"
         if self.total and rate > 0:
             line += f", {seconds_as_text((self.total - self.done) / rate)} left"
-        print(line, file=sys.stderr, flush=True)
+        say(line)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -288,15 +288,19 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     for name, split in manifest["splits"].items():
         if not is_plain(name):
             raise ValueError(f"a split called {name!r:.60}")
-        stop = 0
-        for span in (Span(**span) for span in split["spans"]):
-            _check_span(span)
-            if span.start != stop or span.stop < span.start:
-                raise ValueError(f"the spans of {span.name!r} do not join")
-            stop = span.stop
+        _check_spans([Span(**span) for span in split["spans"]])
     known = {"source": ("float16", "uint8") if "reader" in manifest else _TOKEN_DTYPES, "target": _TOKEN_DTYPES}
     if set(manifest["dtypes"]) != set(SIDES) or any(manifest["dtypes"][side] not in known[side] for side in SIDES):
         raise ValueError(f"dtypes {manifest['dtypes']}")
+
+
+def _check_spans(spans: list[Span]) -> None:
+    stop = 0
+    for span in spans:
+        _check_span(span)
+        if span.start != stop or span.stop < span.start:
+            raise ValueError(f"the spans of {span.name!r} do not join")
+        stop = span.stop
 
 
 def _check_span(span: Span) -> None:

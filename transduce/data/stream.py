@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from transduce.data.batch import Batch
@@ -26,14 +27,7 @@ def prefetched(source: Iterator[T], ahead: int = 4) -> Iterator[Iterator[T]]:
     """Prefetch items in a thread, in order; an error in the source is raised where its item is requested."""
     items_ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=ahead)
     stop = threading.Event()
-
-    def put(item: tuple[T | None, BaseException | None]) -> None:
-        while not stop.is_set():
-            try:
-                items_ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
+    put = partial(_put, items_ready, stop)
 
     def work() -> None:
         try:
@@ -45,22 +39,37 @@ def prefetched(source: Iterator[T], ahead: int = 4) -> Iterator[Iterator[T]]:
         except BaseException as error:
             put((None, error))
 
-    def items() -> Iterator[T]:
-        while True:
-            item, error = items_ready.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            yield item  # type: ignore[misc]
-
     thread = threading.Thread(target=work, name="prefetch", daemon=True)
     thread.start()
     try:
-        yield items()
+        yield _items(items_ready)
     finally:
         stop.set()
         thread.join()
+
+
+def _put(
+    items_ready: queue.Queue[tuple[T | None, BaseException | None]],
+    stop: threading.Event,
+    item: tuple[T | None, BaseException | None],
+) -> None:
+    """Add an item once there is room; give up when `stop` is set."""
+    while not stop.is_set():
+        try:
+            items_ready.put(item, timeout=0.1)
+            return
+        except queue.Full:
+            continue
+
+
+def _items(items_ready: queue.Queue[tuple[T | None, BaseException | None]]) -> Iterator[T]:
+    while True:
+        item, error = items_ready.get()
+        if isinstance(error, StopIteration):
+            return
+        if error is not None:
+            raise error
+        yield item  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from transduce.core.errors import EngineRefusal
 from transduce.core.locks import ForkLock
+from transduce.core.progress import say
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.text.alignment import Alignment
 
 if TYPE_CHECKING:
@@ -24,8 +24,17 @@ Source: TypeAlias = Any  # tokens, a sequence of integers; or the frames (n, wid
 class Engine(Protocol):
     """Runs a model over token sequences (without bos and eos), or over frames."""
 
+    @property
+    def decoder_layers(self) -> int:
+        """How many decoder layers `attend` can read one by one; 0 where it has no attention to read."""
+        ...
+
     def search(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         """Hypotheses of each source, best first, by the given search config."""
         ...
@@ -59,6 +68,19 @@ class Translation:
     parts: int = 1
     alternatives: tuple[Translation, ...] = ()
     alignment: Alignment | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Translation], text: str, alignment: Alignment | None = None) -> Translation:
+        """The translations of parts that follow each other as one, whose `text` the caller puts together."""
+        return cls(
+            text,
+            sum(part.score for part in parts),
+            sum(part.log_prob for part in parts),
+            tuple(token for part in parts for token in part.tokens),
+            all(part.finished for part in parts),
+            len(parts),
+            alignment=alignment,
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +120,7 @@ class Fallback:
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        search: Any,
+        search: SearchConfig,
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
@@ -111,6 +133,10 @@ class Fallback:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
     ) -> list[NDArray[np.float32]]:
         return self._either(lambda engine: engine.attend(sources, targets, layer))
+
+    @property
+    def decoder_layers(self) -> int:
+        return self._either(lambda engine: engine.decoder_layers)
 
     def behind(self, refusal: EngineRefusal) -> Engine:
         """Open the second engine for a request that the first has no method for, such as inspection.
@@ -137,4 +163,4 @@ class Fallback:
 
 def report(refusal: EngineRefusal) -> None:
     """Report on stderr that torch takes over."""
-    print(f"{refusal} (torch does it this time)", file=sys.stderr, flush=True)
+    say(f"{refusal} (torch does it this time)")

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 
 from transduce.core.durable import unwritable
 from transduce.core.errors import DataError, RunError, UserError
-from transduce.core.untrusted import LARGEST_TOML, parse_json, parse_toml, read_small
+from transduce.core.reports import METRICS_FILE, Report, read_reports
+from transduce.core.untrusted import LARGEST_TOML, parse_toml, read_small
 from transduce.metrics.corpus import MEASURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRICS_FILE, CONFIG_FILE = "metrics.jsonl", "config.toml"
+CONFIG_FILE = "config.toml"
 # Okabe and Ito's colours, which colour-blind readers can tell apart; for more runs a rainbow serves.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 INK, FAINT = "#333333", "#e6e6e6"
@@ -83,18 +84,10 @@ def save(figure: Figure, output: Path) -> None:
 def read_history(run: Path, name: str, metric: str = "bleu") -> History:
     """Read the curves in a run's `metrics.jsonl`; steps trained twice (after a resume) count as last reported."""
     path = run / METRICS_FILE
-    try:
-        content = read_small(path, LARGEST_METRICS)
-    except FileNotFoundError as error:
+    if not (path.exists() or run.is_file()):
         what = "has no metrics.jsonl, so it is no run of transduce" if run.is_dir() else "does not exist"
-        raise RunError(f"{run}: the run folder {what}. Give the folder that `transduce train` wrote.") from error
-    except OSError as error:
-        raise RunError(
-            f"{path}: cannot be read: {error.strerror}. Give the folder that `transduce train` wrote."
-        ) from error
-    except ValueError as error:
-        raise RunError(f"{path}: {error}, more than a run reports. Remove what does not belong there.") from None
-    reports = _parse(path, content)
+        raise RunError(f"{run}: the run folder {what}. Give the folder that `transduce train` wrote.")
+    reports = read_reports(path, LARGEST_METRICS)
     history = History(
         name,
         _curve(path, reports, "train", "loss"),
@@ -108,39 +101,13 @@ def read_history(run: Path, name: str, metric: str = "bleu") -> History:
     return history
 
 
-def _parse(path: Path, content: bytes) -> dict[int, dict[str, object]]:
-    """Parse reports by line number. The line being written just now, if any, has no line end yet and is left out."""
-    reports: dict[int, dict[str, object]] = {}
-    lines = content.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            report = parse_json(line)
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise DataError(f"{path}:{number}: not JSON ({error}). {_expected(line)}") from error
-        if not isinstance(report, dict):
-            raise DataError(f"{path}:{number}: not a JSON object. {_expected(line)}")
-        reports[number] = report
-    return reports
-
-
-def _expected(line: bytes) -> str:
-    found = line[:60].decode("utf-8", errors="replace")
-    return (
-        f"Found {found!r}; expected one object a line, such as "
-        '{"kind": "train", "step": 100, "loss": 3.21}. Remove the line, or restore the file from a copy.'
-    )
-
-
-def _curve(path: Path, reports: dict[int, dict[str, object]], kind: str, key: str) -> Curve:
+def _curve(path: Path, reports: list[Report], kind: str, key: str) -> Curve:
     points: dict[int, float] = {}
-    for number, report in reports.items():
-        if report.get("kind") != kind or report.get(key) is None:
+    for report in reports:
+        number, values = report.number, report.values
+        if values.get("kind") != kind or values.get(key) is None:
             continue
-        step, value = report.get("step"), report[key]
+        step, value = values.get("step"), values[key]
         if not isinstance(step, int):
             raise DataError(f"{path}:{number}: 'step' is {step!r}; expected an integer. Correct or remove the line.")
         if not isinstance(value, int | float):

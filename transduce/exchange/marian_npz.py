@@ -416,14 +416,7 @@ def _padding_names() -> Iterator[str]:
 def _tensors(path: Path, arrays: dict[str, StoredArray], shared: bool) -> dict[str, ForeignTensor]:
     """The tensors under Hugging Face's names; an unknown one is an error, for the model would differ without it."""
     embeddings = {"Wemb": SHARED} if shared else {"encoder_Wemb": SOURCE, "decoder_Wemb": TARGET}
-    missing = sorted(embeddings.keys() - arrays.keys())
-    unknown = [name for name in arrays if name not in embeddings and name != LOGITS_BIAS and not _theirs(name)]
-    broken = [name for name, array in arrays.items() if array.dtype.kind != "f" or len(array.shape) != 2]
-    if missing or unknown or broken:
-        raise RunError(
-            f"{path}: the arrays are not those of a Marian Transformer with tied embeddings and computed positions:"
-            f" missing {_few(missing)}, unknown {_few(unknown)}, not matrices of floats {_few(broken)}"
-        )
+    _check_arrays(path, arrays, embeddings)
     rows = {arrays[name].shape[0] for name in embeddings}
     biases = arrays[LOGITS_BIAS].size if LOGITS_BIAS in arrays else max(rows)
     if len(rows) > 1 or biases not in rows:
@@ -439,6 +432,18 @@ def _tensors(path: Path, arrays: dict[str, StoredArray], shared: bool) -> dict[s
             turned = theirs.endswith("weight") and "norm" not in theirs
             found[theirs] = _matrix(name, array) if turned else _vector(name, array)
     return found
+
+
+def _check_arrays(path: Path, arrays: dict[str, StoredArray], embeddings: dict[str, str]) -> None:
+    """Refuse arrays that are missing, that nobody knows, or that are no matrices of floats."""
+    missing = sorted(embeddings.keys() - arrays.keys())
+    unknown = [name for name in arrays if name not in embeddings and name != LOGITS_BIAS and not _theirs(name)]
+    broken = [name for name, array in arrays.items() if array.dtype.kind != "f" or len(array.shape) != 2]
+    if missing or unknown or broken:
+        raise RunError(
+            f"{path}: the arrays are not those of a Marian Transformer with tied embeddings and computed positions:"
+            f" missing {_few(missing)}, unknown {_few(unknown)}, not matrices of floats {_few(broken)}"
+        )
 
 
 def _padded(name: str, array: StoredArray) -> ForeignTensor:

@@ -21,7 +21,7 @@ from transduce.inspection.heads import heads_of
 from transduce.inspection.record import Branch, Candidate, DecodingStep, Glimpse, Inspection, Map, SourcePicture, Tree
 from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.search.fit import STEPWISE
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.search.settings import Beam, Greedy, Limits
 from transduce.text.alignment import Alignment, Grouped, Unit, group_text, group_tokens, merge
 from transduce.translate.translator import Translator, draw_key
@@ -56,7 +56,7 @@ def inspect(
     target: str | None = None,
     prefix: str | Sequence[int] = "",
     beam: int = 0,
-    search: Any = None,
+    search: SearchConfig | None = None,
     looking: InspectOptions = DEFAULT,
     model: str = "",
     stop: CancelToken | None = None,
@@ -127,10 +127,10 @@ class _Case:
     source: Source
     pieces: tuple[str, ...]
     prefix: tuple[int, ...]
-    search: Any
+    search: SearchConfig
 
     @classmethod
-    def of(cls, translator: Translator, text: str, to: str, prefix: str | Sequence[int], search: Any) -> _Case:
+    def of(cls, translator: Translator, text: str, to: str, prefix: str | Sequence[int], search: SearchConfig) -> _Case:
         target = translator.tokenizers.target
         if not text.strip():
             raise DataError("inspect: the text is blank; give a sentence to look at")
@@ -152,7 +152,9 @@ class _Case:
         return cls(translator, rest, tag, tokens, pieces, tuple(begin), search)
 
     @classmethod
-    def _of_file(cls, translator: Translator, text: str, to: str, prefix: tuple[int, ...], search: Any) -> _Case:
+    def _of_file(
+        cls, translator: Translator, text: str, to: str, prefix: tuple[int, ...], search: SearchConfig
+    ) -> _Case:
         assert translator.reading is not None
         if to:
             raise DataError(f"to: {to!r} was given, and a model that reads files takes no language; leave it out")

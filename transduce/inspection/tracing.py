@@ -27,7 +27,7 @@ from transduce.engines.base import Source
 from transduce.inspection.record import PARTS, Candidate, DecodingStep, Fate, Glimpse, Map, Node, Part, Tree
 from transduce.model.contract import Autoregressive, DecoderState, Memory, evaluating
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty
+from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty, SearchConfig
 from transduce.search.rules import Rule, next_log_probs, rules_of
 from transduce.search.settings import Limits
 from transduce.text.tokenizer import Tokenizer
@@ -93,18 +93,20 @@ def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ..
 
     A canvas with more frames than the translation has tokens attends between frames, which have no names: left out.
     """
-    made = []
-    for name, weights in found.items():
-        if match := _ATTENTION.fullmatch(name):
-            part: Part = "cross" if match[4] == "cross" else "encoder" if match[2] == "encoder" else "decoder"
-            heads = weights[0].float().cpu()
-            if part == "cross":
-                heads = heads[:, :places]
-            elif part == "decoder" and heads.shape[2] > places:
-                heads = heads[:, :places, :places] if heads.shape[2] < 2 * places else heads[:, :0]
-            if heads.shape[1] == (source if part == "encoder" else places):
-                made.append(Map(name, part, int(match[3]), heads.numpy().copy(), int(match[1] or 0)))
-    return tuple(sorted(made, key=lambda layer: (PARTS.index(layer.part), layer.member, layer.layer)))
+    maps = [_map_of(match, weights, places) for name, weights in found.items() if (match := _ATTENTION.fullmatch(name))]
+    named = [layer for layer in maps if layer.weights.shape[1] == (source if layer.part == "encoder" else places)]
+    return tuple(sorted(named, key=lambda layer: (PARTS.index(layer.part), layer.member, layer.layer)))
+
+
+def _map_of(match: re.Match[str], weights: Tensor, places: int) -> Map:
+    """Build one attention map of a trace, cut to the tokens of the translation."""
+    part: Part = "cross" if match[4] == "cross" else "encoder" if match[2] == "encoder" else "decoder"
+    heads = weights[0].float().cpu()
+    if part == "cross":
+        heads = heads[:, :places]
+    elif part == "decoder" and heads.shape[2] > places:
+        heads = heads[:, :places, :places] if heads.shape[2] < 2 * places else heads[:, :0]
+    return Map(match[0], part, int(match[3]), heads.numpy().copy(), int(match[1] or 0))
 
 
 @dataclass
@@ -216,7 +218,7 @@ class Watched:
 def grow(
     model: Autoregressive,
     memory: Memory,
-    search: Any,
+    search: SearchConfig,
     constraints: DecodingConstraints,
     key: int,
     tokenizer: Tokenizer,
@@ -285,15 +287,18 @@ class _Growing:
             if total == -torch.inf:
                 continue
             ended = path[-1] == self.eos
-            fate: Fate = "pruned"
-            if ended and rank < width:
-                fate = "finished"
-            elif not ended and following is not None and path in following and not (self.shrinking and going >= left):
-                fate = "kept"
-            elif not ended and following is None and going < left:
-                fate = "open"
+            fate = self._fate_of_end(rank, width) if ended else self._fate(path, following, going < left)
             going += not ended
             self._add(path, step, log_prob, total, fate)
+
+    def _fate_of_end(self, rank: int, width: int) -> Fate:
+        return "finished" if rank < width else "pruned"
+
+    def _fate(self, path: Path, following: set[Path] | None, has_slot: bool) -> Fate:
+        """The fate of an unfinished path; `has_slot` says whether the beam has a slot left for it."""
+        if following is None:
+            return "open" if has_slot else "pruned"
+        return "kept" if path in following and (has_slot or not self.shrinking) else "pruned"
 
     def _ranked(self, live: dict[Path, int], log_probs: Tensor, count: int) -> list[tuple[Path, float]]:
         """The best continuations of all live paths, by their totals."""

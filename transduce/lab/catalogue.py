@@ -18,6 +18,7 @@ from typing import Any
 from transduce.core import config as configs
 from transduce.core.durable import write_text
 from transduce.core.errors import ConfigError
+from transduce.core.resources import usable_cores
 from transduce.lab.complexity import Complexity, complexity
 from transduce.lab.decoding import Decoding, decoding
 from transduce.lab.exposure import Exposure, exposure
@@ -100,7 +101,7 @@ class Clock:
 
     def took(self, experiment: str, words: Sequence[str] = ()) -> Took:
         """The time record of an experiment that ends now."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         seconds, worked = time.perf_counter() - self.started, _worked() - self.worked
         return Took(experiment, round(seconds, 1), round(worked, 1), cores, " ".join(words))
 

@@ -16,6 +16,7 @@ from transduce.lab.pace import DecodingPace, decoding_speeds, some_sources
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
 from transduce.metrics.corpus import chrf
+from transduce.search.hypothesis import SearchConfig
 from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict
 from transduce.translate.translator import Translator
 
@@ -177,7 +178,9 @@ def decoding(settings: Decoding | None = None) -> DecodingResult:
         return DecodingResult(settings, bench.place, tuple(found))
 
 
-def _way(name: str, translator: Translator, search: Any, bench: Bench, speeds: tuple[DecodingPace, ...]) -> DecodingWay:
+def _way(
+    name: str, translator: Translator, search: SearchConfig, bench: Bench, speeds: tuple[DecodingPace, ...]
+) -> DecodingWay:
     sources, references = bench.held_out()
     with_search = Translator(translator.engine, translator.tokenizers, search)
     texts = with_search(sources)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ import torch
 
 from transduce.core import config as configs
 from transduce.core.errors import ConfigError, RunError
+from transduce.core.progress import say
+from transduce.core.reports import METRICS_FILE, read_reports
 from transduce.data.corpus import Corpus
 from transduce.engines.torch.engine import pick_device
 from transduce.experiment import Config
@@ -27,7 +28,7 @@ from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.loop import train
 from transduce.translate.loading import load
 from transduce.translate.translator import Translator
-from transduce.workflows.compare.measure import TrainingRecord, read_history, read_lines
+from transduce.workflows.compare.measure import TrainingRecord, read_history
 
 BASE = (
     "data.tokens=1024 data.bucket=4 model.d_model=64 model.dropout=0.0 objective.label_smoothing=0.0"
@@ -117,7 +118,7 @@ class Bench:
         ]
         config = configs.load(Config, "tiny", self.settings.overrides, defaults=[BASE, layer])
         folder = self.folder / "runs" / name.replace(" ", "-").replace("/", "-")
-        print(f"training: {name}, {config.training.steps:,} steps", file=sys.stderr, flush=True)
+        say(f"training: {name}, {config.training.steps:,} steps")
         with quiet(folder.parent / f"{folder.name}.log"):
             outcome = train(config, folder)
         if outcome.reason in signal.Signals.__members__:
@@ -125,7 +126,7 @@ class Bench:
                 f"lab: {outcome.reason} while training {name}; with work=FOLDER what is trained is kept, and the same"
                 " command resumes"
             )
-        return LabRun(name, folder, config, read_history(folder / "metrics.jsonl"), self.device)
+        return LabRun(name, folder, config, read_history(folder / METRICS_FILE), self.device)
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class LabRun:
 
     def curve(self, measure: str) -> list[tuple[int, float, float]]:
         """(step, seconds of training, measure) of every validation."""
-        lines = list(read_lines(self.folder / "metrics.jsonl"))
+        lines = self._lines()
         clock: Mapping[int, float] = {line["step"]: line["seconds"] for line in lines if line["kind"] == "train"}
         rate = self.history.seconds / max(1, self.history.steps)
         return [
@@ -153,9 +154,12 @@ class LabRun:
             if line["kind"] == "valid"
         ]
 
+    def _lines(self) -> list[dict[str, Any]]:
+        return [report.values for report in read_reports(self.folder / METRICS_FILE)]
+
     def reports(self) -> list[dict[str, Any]]:
         """The loop's training reports; `stretch` is the seconds between one report and the one before."""
-        lines = [line for line in read_lines(self.folder / "metrics.jsonl") if line["kind"] == "train"]
+        lines = [line for line in self._lines() if line["kind"] == "train"]
         before = [0.0, *(line["seconds"] for line in lines)]
         return [{**line, "stretch": line["seconds"] - start} for line, start in zip(lines, before, strict=False)]
 

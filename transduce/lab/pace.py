@@ -21,6 +21,7 @@ from transduce.data.corpus import Corpus
 from transduce.lab.learning import LabRun
 from transduce.objectives.base import NO_CONTEXT, ObjectiveStep
 from transduce.search.constraints import UNCONSTRAINED
+from transduce.search.hypothesis import SearchConfig
 from transduce.text.vocabulary import Symbols
 from transduce.training.distributed import Group
 from transduce.training.machine import keep_freed_memory
@@ -96,7 +97,9 @@ class DecodingPace:
     tokens_per_second: float
 
 
-def searching(translator: Translator, sources: Sequence[list[int]], batch: int, search: Any) -> Callable[[], int]:
+def searching(
+    translator: Translator, sources: Sequence[list[int]], batch: int, search: SearchConfig
+) -> Callable[[], int]:
     """A task that translates everything in batches and returns the number of tokens written."""
     groups = [sources[begin : begin + batch] for begin in range(0, len(sources), batch)]
 

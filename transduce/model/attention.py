@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.core.bounds import WIDTH, BelowOne, Bounds, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import WIDTH, check_most
 from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
 from transduce.kernels.packing import PADDED, PaddedLayout
@@ -118,24 +118,21 @@ class Attention:
     Ainslie et al. 2023). `query_key_norm` gives queries and keys unit size before the score (Henry et al. 2020).
     """
 
-    heads: int = 8
-    key_heads: int = 0  # 0 = as many as heads
-    key_width: int = 0  # d_k, of queries and keys in a head (Table 3, row B); 0 = d_model / heads, as d_v always is
+    heads: Annotated[int, Bounds(1, WIDTH)] = 8
+    key_heads: Annotated[int, Bounds(most=WIDTH)] = 0  # 0 = as many as heads
+    # d_k, of queries and keys in a head (Table 3, row B); 0 = d_model / heads, as d_v always is
+    key_width: Annotated[
+        int, Bounds(0, WIDTH, expected="at least 1, or 0 for d_model / heads", too_large=f"at most {WIDTH:,}")
+    ] = 0
     score: Score | ScoreConfig = ScaledDot()
     weights: Weights | WeightsConfig = Softmax()
     query_key_norm: bool = False
-    dropout: float = 0.0  # on attention weights: not in section 5.4
+    dropout: BelowOne = 0.0  # on attention weights: not in section 5.4
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise ConfigError(f"heads: expected at least 1, got {self.heads}")
+        check_bounds(self)
         if self.key_heads < 0 or self.heads % (self.key_heads or self.heads):
             raise ConfigError(f"key_heads: expected a divisor of heads = {self.heads}, or 0, got {self.key_heads}")
-        check_most(self, WIDTH, "heads", "key_heads", "key_width")
-        if self.key_width < 0:
-            raise ConfigError(f"key_width: expected at least 1, or 0 for d_model / heads, got {self.key_width}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected at least 0 and below 1, got {self.dropout}")
 
     def widths(self, d_model: int) -> tuple[int, int]:
         """Return d_k and d_v: the width of a head's queries and keys, and of its values."""

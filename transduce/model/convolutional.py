@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.core.bounds import FEW, LAYERS, WIDTH, Bounds, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import FEW, LAYERS, check_most
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
@@ -36,24 +36,20 @@ SMALL = 0.1  # scale of their word embeddings; gates and dot products start well
 class OneHead(Attention):
     """A single head, as in the paper; the dot product is scaled, unlike theirs: equal after 350 steps on Multi30k."""
 
-    heads: int = 1
+    heads: Annotated[int, Bounds(1, WIDTH)] = 1
 
 
 @dataclass(frozen=True)
 class Convolutions:
     """Common config of convolutional encoders and decoders."""
 
-    layers: int = 4
-    kernel: int = 3
+    layers: Annotated[int, Bounds(1, LAYERS)] = 4
+    kernel: Annotated[int, Bounds(1, FEW)] = 3
     positions: AddedPositions | PositionsConfig = Learned()
     separable: bool = False  # depthwise over k positions, then pointwise: O(k n d + n d^2) (section 4)
 
     def __post_init__(self) -> None:
-        for name in ("layers", "kernel"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        check_most(self, LAYERS, "layers")
-        check_most(self, FEW, "kernel")
+        check_bounds(self)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ norm of x + dropout(y), on a GPU in one kernel: LayerNorm always, RMSNorm where 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as processes
 from torch.nn import functional as F
 
-from transduce.core.errors import ConfigError
+from transduce.core.bounds import Bounds, check_bounds
 from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
 from transduce.model.layers import Dropout, narrowed
@@ -177,11 +177,11 @@ class RMSNorm:
 class BatchNorm:
     """Over the real tokens of a batch, per feature; running statistics in evaluation."""
 
-    momentum: float = 0.1  # weight of the newest batch in the running statistics
+    # weight of the newest batch in the running statistics
+    momentum: Annotated[float, Bounds(0, 1, above=True, expected="a number above 0 and at most 1")] = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.momentum <= 1:
-            raise ConfigError(f"momentum: expected a number above 0 and at most 1, got {self.momentum}")
+        check_bounds(self)
 
     def build(self, d_model: int) -> nn.Module:
         return BatchNormOverTokens(d_model, self.momentum)

@@ -15,15 +15,13 @@ which decides between the two models. Gu et al. 2018; Ghazvininejad et al. 2019;
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from transduce.core.errors import ConfigError
-from transduce.core.sizes import FEW, PLACES, check_most
+from transduce.core.bounds import FEW, PLACES, Bounds, PositiveFloat, check_bounds
 from transduce.model.attention import Trace
 from transduce.model.contract import UNDECIDED, Canvas, Memory
 from transduce.model.encoder_decoder import Embedding, EncoderDecoder, Parts
@@ -185,14 +183,11 @@ class LengthClassifier:
     """
 
     offers: ClassVar[str] = "parallel"
-    reach: int = 64
-    ratio: float = 1.0
+    reach: Annotated[int, Bounds(1, PLACES)] = 64
+    ratio: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
-        if self.reach < 1:
-            raise ConfigError(f"reach: expected at least 1, got {self.reach}")
-        check_most(self, PLACES, "reach")
-        check_ratio(self.ratio)
+        check_bounds(self)
 
     def places(self, source: int, target: int) -> int:
         """Canvas size for a batch of such source and target lengths."""
@@ -207,14 +202,11 @@ class CutAtEnd:
     """A canvas of `ratio` times the source's length plus `extra`; output after the first end symbol is cut."""
 
     offers: ClassVar[str] = "parallel"
-    ratio: float = 1.5
-    extra: int = 8
+    ratio: PositiveFloat = 1.5
+    extra: Annotated[int, Bounds(0, PLACES)] = 8
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-        if self.extra < 0:
-            raise ConfigError(f"extra: expected 0 or more, got {self.extra}")
-        check_most(self, PLACES, "extra")
+        check_bounds(self)
 
     def places(self, source: int, target: int) -> int:
         """Canvas size for a batch of such source and target lengths."""
@@ -222,12 +214,6 @@ class CutAtEnd:
 
     def assemble(self, parts: Parts) -> ParallelSeq2Seq:
         return ParallelSeq2Seq(parts, GenerousLength(self.ratio, self.extra))
-
-
-def check_ratio(ratio: float) -> None:
-    """Refuse a ratio that is not a positive number."""
-    if not 0 < ratio < math.inf:
-        raise ConfigError(f"ratio: expected a number above 0, got {ratio}")
 
 
 class UpsampledSeq2Seq(EncoderDecoder):
@@ -323,12 +309,10 @@ class Upsampled:
     """`factor` frames for each source token, its end symbol included; CTC needs one for every target token."""
 
     offers: ClassVar[str] = "ctc"
-    factor: int = 3
+    factor: Annotated[int, Bounds(1, FEW)] = 3
 
     def __post_init__(self) -> None:
-        if self.factor < 1:
-            raise ConfigError(f"factor: expected at least 1, got {self.factor}")
-        check_most(self, FEW, "factor")
+        check_bounds(self)
 
     def places(self, source: int, target: int) -> int:
         """Canvas size for a batch of such source and target lengths."""

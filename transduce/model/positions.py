@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from transduce.core.bounds import PLACES, Bounds, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import PLACES, check_most
 from transduce.kernels import dispatch
 
 
@@ -242,11 +242,6 @@ class RelativeBiasPositions(DistanceScheme):
 # -- choices ----------------------------------------------------------------------------------------------------------
 
 
-def _check_base(base: float) -> None:
-    if not 1 < base < math.inf:
-        raise ConfigError(f"base: expected a number above 1, got {base}")
-
-
 class PositionsConfig(Protocol):
     """Config of a position scheme."""
 
@@ -263,10 +258,10 @@ class PositionsConfig(Protocol):
 class Sinusoidal:
     """Fixed sines and cosines added to the embeddings (the paper); the longest wavelength is 2 pi times `base`."""
 
-    base: float = 10000.0
+    base: Annotated[float, Bounds(1, above=True)] = 10000.0
 
     def __post_init__(self) -> None:
-        _check_base(self.base)
+        check_bounds(self)
 
     def check_width(self, width: int) -> None:
         """Accept any head width."""
@@ -279,12 +274,10 @@ class Sinusoidal:
 class Learned:
     """A learned vector per position, added to the embeddings."""
 
-    longest: int = 512
+    longest: Annotated[int, Bounds(1, PLACES)] = 512
 
     def __post_init__(self) -> None:
-        if self.longest < 1:
-            raise ConfigError(f"longest: expected at least 1, got {self.longest}")
-        check_most(self, PLACES, "longest")
+        check_bounds(self)
 
     def check_width(self, width: int) -> None:
         """Accept any head width."""
@@ -297,10 +290,10 @@ class Learned:
 class Rotary:
     """Queries and keys rotated by their position (RoPE)."""
 
-    base: float = 10000.0
+    base: Annotated[float, Bounds(1, above=True)] = 10000.0
 
     def __post_init__(self) -> None:
-        _check_base(self.base)
+        check_bounds(self)
 
     def check_width(self, width: int) -> None:
         if width % 2:
@@ -325,16 +318,16 @@ class Alibi:
 class RelativeBias:
     """A learned bias for each distance, added to the scores (T5)."""
 
-    buckets: int = 32
-    farthest: int = 128
+    buckets: Annotated[int, Bounds(most=PLACES)] = 32
+    farthest: Annotated[int, Bounds(most=PLACES)] = 128
     LEAST: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.buckets < self.LEAST or self.buckets % 2:
             raise ConfigError(f"buckets: expected an even number of at least {self.LEAST}, got {self.buckets}")
         if self.farthest <= self.buckets // 2:
             raise ConfigError(f"farthest: expected more than half of buckets = {self.buckets}, got {self.farthest}")
-        check_most(self, PLACES, "buckets", "farthest")
 
     def check_width(self, width: int) -> None:
         """Accept any head width."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol, cast
+from typing import Annotated, ClassVar, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
+from transduce.core.bounds import LAYERS, Bounds, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import LAYERS, check_most
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, Trace
 from transduce.model.contract import DecoderState, Memory
@@ -77,14 +77,12 @@ class RecurrentEncoder:
     """Config of a recurrent encoder; bidirectional ones (Schuster and Paliwal 1997) have half the width each way."""
 
     kind: ClassVar[str] = "recurrent"
-    layers: int = 2
+    layers: Annotated[int, Bounds(1, LAYERS)] = 2
     cell: Cell = "lstm"
     directions: Literal[2, 1] = 2
 
     def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise ConfigError(f"layers: expected at least 1, got {self.layers}")
-        check_most(self, LAYERS, "layers")
+        check_bounds(self)
 
     def check_width(self, d_model: int) -> None:
         if d_model % self.directions:
@@ -198,15 +196,13 @@ class RecurrentDecoder(TopDecoder):
     """
 
     kind: ClassVar[str] = "recurrent"
-    layers: int = 2
+    layers: Annotated[int, Bounds(1, LAYERS)] = 2
     cell: Cell = "lstm"
     attention: RecurrentAttention | RecurrentAttentionConfig = Luong()
     summary: Summary = "ends"
 
     def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise ConfigError(f"layers: expected at least 1, got {self.layers}")
-        check_most(self, LAYERS, "layers")
+        check_bounds(self)
 
     @property
     def cross_heads(self) -> tuple[int, ...]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from transduce.core.bounds import FEW, PLACES, WIDTH, BelowOne, Bounds, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import FEW, PLACES, WIDTH, check_most
 from transduce.model.contract import Memory
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transduce.model.encoder_decoder import Embedding, EncoderDecoder, Parts, initialise
@@ -49,12 +49,10 @@ class CTCHead:
     """
 
     kind: ClassVar[str] = "ctc"
-    upsample: int = 2
+    upsample: Annotated[int, Bounds(1, FEW)] = 2
 
     def __post_init__(self) -> None:
-        if self.upsample < 1:
-            raise ConfigError(f"upsample: expected at least 1, got {self.upsample}")
-        check_most(self, FEW, "upsample")
+        check_bounds(self)
 
     def build(self, d_model: int, vocabulary: int) -> nn.Module:
         return CTCHeadOutput(d_model, vocabulary, self.upsample)
@@ -68,12 +66,10 @@ class LengthHead:
     """
 
     kind: ClassVar[str] = "length"
-    longest: int = 256
+    longest: Annotated[int, Bounds(1, PLACES)] = 256
 
     def __post_init__(self) -> None:
-        if self.longest < 1:
-            raise ConfigError(f"longest: expected at least 1, got {self.longest}")
-        check_most(self, PLACES, "longest")
+        check_bounds(self)
 
     def build(self, d_model: int, vocabulary: int) -> nn.Module:
         return LengthHeadOutput(d_model, self.longest)
@@ -182,8 +178,8 @@ class Model:
     logits, which the paper does not have and Marian's models do. `heads` are extra outputs for objectives.
     """
 
-    d_model: int = 512
-    dropout: float = 0.1
+    d_model: Annotated[int, Bounds(1, WIDTH)] = 512
+    dropout: BelowOne = 0.1
     tie: Tying = "all"
     encoder: Encoder | EncoderConfig = TransformerEncoder()
     decoder: Decoder | DecoderConfig = TransformerDecoder()
@@ -192,11 +188,7 @@ class Model:
     source: Source | SourceConfig = Tokens()
 
     def __post_init__(self) -> None:
-        if self.d_model < 1:
-            raise ConfigError(f"d_model: expected at least 1, got {self.d_model}")
-        check_most(self, WIDTH, "d_model")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected at least 0 and below 1, got {self.dropout}")
+        check_bounds(self)
         check_heads(self.heads)
         for name in ("encoder", "decoder"):
             with _named(name):

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.core.errors import ConfigError
-from transduce.core.sizes import FEW, PLACES, check_most
+from transduce.core.bounds import FEW, PLACES, Bounds, NonNegativeFloat, check_bounds
 from transduce.kernels.dispatch import Kernels
 from transduce.model.encoder_decoder import Embedding, SourceReader
 
@@ -48,20 +47,14 @@ class SpecAugment:
     never more than `time_share` of a recording. Masked values become 0, the mean of normalised frames.
     """
 
-    frequency_masks: int = 2
-    frequency_width: int = 15
-    time_masks: int = 2
-    time_width: int = 40
-    time_share: float = 0.2
+    frequency_masks: Annotated[int, Bounds(0, FEW)] = 2
+    frequency_width: Annotated[int, Bounds(0, PLACES)] = 15
+    time_masks: Annotated[int, Bounds(0, FEW)] = 2
+    time_width: Annotated[int, Bounds(0, PLACES)] = 40
+    time_share: Annotated[float, Bounds(0, 1, expected="a number from 0 to 1")] = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        check_most(self, FEW, "frequency_masks", "time_masks")
-        check_most(self, PLACES, "frequency_width", "time_width")
-        if not 0 <= self.time_share <= 1:
-            raise ConfigError(f"time_share: expected a number from 0 to 1, got {self.time_share}")
+        check_bounds(self)
 
     def build(self) -> SpectrumMasks:
         return SpectrumMasks(self)
@@ -101,15 +94,13 @@ class Distortion:
     A picture wider than high rotates by less, in proportion, so that its ends stay inside.
     """
 
-    turn: float = 12.0  # degrees, for a square
-    shear: float = 0.2  # pixels along per pixel down
-    scale: float = 0.1  # share of the size, for height and width separately
-    shift: float = 2.0  # pixels
+    turn: NonNegativeFloat = 12.0  # degrees, for a square
+    shear: NonNegativeFloat = 0.2  # pixels along per pixel down
+    scale: NonNegativeFloat = 0.1  # share of the size, for height and width separately
+    shift: NonNegativeFloat = 2.0  # pixels
 
     def __post_init__(self) -> None:
-        for name in ("turn", "shear", "scale", "shift"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        check_bounds(self)
 
     def build(self) -> Distorted:
         return Distorted(self)
@@ -178,17 +169,13 @@ class Frames:
     for four frames. `augment` masks spans of time and frequency in training.
     """
 
-    features: int = 80  # per frame, as the corpus was prepared
-    convolutions: int = 2
-    channels: int = 32
+    features: Annotated[int, Bounds(1, FEW)] = 80  # per frame, as the corpus was prepared
+    convolutions: Annotated[int, Bounds(0, 16)] = 2  # each halves the number of frames
+    channels: Annotated[int, Bounds(1, FEW)] = 32
     augment: Plain | SpecAugment | AugmentConfig = Plain()
 
     def __post_init__(self) -> None:
-        for name, least in (("features", 1), ("convolutions", 0), ("channels", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: expected at least {least}, got {getattr(self, name)}")
-        check_most(self, 16, "convolutions")  # each halves the number of frames
-        check_most(self, FEW, "features", "channels")
+        check_bounds(self)
 
     @property
     def width(self) -> int:
@@ -214,18 +201,15 @@ class Patches:
     for each step along it. `augment` distorts pictures in training.
     """
 
-    patch: int = 7
-    rows: int = 4
-    channels: int = 1  # numbers per pixel: 1 for grey, 3 for colour
-    stem: int = 0
+    patch: Annotated[int, Bounds(1, FEW)] = 7
+    rows: Annotated[int, Bounds(1, FEW)] = 4
+    channels: Annotated[int, Bounds(1, FEW)] = 1  # numbers per pixel: 1 for grey, 3 for colour
+    stem: Annotated[int, Bounds(0, FEW)] = 0
     columns: bool = False
     augment: Plain | Distortion | AugmentConfig = Plain()
 
     def __post_init__(self) -> None:
-        for name, least in (("patch", 1), ("rows", 1), ("channels", 1), ("stem", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: expected at least {least}, got {getattr(self, name)}")
-        check_most(self, FEW, "patch", "rows", "channels", "stem")
+        check_bounds(self)
 
     @property
     def width(self) -> int:

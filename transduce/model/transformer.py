@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import ClassVar, Protocol, cast
+from typing import Annotated, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
+from transduce.core.bounds import LAYERS, PLACES, WIDTH, BelowOne, Bounds, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import LAYERS, PLACES, WIDTH, check_most
 from transduce.kernels.dispatch import KernelSupport
 from transduce.kernels.packing import PADDED, PaddedLayout
 from transduce.model.attention import Attention, AttentionMask, MultiHeadAttention, RotaryFn, Trace, additive_mask
@@ -138,28 +138,22 @@ Wiring = Top | Matched | Mixed
 class StackConfig:
     """Common config of encoder and decoder stacks; the defaults are the paper's base model."""
 
-    layers: int = 6
+    layers: Annotated[int, Bounds(1, LAYERS)] = 6
     attention: Attention = Attention()
-    d_ff: int = 2048
+    d_ff: Annotated[int, Bounds(1, WIDTH)] = 2048
     activation: Activation | ActivationConfig = "relu"
-    activation_dropout: float = 0.0  # inside the feed-forward network: not in section 5.4
+    activation_dropout: BelowOne = 0.0  # inside the feed-forward network: not in section 5.4
     positions: Positions | PositionsConfig = Sinusoidal()
     norm: Norm | NormConfig = LayerNorm()
     residual: Residual | ResidualConfig = PostNorm()
-    window: int = 0  # self-attention sees so many positions on either side (Table 1, "restricted"); 0 = all
+    # self-attention sees so many positions on either side (Table 1, "restricted"); 0 = all
+    window: Annotated[
+        int, Bounds(0, PLACES, expected="1 position or more, or 0 for all", too_large=f"at most {PLACES:,}")
+    ] = 0
     feed_forward: PositionWise | FeedForwardConfig = PositionWise()
 
     def __post_init__(self) -> None:
-        for name in ("layers", "d_ff"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        check_most(self, LAYERS, "layers")
-        check_most(self, WIDTH, "d_ff")
-        check_most(self, PLACES, "window")
-        if self.window < 0:
-            raise ConfigError(f"window: expected 1 position or more, or 0 for all, got {self.window}")
-        if not 0 <= self.activation_dropout < 1:
-            raise ConfigError(f"activation_dropout: expected at least 0 and below 1, got {self.activation_dropout}")
+        check_bounds(self)
 
     def check_width(self, d_model: int) -> None:
         try:

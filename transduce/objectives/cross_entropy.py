@@ -15,13 +15,13 @@ unit of one pass, so that learning rates and logs mean the same as for plain cro
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from transduce.core.bounds import BelowOne, NonNegativeFloat, check_bounds
 from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.kernels import dispatch
@@ -30,7 +30,7 @@ from transduce.model.layers import multiplied, narrowed, summed_products
 from transduce.model.seq2seq import Model
 from transduce.objectives.base import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
 from transduce.objectives.inputs import InputsChoice, InputsConfig, TeacherForcing
-from transduce.objectives.terms import Term, TermConfig, Terms, check_weight
+from transduce.objectives.terms import Term, TermConfig, Terms
 
 CHUNK = 1 << 27  # logits at a time on a GPU: half a gigabyte in single precision
 # On a CPU a chunk is shorter, and its losses are summed some rows at a time, which stay in the cache; matrices are
@@ -180,14 +180,12 @@ class Smoothed:
     padding included, as in `torch.nn.functional.cross_entropy`. `weight` is that of the cross-entropy itself.
     """
 
-    label_smoothing: float = 0.1
-    weight: float = field(default=1.0, kw_only=True)
+    label_smoothing: BelowOne = 0.1
+    weight: NonNegativeFloat = field(default=1.0, kw_only=True)
     terms: tuple[Term | TermConfig, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing: expected at least 0 and below 1, got {self.label_smoothing}")
-        check_weight(self.weight)
+        check_bounds(self)
 
     def check(self, model: Model) -> None:
         """Raise ConfigError for a model that lacks what a term needs."""
@@ -265,12 +263,7 @@ def smoothed_loss(log_probs: Tensor, gold: Tensor, mask: Tensor, smoothing: floa
 class RDrop(Smoothed):
     """Smoothed cross-entropy and agreement between two dropout masks, weighted by `alpha`."""
 
-    alpha: float = 5.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.alpha < math.inf:
-            raise ConfigError(f"alpha: expected 0 or more, got {self.alpha}")
+    alpha: NonNegativeFloat = 5.0
 
     def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
         terms = Terms(self.terms, tools)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
+from transduce.core.bounds import Bounds, Probability, check_bounds
 from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.model.contract import Autoregressive, Memory
@@ -44,12 +45,6 @@ class ProbabilityConfig(Protocol):
         ...
 
 
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise ConfigError(f"{name}: expected a probability from 0 to 1, got {share}")
-
-
 @dataclass(frozen=True)
 class TeacherForcing:
     """Read the reference, shifted by one."""
@@ -65,14 +60,12 @@ class TeacherForcing:
 class _Ramp:
     """A probability that goes from `start` to `end` during the first `steps` updates."""
 
-    start: float = 0.0
-    end: float = 0.25
-    steps: int = 10_000
+    start: Probability = 0.0
+    end: Probability = 0.25
+    steps: Annotated[int, Bounds(1, expected="at least 1 update")] = 10_000
 
     def __post_init__(self) -> None:
-        _check_shares(start=self.start, end=self.end)
-        if self.steps < 1:
-            raise ConfigError(f"steps: expected at least 1 update, got {self.steps}")
+        check_bounds(self)
 
     def between(self, progress: float) -> float:
         return self.start + (self.end - self.start) * progress
@@ -110,10 +103,10 @@ class InverseSigmoid(_Ramp):
 class Constant:
     """A constant probability."""
 
-    probability: float = 0.1
+    probability: Probability = 0.1
 
     def __post_init__(self) -> None:
-        _check_shares(probability=self.probability)
+        check_bounds(self)
 
     def at(self, step: int) -> float:
         return self.probability
@@ -130,11 +123,10 @@ class ScheduledSampling:
     """
 
     schedule: Linear | Exponential | InverseSigmoid | Constant | ProbabilityConfig = Linear()
-    temperature: float = 0.0
+    temperature: Annotated[float, Bounds(0, expected="0 (the most probable token) or more")] = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ConfigError(f"temperature: expected 0 (the most probable token) or more, got {self.temperature}")
+        check_bounds(self)
 
     def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
         struck = special(tools.symbols)
@@ -174,11 +166,11 @@ class InputNoise:
     *source* sentences are left out: an input moved one position forward is the very answer expected there.
     """
 
-    replace: float = 0.1
-    drop: float = 0.0
+    replace: Probability = 0.1
+    drop: Probability = 0.0
 
     def __post_init__(self) -> None:
-        _check_shares(replace=self.replace, drop=self.drop)
+        check_bounds(self)
         if self.replace + self.drop > 1:
             raise ConfigError(f"drop: expected at most 1 together with replace, got {self.drop} + {self.replace}")
 

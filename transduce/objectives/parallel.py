@@ -8,16 +8,15 @@ Shapes: B batch, C positions of the canvas (or frames), T target length, V vocab
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.core.errors import ConfigError
+from transduce.core.bounds import BelowOne, Bounds, NonNegativeFloat, PositiveInt, check_bounds
 from transduce.data.batch import Batch
 from transduce.model.contract import UNDECIDED, NonAutoregressive, TokenCanvasModel
 from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
@@ -51,16 +50,12 @@ class Glancing:
     knows. The share falls linearly from `first` to `last` within `steps` steps.
     """
 
-    first: float = 0.5
-    last: float = 0.3
-    steps: int = 50_000
+    first: Annotated[float, Bounds(0, 1, expected="a share from 0 to 1")] = 0.5
+    last: Annotated[float, Bounds(0, 1, expected="a share from 0 to 1")] = 0.3
+    steps: PositiveInt = 50_000
 
     def __post_init__(self) -> None:
-        for name in ("first", "last"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
-        if self.steps < 1:
-            raise ConfigError(f"steps: expected at least 1, got {self.steps}")
+        check_bounds(self)
 
     def masked(self, places: Tensor, wrong: Callable[[], Tensor], step: int) -> Tensor:
         return places & ~self.revealed(wrong() & places, places, step)
@@ -86,15 +81,12 @@ class MaskedPrediction:
 
     needs: ClassVar[str] = "parallel"  # of a decoder (search/fit.py)
 
-    label_smoothing: float = 0.1
-    length_weight: float = 0.1
+    label_smoothing: BelowOne = 0.1
+    length_weight: NonNegativeFloat = 0.1
     masking: Uniform | Everything | Glancing = Uniform()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing: expected at least 0 and below 1, got {self.label_smoothing}")
-        if not 0 <= self.length_weight < math.inf:
-            raise ConfigError(f"length_weight: expected 0 or more, got {self.length_weight}")
+        check_bounds(self)
 
     def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
         return self._loss

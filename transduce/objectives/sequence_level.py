@@ -21,17 +21,17 @@ sharpness of 1 it is the expected one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from transduce.core.bounds import Bounds, PositiveFloat, check_bounds
 from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.metrics import SentenceMetric, SentenceMetricConfig
@@ -59,18 +59,15 @@ class SequenceLevel:
     since n-grams are pooled, in the corpus's BLEU and chrF. Count is then target tokens, as for every objective.
     """
 
-    samples: int = 8
+    samples: Annotated[int, Bounds(1, expected="at least 1 translation a sentence")] = 8
     reward: SentenceMetric | SentenceMetricConfig = "chrf"
     longest_ratio: float = 1.5
     longest_extra: int = 10
-    mixing: float = 0.3
+    mixing: Annotated[float, Bounds(0, expected="the weight of cross-entropy, 0 or more")] = 0.3
     cross_entropy: CrossEntropy = CrossEntropy()
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ConfigError(f"samples: expected at least 1 translation a sentence, got {self.samples}")
-        if not 0 <= self.mixing < math.inf:
-            raise ConfigError(f"mixing: expected the weight of cross-entropy, 0 or more, got {self.mixing}")
+        check_bounds(self)
         Limits(self.longest_ratio, self.longest_extra)  # refuses what these cannot be
 
     @property
@@ -199,13 +196,8 @@ class MinimumRisk(SequenceLevel):
     from; at 1 they weigh as the model has them.
     """
 
-    sharpness: float = 0.005
+    sharpness: PositiveFloat = 0.005
     with_reference: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.sharpness < math.inf:
-            raise ConfigError(f"sharpness: expected a number above 0, got {self.sharpness}")
 
     def judge(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
         candidates = sentences.find(Sample(samples=self.samples, limits=self.limits).build())

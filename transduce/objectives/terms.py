@@ -18,15 +18,15 @@ Shapes: B batch, S source length, T target length, V vocabulary, H heads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast
+from typing import Annotated, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.core.bounds import Bounds, NonNegativeFloat, PositiveFloat, check_bounds
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
 from transduce.model.contract import Autoregressive, HasHeads
@@ -40,16 +40,14 @@ Added = Callable[[ForwardOutput], Tensor]
 class Weighted:
     """Settings of every term: `weight` multiplies its sum, `until` is its last step, 0 for all steps."""
 
-    weight: float = 1.0
-    until: int = 0
+    weight: NonNegativeFloat = 1.0
+    until: Annotated[int, Bounds(0, expected="a step, or 0 for all of them")] = 0
     kind: ClassVar[str]  # the term's name in configs and reports
     traced: ClassVar[bool] = False  # whether the term reads a trace of the decoder
     head: ClassVar[str] = ""  # the kind of the model's head that the term trains
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
-        if self.until < 0:
-            raise ConfigError(f"until: expected a step, or 0 for all of them, got {self.until}")
+        check_bounds(self)
 
     def check(self, model: Model) -> None:
         """Raise ConfigError for a model that lacks what the term needs."""
@@ -62,12 +60,6 @@ class Weighted:
     def active(self, step: int) -> bool:
         """Whether the term counts at this step; `step` is the number of updates made so far."""
         return not self.until or step < self.until
-
-
-def check_weight(weight: float) -> None:
-    """Raise ConfigError for a negative weight; 0 is allowed, to take part in a comparison."""
-    if not 0 <= weight < math.inf:
-        raise ConfigError(f"weight: expected 0 or more, got {weight}")
 
 
 def read_head(passed: ForwardOutput, kind: str) -> Tensor:
@@ -140,12 +132,7 @@ class GuidedAttention(Guided):
     """
 
     kind: ClassVar[str] = "guided_attention"
-    width: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.width > 0:
-            raise ConfigError(f"width: expected a number above 0, got {self.width}")
+    width: PositiveFloat = 0.2
 
     def build(self, tools: ObjectiveContext) -> Added:
         return self._loss
@@ -203,14 +190,12 @@ class Distillation(Weighted):
 
     kind: ClassVar[str] = "distillation"
     teacher: str = ""
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.teacher:
             raise ConfigError("teacher: expected the run folder of a trained model, such as runs/teacher, got ''")
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(f"temperature: expected a number above 0, got {self.temperature}")
 
     def build(self, tools: ObjectiveContext) -> Added:
         teacher = tools.teacher(self.teacher)

@@ -11,7 +11,7 @@ beam search follows these tables. Imports no torch.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transduce.core.errors import ConfigError, DataError
@@ -160,19 +160,23 @@ class Automaton:
         number = {text: node for node, text in enumerate(texts)}
         tokens = sorted({token for phrase in phrases for token in phrase})
 
-        def node_of(text: Phrase) -> int:
-            return next(number[text[begin:]] for begin in range(len(text) + 1) if text[begin:] in number)
-
-        def rest(text: Phrase, ways: Sequence[Phrase]) -> int:
-            return min(len(way) - done for way in ways for done in range(len(way)) if ends_with(text, way[:done]))
-
         return cls(
             tokens,
-            [[node_of((*text, token)) for token in tokens] for text in texts],
+            [[longest_end(number, (*text, token)) for token in tokens] for text in texts],
             [[any(ends_with(text, way) for way in ways) for ways in include] for text in texts],
-            [[rest(text, ways) for ways in include] for text in texts],
+            [[tokens_left(text, ways) for ways in include] for text in texts],
             [min(map(len, ways)) for ways in include],
         )
+
+
+def longest_end(number: Mapping[Phrase, int], text: Phrase) -> int:
+    """The number of the longest end of a text that has one."""
+    return next(number[text[begin:]] for begin in range(len(text) + 1) if text[begin:] in number)
+
+
+def tokens_left(text: Phrase, ways: Sequence[Phrase]) -> int:
+    """How many tokens after this text fulfil a constraint in the shortest of its ways."""
+    return min(len(way) - done for way in ways for done in range(len(way)) if ends_with(text, way[:done]))
 
 
 def without_implied(include: Include) -> Include:

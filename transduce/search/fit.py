@@ -40,7 +40,7 @@ class SearchOption:
     search: SearchChoice | SearchConfig = Beam()
 
 
-def search_label(search: Any) -> str:
+def search_label(search: SearchConfig) -> str:
     """Name a search briefly for people: `beam 4`, `greedy`, `mask_predict`."""
     kind = kind_of(type(search))
     return f"{kind} {search.size}" if isinstance(search, Beam) else kind
@@ -65,7 +65,7 @@ def check_fit(chosen: Any, decoder: Any, where: str, choices: Iterable[type[Any]
         )
 
 
-def check_search(search: Any, decoder: Any, where: str = "search") -> None:
+def check_search(search: SearchConfig, decoder: Any, where: str = "search") -> None:
     """Refuse a search, or the candidate search of another, that does not fit the decoder."""
     finder, where, choices = _finder(search, where)
     check_fit(finder, decoder, where, choices)
@@ -102,7 +102,7 @@ def _fixes(chosen: Iterable[tuple[Any, str, tuple[type[Any], ...]]], decoder: An
     return words
 
 
-def check_reads(search: Any, model: Any, where: str = "search") -> None:
+def check_reads(search: SearchConfig, model: Any, where: str = "search") -> None:
     """Refuse a search that needs a head or cross-attention that this model's config lacks."""
     finder, where, choices = _finder(search, where)
     decoder, heads = model.decoder, [head.kind for head in model.heads]
@@ -124,7 +124,7 @@ def _needs(chosen: Any) -> str:
     return str(getattr(chosen, "needs", STEPWISE))
 
 
-def _finder(search: Any, where: str) -> tuple[Any, str, tuple[type[Any], ...]]:
+def _finder(search: SearchConfig, where: str) -> tuple[Any, str, tuple[type[Any], ...]]:
     """Return the search that runs the model, its dotted key, and all kinds it could be."""
     if isinstance(search, MinimumBayesRisk):
         return search.candidates, f"{where}.candidates", typing.get_args(Candidates)

@@ -10,11 +10,11 @@ of texts, which a search does not see: the translator generates the candidates a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, get_args
+from typing import Annotated, ClassVar, Self, get_args
 
+from transduce.core.bounds import Bounds, check_bounds
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
 from transduce.metrics import SentenceMetric, SentenceMetricConfig
@@ -49,28 +49,21 @@ class Limits:
     lists tokens never to write besides those of `Symbols.never`.
     """
 
-    longest_ratio: float = 2.0
-    longest_extra: int = 20
-    longest: int = 512
-    shortest: int = 0
-    no_repeat: int = 0
+    longest_ratio: Annotated[float, Bounds(0, LARGEST_RATIO, expected=f"a number from 0 to {LARGEST_RATIO}")] = 2.0
+    longest_extra: Annotated[int, Bounds(0, MOST_ADDED, expected=f"an integer from 0 to {MOST_ADDED:,}")] = 20
+    longest: Annotated[int, Bounds(1, MOST_LONGEST, expected=f"an integer from 1 to {MOST_LONGEST:,}")] = 512
+    shortest: Annotated[int, Bounds(most=MOST_ADDED, expected=f"an integer from 0 to {MOST_ADDED:,}")] = 0
+    no_repeat: Annotated[int, Bounds(0, expected="an n-gram size, or 0 for no such rule")] = 0
     forbid: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        ratio = self.longest_ratio
-        require(0 <= ratio <= LARGEST_RATIO, "longest_ratio", ratio, f"a number from 0 to {LARGEST_RATIO}")
-        added, expected = self.longest_extra, f"an integer from 0 to {MOST_ADDED:,}"
-        require(0 <= added <= MOST_ADDED, "longest_extra", added, expected)
-        expected = f"an integer from 1 to {MOST_LONGEST:,}"
-        require(1 <= self.longest <= MOST_LONGEST, "longest", self.longest, expected)
-        require(self.shortest <= MOST_ADDED, "shortest", self.shortest, f"an integer from 0 to {MOST_ADDED:,}")
+        check_bounds(self)
         require(
             0 <= self.shortest < self.longest,
             "shortest",
             self.shortest,
             f"an integer from 0 up to, not including, longest ({self.longest})",
         )
-        require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
         require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
 
     def lengths(self, sources: Sequence[int], constraints: Sequence[DecodingConstraints]) -> list[int]:
@@ -96,7 +89,11 @@ def checked_prefix(tokens: Sequence[int], longest_source: int) -> tuple[int, ...
 MOST_PATHS = 4096  # of one sentence, in any search: as in the native core (engines/native/src/core.cpp)
 MOST_STEPS = 1 << 21  # of all paths of a sentence together, where its source does not bound them
 MOST_ITERATIONS = 1000
+Paths = Annotated[int, Bounds(1, MOST_PATHS, expected="an integer of at least 1", too_large=f"at most {MOST_PATHS:,}")]
+CoverageWeight = Annotated[float, Bounds(0, expected="a weight of at least 0, such as 0.2, or 0 for no such penalty")]
+Iterations = Annotated[int, Bounds(1, MOST_ITERATIONS, expected=f"an integer from 1 to {MOST_ITERATIONS:,}")]
 COLDEST = 1e-4  # below it log-probabilities divided by the temperature overflow float32
+_TEMPERATURE = f"a number of at least {COLDEST} (for the most probable token use kind 'greedy')"
 
 
 def require_few(**counts: int) -> None:
@@ -129,31 +126,25 @@ class Beam:
 
     needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
 
-    size: int = 4
-    length_penalty: float = 0.6
+    size: Paths = 4
+    length_penalty: Annotated[float, Bounds(-5, 5, expected="a number from -5 to 5")] = 0.6
     n_best: int = 1
     limits: Limits = Limits()
     groups: int = 1
-    diversity: float = 0.5
-    coverage: float = 0.0
+    diversity: Annotated[float, Bounds(0, expected="a log-probability of at least 0")] = 0.5
+    coverage: CoverageWeight = 0.0
     length_normalization: LengthNormalization = "gnmt"
     shrinking: bool = False
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "an integer of at least 1")
-        require_few(size=self.size)
+        check_bounds(self)
         require_bounded(self.size, self.limits)
         known = self.length_normalization in get_args(LengthNormalization)
         require(known, "length_normalization", self.length_normalization, "'gnmt' or 'power'")
-        require(-5 <= self.length_penalty <= 5, "length_penalty", self.length_penalty, "a number from -5 to 5")
         expected = f"an integer from 1 to the beam's size ({self.size}); raise size for more"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
         divides = self.groups >= 1 and self.size % self.groups == 0
         require(divides, "groups", self.groups, f"a number of equal parts of the beam's size ({self.size})")
-        strong = math.isfinite(self.diversity) and self.diversity >= 0
-        require(strong, "diversity", self.diversity, "a log-probability of at least 0")
-        covering = math.isfinite(self.coverage) and self.coverage >= 0
-        require(covering, "coverage", self.coverage, "a weight of at least 0, such as 0.2, or 0 for no such penalty")
 
     @property
     def penalty(self) -> LengthPenalty:
@@ -205,24 +196,15 @@ class Sample:
 
     needs: ClassVar[str] = "stepwise"
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    samples: int = 1
+    temperature: Annotated[float, Bounds(COLDEST, expected=_TEMPERATURE)] = 1.0
+    top_k: Annotated[int, Bounds(0, expected="a number of tokens, or 0 for all")] = 0
+    top_p: Annotated[float, Bounds(0, 1, above=True, expected="a probability above 0 and at most 1")] = 1.0
+    samples: Paths = 1
     seed: int = 1
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        require(
-            math.isfinite(self.temperature) and self.temperature >= COLDEST,
-            "temperature",
-            self.temperature,
-            f"a number of at least {COLDEST} (for the most probable token use kind 'greedy')",
-        )
-        require(self.top_k >= 0, "top_k", self.top_k, "a number of tokens, or 0 for all")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
-        require(self.samples >= 1, "samples", self.samples, "an integer of at least 1")
-        require_few(samples=self.samples)
+        check_bounds(self)
         require_bounded(self.samples, self.limits)
 
     @property
@@ -251,16 +233,13 @@ class MaskPredict:
 
     needs: ClassVar[str] = "parallel"  # of a decoder (fit.py)
 
-    iterations: int = 10
-    length_candidates: int = 5
+    iterations: Iterations = 10
+    length_candidates: Paths = 5
     n_best: int = 1
 
     def __post_init__(self) -> None:
-        expected = f"an integer from 1 to {MOST_ITERATIONS:,}"
-        require(1 <= self.iterations <= MOST_ITERATIONS, "iterations", self.iterations, expected)
+        check_bounds(self)
         candidates = self.length_candidates
-        require(candidates >= 1, "length_candidates", candidates, "an integer of at least 1")
-        require_few(length_candidates=candidates)
         expected = f"an integer from 1 to length_candidates ({candidates}); raise those for more"
         require(1 <= self.n_best <= candidates, "n_best", self.n_best, expected)
 
@@ -297,12 +276,11 @@ class CTCCollapse:
     kind: ClassVar[str] = "ctc"
     needs: ClassVar[str] = "ctc"  # of a decoder (fit.py)
 
-    size: int = 1
+    size: Paths = 1
     n_best: int = 1
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "an integer of at least 1")
-        require_few(size=self.size)
+        check_bounds(self)
         expected = f"an integer from 1 to the number of prefixes, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
 
@@ -332,16 +310,14 @@ class Joint:
     needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
     needs_head: ClassVar[str] = "ctc"  # of the model
 
-    size: int = 5
-    weight: float = 0.5
+    size: Paths = 5
+    weight: Annotated[float, Bounds(0, 1, expected="the CTC head's share of the score, from 0 to 1")] = 0.5
     n_best: int = 1
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "size", self.size, "an integer of at least 1")
-        require_few(size=self.size)
+        check_bounds(self)
         require_bounded(self.size, self.limits)
-        require(0 <= self.weight <= 1, "weight", self.weight, "the CTC head's share of the score, from 0 to 1")
         expected = f"an integer from 1 to the candidates of each kind, size = {self.size}"
         require(1 <= self.n_best <= self.size, "n_best", self.n_best, expected)
 
@@ -371,7 +347,7 @@ class Samples(Sample):
 
     kind: ClassVar[str] = "sample"
 
-    samples: int = 32
+    samples: Paths = 32
 
 
 Candidates = Samples | Beam | MaskPredict | CTCCollapse | Joint

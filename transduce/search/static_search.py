@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from transduce.kernels import dispatch
 from transduce.model.contract import CacheShape, StaticDecoderState, SupportsStaticCache
 from transduce.search.beam_state import BeamRules, BeamState, Candidates, best_possible, expand
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, best_first
+from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, SearchConfig, best_first
 from transduce.search.rules import LOWEST, strike
 from transduce.search.sampling import drawing, make_streams, most_probable
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples
@@ -290,14 +289,14 @@ class StaticSearchConfig:
 
     @classmethod
     def of(
-        cls, search: Any, constraints: Sequence[DecodingConstraints], symbols: Symbols, vocabulary: int
+        cls, search: SearchConfig, constraints: Sequence[DecodingConstraints], symbols: Symbols, vocabulary: int
     ) -> StaticSearchConfig | None:
         """Convert a search config; None if it needs dynamic shapes, or would be refused."""
         if type(search) is MinimumBayesRisk:
             search = search.candidates
         if type(search) is Greedy:
             plan = cls(False, 1, 0, UNNORMALIZED, search.limits, symbols, vocabulary)
-        elif type(search) in (Sample, Samples):
+        elif type(search) is Sample or type(search) is Samples:
             drawn = replace(search, seed=0)
             plan = cls(False, search.samples, 0, UNNORMALIZED, search.limits, symbols, vocabulary, drawn)
         elif type(search) is Beam and search.groups == 1 and not search.coverage:
@@ -319,12 +318,13 @@ class StaticSearchConfig:
         )
         return known and constraints_fit and left >= 1 and not (self.beam and self.vocabulary < 2 * self.paths)
 
-    def streams(self, search: Any, keys: Sequence[int]) -> list[list[int]]:
+    def streams(self, search: SearchConfig, keys: Sequence[int]) -> list[list[int]]:
         """Seeds of the random streams of each path, for each sentence."""
         if self.drawn is None:
             return [[0] * self.paths] * len(keys)
-        seed: int = getattr(search, "candidates", search).seed
-        streams: list[list[int]] = make_streams(seed, keys, self.paths, len(keys)).view(-1, self.paths).tolist()
+        drawn = search.candidates if isinstance(search, MinimumBayesRisk) else search
+        assert isinstance(drawn, Sample)
+        streams: list[list[int]] = make_streams(drawn.seed, keys, self.paths, len(keys)).view(-1, self.paths).tolist()
         return streams
 
     @property

@@ -21,8 +21,10 @@ from typing import Any
 from transduce.core.errors import UserError
 from transduce.engines.base import Scored, Translation
 from transduce.search.constraints import CancelToken
+from transduce.search.hypothesis import SearchConfig
 from transduce.server.settings import Settings
 from transduce.text.alignment import Alignment, Unit
+from transduce.translate.options import TranslateOptions
 from transduce.translate.translator import Translator
 
 
@@ -35,28 +37,30 @@ class Sentence:
     prefix: str = ""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    tokens: tuple[int, ...] | None = None  # of the text, where they are known
 
 
 @dataclass(frozen=True)
 class Translate:
     """Translate with a search config, and align if requested."""
 
-    search: Any
+    search: SearchConfig
     align: Unit | None = None
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:
         """One translation an item."""
-        return translator.translate(
-            [item.text for item in items],
+        options = TranslateOptions(
             search=self.search,
             to=[item.to for item in items],
             prefixes=[item.prefix for item in items],
-            include=[list(item.include) for item in items],
-            exclude=[list(item.exclude) for item in items],
+            include=[item.include for item in items],
+            exclude=[item.exclude for item in items],
             align=self.align,
             dense=False,
             cancel_tokens=stops,
+            tokens={item.text: item.tokens for item in items if item.tokens is not None},
         )
+        return list(translator.run([item.text for item in items], options))
 
 
 @dataclass(frozen=True)

@@ -189,10 +189,10 @@ def passages(text: str) -> list[Piece]:
             found += _closed(open_text, open_tags)
             open_text, open_tags = "", []
         found.append(match[0])
-        if inside and name == inside:
-            depth += -1 if closing else 1
+        if inside:
+            depth += (-1 if closing else 1) * (name == inside)
             inside = inside if depth else ""
-        elif not inside and not closing and not match[0].endswith("/>") and _stays(name, match[3] or ""):
+        elif _opens_untouched(match, name):
             inside, depth = name, 1
     return [*found, *_closed(open_text, open_tags)]
 
@@ -204,6 +204,11 @@ def _tokens(text: str) -> Iterator[tuple[re.Match[str] | None, str]]:
         yield match, text[at : match.start()]
         at = match.end()
     yield None, text[at:]
+
+
+def _opens_untouched(match: re.Match[str], name: str) -> bool:
+    """Whether all up to the end of this element stays as it is."""
+    return match[1] != "/" and not match[0].endswith("/>") and _stays(name, match[3] or "")
 
 
 def _stays(name: str, attributes: str) -> bool:
@@ -263,6 +268,7 @@ def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int]] | None:
 
 Span = tuple[int, int]
 Link = tuple[Span, Span]
+Element = tuple[int, int, int, int]  # where it begins and ends in the target, and the numbers of its two tags
 
 
 def _whole_words(passage: Passage, element: Span, target: str, span: Span) -> Span:
@@ -286,24 +292,15 @@ def _within_word(text: str, at: int) -> bool:
 def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) -> list[tuple[int, str]] | None:
     """The target position of each tag, in order, at `whole` words or not; None where elements would cross."""
     pairs, single = _elements(passage.tags)
-    spans: list[tuple[int, int, int, int]] = []  # begin, end, and the numbers of the two tags
+    spans: list[Element] = []
     for first, last in pairs:
-        begin, end = passage.tags[first].at, passage.tags[last].at
-        reached = [to for (left, right), to in links if left < end and right > begin]
-        if not reached and passage.text[begin:end].strip():
+        element = passage.tags[first].at, passage.tags[last].at
+        span = _reached(passage, element, target, links, whole)
+        if span is None:
             return None
-        left_end = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
-        right_end = max((right for _, right in reached), default=left_end)
-        if reached and whole:
-            left_end, right_end = _whole_words(passage, (begin, end), target, (left_end, right_end))
-        spans.append((left_end, right_end, first, last))
-    for span in spans:
-        for other in spans:
-            inner = span[2] < other[2] and other[3] < span[3]
-            if inner and not (span[0] <= other[0] and other[1] <= span[1]):
-                return None
-            if span[2] < other[2] and span[3] < other[2] and not (span[1] <= other[0] or other[1] <= span[0]):
-                return None
+        spans.append((*span, first, last))
+    if any(_cross(one, other) for one in spans for other in spans):
+        return None
     for number in single:
         at = _end_of_words(passage, passage.tags[number].at, target)
         if any(begin < at < end for begin, end, *_ in spans):
@@ -312,7 +309,25 @@ def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) ->
     return _in_order(passage, spans)
 
 
-def _in_order(passage: Passage, spans: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, str]]:
+def _reached(passage: Passage, element: Span, target: str, links: Sequence[Link], whole: bool) -> Span | None:
+    """The span in the target that the words of an element are linked to; None if they have no links."""
+    begin, end = element
+    reached = [to for (left, right), to in links if left < end and right > begin]
+    if not reached and passage.text[begin:end].strip():
+        return None
+    left_end = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
+    right_end = max((right for _, right in reached), default=left_end)
+    return _whole_words(passage, element, target, (left_end, right_end)) if reached and whole else (left_end, right_end)
+
+
+def _cross(one: Element, other: Element) -> bool:
+    """Whether an element leaves the one that it was in, or overlaps one that it came before."""
+    if one[2] < other[2] and other[3] < one[3]:
+        return not (one[0] <= other[0] and other[1] <= one[1])
+    return one[2] < other[2] and one[3] < other[2] and not (one[1] <= other[0] or other[1] <= one[0])
+
+
+def _in_order(passage: Passage, spans: Sequence[Element]) -> list[tuple[int, str]]:
     """Sort tags by position; at one position elements that end come first, the innermost of them before the others."""
     marks: list[tuple[tuple[int, int, int], str]] = []
     for begin, end, first, last in spans:

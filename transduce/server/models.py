@@ -11,7 +11,7 @@ from pathlib import Path
 from transduce.core.errors import ConfigError, UserError
 from transduce.server.answers import Refused
 from transduce.text.languages import find, is_language, name_of, pair_of
-from transduce.translate.directions import Pairs, directions_of, has_tag
+from transduce.translate.directions import Pairs, directions_of
 from transduce.translate.translator import Translator
 
 
@@ -43,7 +43,8 @@ class Served:
     @cached_property
     def tagged(self) -> frozenset[str]:
         """Target languages that need a tag on the source."""
-        return frozenset(target for _, target in self.pairs if has_tag(self.translator.tokenizers.source, target))
+        tokenizer = self.translator.tokenizers.source
+        return frozenset(target for _, target in self.pairs if tokenizer.has_tag(target))
 
 
 @dataclass(frozen=True)

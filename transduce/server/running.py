@@ -27,6 +27,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from transduce.core.errors import RunError, UserError, counted
+from transduce.core.progress import say
 from transduce.server.settings import check_keys
 from transduce.server.state import ServerState
 
@@ -191,21 +192,21 @@ def serve(
         timeout_graceful_shutdown=int(state.settings.seconds) + 5,
     )
     for model in state.models.served:
-        print(f"{model.name}: {', '.join(map('-'.join, model.pairs))}", file=sys.stderr)
+        say(f"{model.name}: {', '.join(map('-'.join, model.pairs))}")
     for hop in state.models.shadowed:
         (first,) = state.models.route(hop.source, hop.target)
         note = f"{hop.source}-{hop.target} goes to {first.served.name}, named first; to this model by its name alone"
-        print(f"{hop.served.name}: {note}", file=sys.stderr)
+        say(f"{hop.served.name}: {note}")
     logging.getLogger("transduce.server").addHandler(logging.StreamHandler())
     sys.setswitchinterval(0.0005)  # the event loop waits for the model's threads no longer than this
     gc.collect()
     gc.freeze()  # nor for the collection of permanent objects
     with _rereading(state, read_keys, early):
         name = f"[{host}]" if ":" in host else host
-        print(f"listening on http://{name}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+        say(f"listening on http://{name}:{listener.getsockname()[1]}")
         Server(config, state).run([listener])
     gate = state.gate
-    print(f"stopped: {gate.admitted} requests admitted, {gate.requests} left unanswered", file=sys.stderr, flush=True)
+    say(f"stopped: {gate.admitted} requests admitted, {gate.requests} left unanswered")
 
 
 @contextmanager
@@ -246,10 +247,7 @@ def _allowed_connections(wanted: int) -> int:
     free = count if soft == resource.RLIM_INFINITY else soft - len(os.listdir("/dev/fd"))
     allowed = max(2, min(wanted, free - SPARE_FILES))
     if allowed < wanted:
-        print(
-            f"connections: {wanted} lowered to {allowed}, since this process may have {soft} files open (ulimit -n)",
-            file=sys.stderr,
-        )
+        say(f"connections: {wanted} lowered to {allowed}, since this process may have {soft} files open (ulimit -n)")
     return allowed
 
 

@@ -42,7 +42,6 @@ class ServerState:
             model.name: Batcher(_bounded(model.translator, settings), settings, self._report) for model in served
         }
         self.characters: Counter[bytes] = Counter()  # translated since the start, by caller
-        self.layers: dict[str, int] = {}  # of each model's decoder, once needed
         self._made: dict[str, Any] = {}
         self.inspections = InspectionProcess()
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")

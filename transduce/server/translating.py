@@ -22,7 +22,8 @@ from transduce.server.models import Models, RouteHop
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
 from transduce.text.alignment import Alignment, Unit
-from transduce.text.languages import LIKELY, SURE, Detected
+from transduce.text.languages import Detected
+from transduce.translate.directions import likely_source
 
 T = TypeVar("T")
 MOST_TASKS = 256  # sentences of a request that are begun at a time
@@ -131,7 +132,7 @@ LONG = 2000  # characters,
 MANY = 8  # or texts: from so many on they are split in a thread
 FEW_TASKS = 8  # segments between the tags of a sentence that are begun at a time
 MANY_SENTENCES = 200  # of a text: from so many on they are joined in a thread
-Counts = dict[tuple[str, str], int]  # tokens, by model and sentence; "" is the prefix
+Tokenized = dict[tuple[str, str], tuple[int, ...]]  # tokens, by model and sentence; "" is the prefix
 
 
 @dataclass(frozen=True)
@@ -208,19 +209,19 @@ class AdmittedRequest:
     """
 
     plans: Sequence[TextPlan]
-    counts: Counts
+    tokens: Tokenized
     width: int
     work: int
 
 
 @dataclass
 class RequestRunner:
-    """Runs one admitted request; `counts` are the tokens of its sentences, as far as they are known."""
+    """Runs one admitted request; `tokens` are those of its sentences, as far as they are known."""
 
     state: ServerState
     request: TranslationRequest
     window: TokenSemaphore
-    counts: Counts
+    tokens: Tokenized
     width: int = 1
     most: int = MOST_TASKS  # sentences of a text that are begun at a time
     turn: LoopTurns = field(default_factory=LoopTurns)  # of work on tags, which takes milliseconds a passage
@@ -254,12 +255,14 @@ class RequestRunner:
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
             return Translation("")
-        tokens = self.counts.get((hop.served.name, item.text)) or count(hop, item.text)
+        own = self.tokens.get((hop.served.name, item.text)) or tokenized(hop, item.text)
+        tokens = len(own) + 1
         if item.prefix:
-            tokens += self.counts.get((hop.served.name, ""), 0)
+            tokens += len(self.tokens.get((hop.served.name, ""), ()))
         tokens *= self.width
         taken = await self.window.take(tokens)
         try:
+            item = replace(item, tokens=own)
             found: Translation = await self.state.batchers[hop.served.name].run(work, item, tokens)
             return found
         finally:
@@ -269,29 +272,32 @@ class RequestRunner:
         target = plan.hops[-1].target
         before, *spaces = plan.layout.spaces(target)
         aligned = [sentence.alignment for sentence in found if sentence.alignment is not None]
+        whole = _side_by_side(plan, found)
         return Answer(
-            plan.layout.joined([sentence.text for sentence in found], target),
+            whole.text,
             plan.source,
-            sum(sentence.score for sentence in found),
-            sum(sentence.log_prob for sentence in found),
-            all(sentence.finished for sentence in found),
+            whole.score,
+            whole.log_prob,
+            whole.finished,
             plan.detected,
-            tuple(self._alternatives(plan, found)),
+            tuple(self._alternatives(plan, whole, found)),
             tuple(aligned) if len(aligned) == len(found) else (),
             before,
             tuple((text, made.text, space) for text, made, space in zip(texts, found, spaces, strict=True)),
         )
 
-    def _alternatives(self, plan: TextPlan, found: Sequence[Translation]) -> list[tuple[str, float, float]]:
+    def _alternatives(
+        self, plan: TextPlan, best: Translation, found: Sequence[Translation]
+    ) -> list[tuple[str, float, float]]:
         """The second best of all sentences together, then the third; a sentence without one keeps its best."""
-        texts = {plan.layout.joined([best.text for best in found], plan.hops[-1].target)}
+        texts = {best.text}
         others = []
         for rank in range(self.request.n_best - 1):
-            chosen = [best.alternatives[rank] if rank < len(best.alternatives) else best for best in found]
-            text = plan.layout.joined([other.text for other in chosen], plan.hops[-1].target)
-            if text not in texts:
-                texts.add(text)
-                others.append((text, sum(other.score for other in chosen), sum(other.log_prob for other in chosen)))
+            chosen = [one.alternatives[rank] if rank < len(one.alternatives) else one for one in found]
+            whole = _side_by_side(plan, chosen)
+            if whole.text not in texts:
+                texts.add(whole.text)
+                others.append((whole.text, whole.score, whole.log_prob))
         return others
 
     async def _markup(self, plan: TextPlan) -> Answer:
@@ -322,14 +328,14 @@ class RequestRunner:
         return replace(found, text=before + text + "".join(texts))
 
 
+def _side_by_side(plan: TextPlan, found: Sequence[Translation]) -> Translation:
+    """Join the sentences of a text, with the spaces between them."""
+    return Translation.joined(found, plan.layout.joined([sentence.text for sentence in found], plan.hops[-1].target))
+
+
 def _in_a_row(parts: Sequence[Translation]) -> Translation:
     """Concatenate translations."""
-    return Translation(
-        "".join(part.text for part in parts),
-        sum(part.score for part in parts),
-        sum(part.log_prob for part in parts),
-        finished=all(part.finished for part in parts),
-    )
+    return Translation.joined(parts, "".join(part.text for part in parts))
 
 
 async def prepared(state: ServerState, request: TranslationRequest) -> AdmittedRequest:
@@ -337,9 +343,9 @@ async def prepared(state: ServerState, request: TranslationRequest) -> AdmittedR
 
     def work() -> AdmittedRequest:
         plans = planned(state, request)
-        counts = counted(plans)
-        width = width_of(request.n_best, request.beam, _included(plans, request, counts, state.settings))
-        return AdmittedRequest(plans, counts, width, check_work(cost(counts, plans, request) * width, state.settings))
+        tokens = tokenize(plans)
+        width = width_of(request.n_best, request.beam, _included(plans, request, tokens, state.settings))
+        return AdmittedRequest(plans, tokens, width, check_work(cost(tokens, plans, request) * width, state.settings))
 
     if request.source == "auto":
         await state.detecting()
@@ -354,7 +360,8 @@ def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
     for text in request.texts:
         source, detected = request.source, None
         if source == "auto":
-            detected = _recognised(state, models, text, request.target)
+            found = state.detector.detect(text)
+            detected = likely_source(found, partial(_models_between, models, request.target))
             source = detected.language
         hops = models.route(source, request.target)
         if request.align and len(hops) > 1:
@@ -382,64 +389,58 @@ def _apart(piece: str | Passage) -> Sequence[str | Passage]:
     return piece.sentences() if isinstance(piece, Passage) else [piece]
 
 
-def _recognised(state: ServerState, models: Models, text: str, target: str) -> Detected:
-    """The likeliest language with a route to the target; or the certain language of the text, with or without."""
-    found = state.detector.detect(text)
-    for candidate in found:
-        try:
-            hops = models.route(candidate.language, target)
-        except Refused:
-            if candidate.confidence >= SURE:
-                return candidate
-            continue
-        if hops or candidate.confidence >= LIKELY:
-            return candidate
-    return found[0]
+def _models_between(models: Models, target: str, source: str) -> int | None:
+    try:
+        return len(models.route(source, target))
+    except Refused:
+        return None
 
 
-def counted(plans: Sequence[TextPlan]) -> Counts:
+def tokenize(plans: Sequence[TextPlan]) -> Tokenized:
     """The tokens of all sentences for all models on their route."""
-    return {(hop.served.name, text): count(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences}
+    return {
+        (hop.served.name, text): tokenized(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences
+    }
 
 
-def cost(counts: Counts, plans: Sequence[TextPlan], request: TranslationRequest) -> int:
+def cost(tokens: Tokenized, plans: Sequence[TextPlan], request: TranslationRequest) -> int:
     """The cost of a request before the width of its search: tokens, by how often the model reads them."""
-    tokens = 0
+    total = 0
     for plan in plans:
         for hop in plan.hops:
             read = plan.passes(request.align is not None)
-            tokens += sum(counts[hop.served.name, text] * times for text, times in read)
+            total += sum((len(tokens[hop.served.name, text]) + 1) * times for text, times in read)
         if plan.hops and request.prefix:
             last = plan.hops[-1]
-            counts[last.served.name, ""] = _prefix_tokens(last, request.prefix)
-            tokens += counts[last.served.name, ""]
-    return max(1, tokens)
+            tokens[last.served.name, ""] = _prefix_tokens(last, request.prefix)
+            total += len(tokens[last.served.name, ""])
+    return max(1, total)
 
 
-def _included(plans: Sequence[TextPlan], request: TranslationRequest, counts: Counts, settings: Settings) -> int:
+def _included(plans: Sequence[TextPlan], request: TranslationRequest, tokens: Tokenized, settings: Settings) -> int:
     """The number of tokens of forced words, if the last model's search can handle so many."""
     most = 0
     lasts = {plan.hops[-1].served.name: plan.hops[-1] for plan in plans if plan.hops and request.include}
     for last in lasts.values():
         tokenizer = last.served.translator.tokenizers.target
-        tokens = sum(len(tokenizer.spelling(word)) for word in request.include)
-        longest = max((number for (name, _), number in counts.items() if name == last.served.name), default=0)
-        most = max(most, check_included(tokens, longest, settings))
+        forced = sum(len(tokenizer.spelling(word)) for word in request.include)
+        longest = max((len(own) + 1 for (name, _), own in tokens.items() if name == last.served.name), default=0)
+        most = max(most, check_included(forced, longest, settings))
     return most
 
 
-def _prefix_tokens(hop: RouteHop, prefix: str) -> int:
-    """The number of tokens of the prefix, if the model can write so many."""
+def _prefix_tokens(hop: RouteHop, prefix: str) -> tuple[int, ...]:
+    """The tokens of the prefix, if the model can write so many."""
     translator = hop.served.translator
-    found, most = len(translator.tokenizers.target.encode([prefix])[0]), 4 * translator.longest
-    if found > most:
-        raise Refused(422, f"prefix: expected at most {most} tokens, got {found}", "limit")
-    return found
+    found, most = translator.tokenizers.target.encode([prefix])[0], 4 * translator.longest
+    if len(found) > most:
+        raise Refused(422, f"prefix: expected at most {most} tokens, got {len(found)}", "limit")
+    return tuple(found)
 
 
-def count(hop: RouteHop, text: str) -> int:
-    """Source tokens with the end symbol; for later models of a route, estimated from the original text."""
-    return len(hop.served.translator.tokenizers.source.encode([text])[0]) + 1
+def tokenized(hop: RouteHop, text: str) -> tuple[int, ...]:
+    """Source tokens; for later models of a route, those of the original text, as an estimate."""
+    return tuple(hop.served.translator.tokenizers.source.encode([text])[0])
 
 
 async def translate(state: ServerState, request: TranslationRequest) -> list[Answer]:
@@ -447,7 +448,7 @@ async def translate(state: ServerState, request: TranslationRequest) -> list[Ans
     ready = await prepared(state, request)
     with state.gate.admit(ready.work) as share:
         most = max(FEW_TASKS, MOST_TASKS // len(ready.plans))
-        flow = RequestRunner(state, request, TokenSemaphore(share), ready.counts, ready.width, most)
+        flow = RequestRunner(state, request, TokenSemaphore(share), ready.tokens, ready.width, most)
         answers = await together(flow.answer(plan) for plan in ready.plans)
     state.characters[request.asker] += sum(map(len, request.texts))
     return answers

@@ -78,13 +78,16 @@ class Grouped:
     unit: tuple[int, ...]
 
 
-def group_text(tokenizer: Tokenizer, text: str, unit: Unit) -> Grouped:
-    """Tokenize a text as the model reads it, and map its tokens to units."""
-    words = text.split()
-    word_tokens = tokenizer.encode(words)
-    (tokens,) = tokenizer.encode([text])
-    if unit == "words" and tokens == [token for pieces in word_tokens for token in pieces]:
-        return Grouped(tuple(tokens), tuple(words), tuple(n for n, pieces in enumerate(word_tokens) for _ in pieces))
+def group_text(tokenizer: Tokenizer, text: str, unit: Unit, tokens: Sequence[int] | None = None) -> Grouped:
+    """Tokenize a text as the model reads it, and map its tokens to units; `tokens` are its own, where known."""
+    if tokens is None:
+        (tokens,) = tokenizer.encode([text])
+    if unit == "words":
+        words = text.split()
+        word_tokens = tokenizer.encode(words)
+        if [*tokens] == [token for pieces in word_tokens for token in pieces]:
+            unit_of = tuple(n for n, pieces in enumerate(word_tokens) for _ in pieces)
+            return Grouped(tuple(tokens), tuple(words), unit_of)
     return group_tokens(tokenizer, tokens, text, unit)  # a user's tokenizer may join or split words
 
 

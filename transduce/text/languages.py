@@ -14,14 +14,13 @@ is English because it is frequent there.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from transduce.core.errors import ConfigError
+from transduce.core.errors import ConfigError, near_words
 from transduce.core.locks import ForkLock
 
 CODE = r"[a-z]{2,3}(?:-[A-Z][a-z]{3}|-[A-Z]{2}|-[0-9]{3})*"
@@ -78,7 +77,7 @@ def check_language(code: str) -> None:
         return
     base = base_of(code.replace("_", "-"))
     named = [known for known, (english, chinese) in _KNOWN.items() if base in (english.lower(), chinese)]
-    near = named or difflib.get_close_matches(base, sorted(TWO_LETTERS), n=3, cutoff=0.5)
+    near = named or near_words(base, sorted(TWO_LETTERS), most=3, cutoff=0.5)
     meant = f" (near it: {', '.join(sorted(near))})" if near else ""
     raise ConfigError(
         f"language: expected a code such as 'de' or 'zh-CN', got {code!r}, which is not in ISO 639{meant};"

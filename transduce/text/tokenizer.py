@@ -208,7 +208,7 @@ class Tokenizer:
         return self.token((known or names)[0])
 
     def has_tag(self, language: str) -> bool:
-        """Whether `tag` finds a token."""
+        """Whether there is a tag for this target language."""
         try:
             self.tag(language)
         except DataError:

@@ -25,6 +25,7 @@ from torch import Tensor
 from transduce.core.durable import RESUME, disk_errors, write_text
 from transduce.core.errors import UserError
 from transduce.core.progress import seconds_as_text
+from transduce.core.reports import METRICS_FILE, Report, read_reports
 from transduce.metrics import MetricConfig
 from transduce.metrics.corpus import MEASURES, Measure, key_of
 from transduce.training.distributed import Group
@@ -90,16 +91,15 @@ class RunLog:
         minutes: float = 0.0,
     ) -> None:
         self.console = Console(stderr=True)
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS_FILE
         self.steps, self._minutes = steps, minutes
         self._first = step
         self._started = time.monotonic()
         self._metric, self._measures = key_of(metric), {**MEASURES, key_of(metric): Measure.of(metric)}
         self._quality = ""
-        kept = _lines_until(self.path, step)
-        ends = [line for line in map(json.loads, kept) if line.get("kind") == "finished" and line["step"] == step]
-        self.finished = bool(ends)
-        write_text(self.path, "".join(f"{line}\n" for line in kept))
+        kept = [report for report in read_reports(self.path, skip_damaged=True) if _is_until(report, step)]
+        self.finished = any(end.values.get("kind") == "finished" and end.values["step"] == step for end in kept)
+        write_text(self.path, "".join(f"{report.line}\n" for report in kept))
         self._board = board_writer()(str(folder / "tensorboard"), purge_step=step + 1) if tensorboard else None
         self._live: Progress | None = None
         if self.console.is_terminal:
@@ -199,18 +199,10 @@ class SilentLog(RunLog):
         pass
 
 
-def _lines_until(path: Path, step: int) -> list[str]:
-    """Complete lines of an earlier log up to a step; a half-written last line and later steps are left out."""
-    if not path.exists():
-        return []
-    lines: list[str] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            if json.loads(line)["step"] <= step:
-                lines.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    return lines
+def _is_until(report: Report, step: int) -> bool:
+    """Whether a report of an earlier log is of `step` or one before it."""
+    reported = report.values.get("step")
+    return isinstance(reported, int | float) and reported <= step
 
 
 def board_writer() -> Any:

@@ -7,19 +7,17 @@ threads it began with.
 from __future__ import annotations
 
 import ctypes
-import os
-import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 
 import torch
 
 from transduce.core.errors import ConfigError, explaining_shortage
+from transduce.core.resources import available_memory, usable_cores
 from transduce.data.batching import Batches
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder
@@ -36,22 +34,6 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, Linux KiB
-
-
-def available_memory() -> int:
-    """Free memory in bytes, within the limits of a container."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path, pattern, unit in (
-        ("/proc/meminfo", r"MemAvailable:\s+(\d+) kB", 1024),
-        ("/sys/fs/cgroup/memory.max", r"(\d+)", 1),
-    ):
-        try:
-            match = re.search(pattern, Path(path).read_text())
-        except OSError:
-            continue
-        if match:
-            found.append(unit * int(match[1]))
-    return min(found)
 
 
 def build_model(config: Model, tokenizers: Tokenizers, seed: int) -> EncoderDecoder:
@@ -149,7 +131,7 @@ def _fastest(session: Session, passes: EagerRunner, batches: Batches, say: Calla
     _, _, batch = next(batches.stream(progress.epoch, progress.position))
     saved = {name: tensor.clone() for name, tensor in session.model.weights().items()}
     passes.module.train()
-    cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1 << 16)
+    cores = min(torch.get_num_threads(), usable_cores())
 
     def seconds(threads: int) -> float:
         torch.set_num_threads(threads)

@@ -17,11 +17,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from transduce.core.bounds import BelowOne, Bounds, NonNegativeFloat, PositiveFloat, check_bounds
 from transduce.core.errors import ConfigError
 from transduce.training.pieces import full_tensor
 
@@ -142,23 +143,16 @@ class LearningRateConfig(Protocol):
         ...
 
 
-def _check_positive(config: object, *names: str) -> None:
-    for name in names:
-        if not 0 < getattr(config, name) < math.inf:
-            raise ConfigError(f"{name}: expected a number above 0, got {getattr(config, name)}")
-
-
 @dataclass(frozen=True)
 class Adam:
     """Adam with the paper's settings (section 5.3)."""
 
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.98
+    epsilon: PositiveFloat = 1e-9
 
     def __post_init__(self) -> None:
-        _check_betas(self.beta1, self.beta2)
-        _check_positive(self, "epsilon")
+        check_bounds(self)
 
     def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=0.0, betas=(self.beta1, self.beta2), eps=self.epsilon, fused=True)
@@ -168,16 +162,13 @@ class Adam:
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); only matrices are decayed."""
 
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
-    weight_decay: float = 0.01
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.98
+    epsilon: PositiveFloat = 1e-9
+    weight_decay: NonNegativeFloat = 0.01
 
     def __post_init__(self) -> None:
-        _check_betas(self.beta1, self.beta2)
-        _check_positive(self, "epsilon")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
+        check_bounds(self)
 
     def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
         parameters = list(parameters)
@@ -197,19 +188,14 @@ class Muon:
     `stacks` maps matrices that hold several maps, one below the other, to how many.
     """
 
-    momentum: float = 0.95
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
-    weight_decay: float = 0.01
+    momentum: BelowOne = 0.95
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.98
+    epsilon: PositiveFloat = 1e-9
+    weight_decay: NonNegativeFloat = 0.01
 
     def __post_init__(self) -> None:
-        _check_betas(self.beta1, self.beta2)
-        _check_positive(self, "epsilon")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum: expected at least 0 and below 1, got {self.momentum}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
+        check_bounds(self)
 
     def build(
         self,
@@ -225,12 +211,6 @@ class Muon:
         return MuonWithAdam(matrices, others, stacks or {}, self.momentum, betas, self.epsilon, self.weight_decay)
 
 
-def _check_betas(beta1: float, beta2: float) -> None:
-    for name, beta in (("beta1", beta1), ("beta2", beta2)):
-        if not 0 <= beta < 1:
-            raise ConfigError(f"{name}: expected at least 0 and below 1, got {beta}")
-
-
 Optimizer = Adam | AdamW | Muon
 
 
@@ -238,11 +218,11 @@ Optimizer = Adam | AdamW | Muon
 class Paper:
     """The paper's schedule: factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), equation 3."""
 
-    warmup: int = 4000
-    factor: float = 1.0
+    warmup: Annotated[int, Bounds(1, expected="a number above 0")] = 4000
+    factor: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive(self, "warmup", "factor")
+        check_bounds(self)
 
     def build(self, d_model: int, steps: int) -> Schedule:
         scale = self.factor * d_model**-0.5
@@ -253,11 +233,11 @@ class Paper:
 class InverseRoot:
     """Linear warm-up to `peak` at `warmup`, then step^-0.5: equation 3 parametrised by its height."""
 
-    peak: float = 5e-4
-    warmup: int = 4000
+    peak: PositiveFloat = 5e-4
+    warmup: Annotated[int, Bounds(1, expected="a number above 0")] = 4000
 
     def __post_init__(self) -> None:
-        _check_positive(self, "peak", "warmup")
+        check_bounds(self)
 
     def build(self, d_model: int, steps: int) -> Schedule:
         return lambda step: self.peak * min(step / self.warmup, (self.warmup / step) ** 0.5)
@@ -271,12 +251,12 @@ class Cosine:
     of the steps at most (`within_time`).
     """
 
-    peak: float = 5e-4
-    warmup: int = 1000
+    peak: PositiveFloat = 5e-4
+    warmup: Annotated[int, Bounds(1, expected="a number above 0")] = 1000
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive(self, "peak", "warmup")
+        check_bounds(self)
         if not 0 <= self.floor <= self.peak:
             raise ConfigError(f"floor: expected a number from 0 to peak = {self.peak}, got {self.floor}")
 
@@ -294,10 +274,10 @@ class Cosine:
 class Constant:
     """A constant rate."""
 
-    rate: float = 1e-4
+    rate: PositiveFloat = 1e-4
 
     def __post_init__(self) -> None:
-        _check_positive(self, "rate")
+        check_bounds(self)
 
     def build(self, d_model: int, steps: int) -> Schedule:
         return lambda step: self.rate

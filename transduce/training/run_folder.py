@@ -9,7 +9,6 @@ verifies itself and is replaced in one rename.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from torch import Tensor
 from transduce.core import config as configs
 from transduce.core.durable import RESUME, disk_errors, write_text
 from transduce.core.errors import RunError
+from transduce.core.progress import say
 from transduce.data.readers import FileReader
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder, Seq2Seq
@@ -205,7 +205,7 @@ def _of_checkpoint(folder: Path, config: Config, unfinished: bool) -> tuple[dict
         raise no_model_yet(folder)
     progress = TrainingProgress.of_state(read_state(found.path), found.path)
     note = f"{folder}: training has not written {MODEL} yet; using its newest checkpoint, step {found.step:,}"
-    print(note, file=sys.stderr, flush=True)
+    say(note)
     return read_tensors(found.path, progress.stem(config.training.ema)), _longest(progress.longest, found.path)
 
 

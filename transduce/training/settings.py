@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from transduce.core.bounds import (
+    ACCUMULATED,
+    FEW,
+    BelowOne,
+    Bounds,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    check_bounds,
+)
 from transduce.core.errors import ConfigError
-from transduce.core.sizes import ACCUMULATED, FEW, check_most
 from transduce.metrics import Metric, MetricConfig
 from transduce.metrics.corpus import Measure, key_of
 from transduce.search.hypothesis import SearchConfig
@@ -31,21 +40,21 @@ class Training:
     is what the run folder offers if it does not validate worse than the best single checkpoint.
     """
 
-    steps: int = 100_000
+    steps: PositiveInt = 100_000
     start_from: str = ""  # run or converted model whose weights a new run begins with; "" = random ones
     start_with: Literal["all", "what_fits"] = "all"  # which weights; a fitting one has name and shape of the new one's
-    minutes: float = 0.0  # stop after so much training time; 0 = no limit
-    accumulate: int = 1  # micro-batches a step
+    minutes: NonNegativeFloat = 0.0  # stop after so much training time; 0 = no limit
+    accumulate: Annotated[int, Bounds(1, ACCUMULATED)] = 1  # micro-batches a step
     optimizer: Optimizer | OptimizerConfig = Adam()
     learning_rate: LearningRate | LearningRateConfig = Paper()
-    clip: float = 0.0  # largest gradient norm; 0 = off, as in the paper
+    clip: NonNegativeFloat = 0.0  # largest gradient norm; 0 = off, as in the paper
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto = bf16 on a GPU, fp32, which is exact, on a CPU
-    ema: float = 0.0  # highest decay of the moving average of weights (session.py); 0 = off
-    report_every: int = 100
-    save_every: int = 1000
-    keep_last: int = 5
-    keep_best: int = 1
-    average: int = 0
+    ema: BelowOne = 0.0  # highest decay of the moving average of weights (session.py); 0 = off
+    report_every: PositiveInt = 100
+    save_every: PositiveInt = 1000
+    keep_last: PositiveInt = 5
+    keep_best: NonNegativeInt = 1
+    average: NonNegativeInt = 0
     average_of: Literal["last", "best"] = "last"
     device: str = "auto"
     graphs: bool = True  # on a GPU, replay steps as CUDA graphs where the objective allows it
@@ -54,7 +63,7 @@ class Training:
     )
     activation_checkpointing: bool = False  # store each layer's inputs alone; recompute the rest in backward
     parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes (torchrun) hold the model: replicated, or sharded
-    threads: int = 0  # CPU threads; 0 = the fastest number, found by trials at the start
+    threads: Annotated[int, Bounds(0, FEW)] = 0  # CPU threads; 0 = the fastest number, found by trials at the start
     tensorboard: bool = False
 
     def narrow(self, device: str) -> bool:
@@ -62,16 +71,7 @@ class Training:
         return self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "report_every", "save_every", "keep_last"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("minutes", "clip", "keep_best", "average", "threads"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        check_most(self, ACCUMULATED, "accumulate")
-        check_most(self, FEW, "threads")
-        if not 0 <= self.ema < 1:
-            raise ConfigError(f"ema: expected at least 0 and below 1, got {self.ema}")
+        check_bounds(self)
         if self.parallel == "fsdp" and isinstance(self.optimizer, Muon):
             raise ConfigError(
                 "parallel: with fsdp each process holds a part of every matrix, and Muon needs whole ones;"
@@ -99,21 +99,17 @@ class Validation:
     else the one detected from the script of the references.
     """
 
-    every: int = 1000
+    every: PositiveInt = 1000
     metric: Metric | MetricConfig = "bleu"
     language: str = ""  # of the targets, as for `evaluate --language`; "" = detected
-    patience: int = 0
+    patience: NonNegativeInt = 0
     search: Greedy | Beam | Sample | MaskPredict | CTCCollapse | Joint | SearchConfig = Greedy()
-    sentences: int = 0
-    samples: int = 3
+    sentences: NonNegativeInt = 0
+    samples: NonNegativeInt = 3
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ConfigError(f"every: expected at least 1, got {self.every}")
+        check_bounds(self)
         check_language(self.language)
-        for name in ("patience", "sentences", "samples"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
 
     def rank(self, values: dict[str, float]) -> list[float]:
         """The sort key of a validation, the least being the best: a low loss or error rate, or a high BLEU.

@@ -287,10 +287,7 @@ def resolve_batching(
             config, session, plain, lambda n: batches_of(n, data.shapes), group, say
         )
     tokens = progress.tokens or data.tokens
-    why_not = hindrance(config, session.device, group.size)
-    if why_not and (config.training.compile is True or (config.training.compile and session.device.type == "cuda")):
-        say(f"training.compile: not compiled: {why_not}")
-    compiling = not why_not
+    compiling = _may_compile(config, session, group, say)
     if compiling:
         _, _, batch = next(batches_of(tokens, progress.shapes).stream(progress.epoch, progress.position))
         compiling = pays(config, session, plain, batch, say)
@@ -303,6 +300,14 @@ def resolve_batching(
     batches = batches_of(tokens, progress.shapes, compiling)
     compiled = _compiled(config, session, module, batches, group, say) if compiling else None
     return Start(replace(config, data=replace(data, tokens=tokens)), batches, compiled or passes)
+
+
+def _may_compile(config: Config, session: Session, group: Group, say: Say) -> bool:
+    """Whether steps can be compiled; reports what prevents it where compiling is requested."""
+    why_not = hindrance(config, session.device, group.size)
+    if why_not and (config.training.compile is True or (config.training.compile and session.device.type == "cuda")):
+        say(f"training.compile: not compiled: {why_not}")
+    return not why_not
 
 
 def introduction(config: Config, session: Session, batches: Batches, group: Group, validates: bool) -> str:

@@ -7,14 +7,15 @@ where none is requested, and to refuse a target that the text is in already. Imp
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transduce.core.errors import ConfigError, DataError, UserError, needed_by
+from transduce.core.errors import ConfigError, UserError, needed_by
 from transduce.core.untrusted import read_json
-from transduce.text.languages import LIKELY, SURE, Detector, find, language_of_tag, name_of, plain_language
+from transduce.text.languages import LIKELY, SURE, Detected, Detector, find, language_of_tag, name_of, plain_language
 from transduce.text.tokenizer import Tokenizer
 from transduce.translate.model_folder import SCORES
 
@@ -47,13 +48,17 @@ def scores_of(folder: Path) -> list[list[dict[str, Any]]]:
     return scores
 
 
-def has_tag(tokenizer: Tokenizer, language: str) -> bool:
-    """Whether the tokenizer has a tag for this target language."""
-    try:
-        tokenizer.tag(language)
-    except DataError:
-        return False
-    return True
+def likely_source(found: Sequence[Detected], models_between: Callable[[str], int | None]) -> Detected:
+    """The likeliest language with a route to the target; or the certain language of the text, with or without.
+
+    `models_between` gives the number of models on the route from a language: 0 for the target itself, None without a
+    route.
+    """
+    for candidate in found:
+        models = models_between(candidate.language)
+        if candidate.confidence >= (SURE if models is None else LIKELY if models == 0 else 0):
+            return candidate
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -106,19 +111,21 @@ class DirectionQuery:
         if plain and (plain, target) in self.pairs:
             return ChosenDirection(plain, target, True)
         with needed_by("without --to, telling which language a text is in", extra="serve"):
-            best = self._detector.detect(text)[0]
+            found = self._detector.detect(text)
         if target:
-            sure = best.confidence >= SURE
-            return (
-                self._checked(ChosenDirection(best.language, target, True), text)
-                if sure
-                else ChosenDirection("", target)
-            )
+            best = likely_source(found, lambda source: self._models_between(source, target))
+            if best.confidence < SURE:
+                return ChosenDirection("", target)
+            return self._checked(ChosenDirection(best.language, target, True), text)
+        best = found[0]
         if best.confidence < LIKELY:
             raise UserError(
                 f"{_short(text)}: too little to tell which language it is in; say what to translate it to with --to"
             )
         return self._checked(ChosenDirection(best.language, "", True), text)
+
+    def _models_between(self, source: str, target: str) -> int | None:
+        return 0 if source == target else 1 if (source, target) in self.pairs else None
 
     @cached_property
     def _detector(self) -> Detector:

@@ -7,12 +7,12 @@ native engine refuses, or was not built, torch runs instead: with the weights of
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.core.errors import ConfigError, EngineRefusal, RunError, needed_by
+from transduce.core.progress import say
 from transduce.core.untrusted import read_small
 from transduce.engines.base import Engine, Fallback, report
 from transduce.search.fit import STEPWISE
@@ -85,7 +85,7 @@ def load(
 
 
 def _say_no_graphs(who: str) -> None:
-    print(f"graphs: {who} has none; decoding without", file=sys.stderr, flush=True)
+    say(f"graphs: {who} has none; decoding without")
 
 
 def _not_native(

@@ -9,17 +9,66 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast, get_args
 
-from transduce.core.errors import DataError
+from transduce.core.errors import ConfigError, DataError
 from transduce.engines.base import Translation
-from transduce.search.constraints import DecodingConstraints
+from transduce.search.constraints import CancelToken, DecodingConstraints
+from transduce.search.hypothesis import SearchConfig
+from transduce.text.alignment import Unit
 from transduce.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Words = Sequence[str] | Sequence[Sequence[str]]  # one list for all texts, or one a text
+
+
+@dataclass(frozen=True)
+class TranslateOptions:
+    """Options of a translation: the keyword arguments of `Translator.translate`, which explains them."""
+
+    beam: int = 0
+    n_best: int = 1
+    search: SearchConfig | None = None
+    to: str | Sequence[str] = ""
+    prefixes: str | Sequence[str] = ""
+    include: Words = ()
+    exclude: Words = ()
+    align: Unit | None = None
+    dense: bool = True
+    cancel_tokens: Sequence[CancelToken] = ()
+    tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of texts that the caller has tokenized already
+
+    def check(self) -> None:
+        """Raise ConfigError for an option that is not a known value."""
+        if self.align is not None:
+            check_unit("align", self.align, "words, pieces or None")
+
+    def of_texts(self, begin: int, count: int) -> TranslateOptions:
+        """The options of `count` texts from the `begin`-th on, one value per text."""
+        return replace(
+            self,
+            prefixes=part_of("prefixes", self.prefixes, begin, count),
+            to=part_of("to", self.to, begin, count),
+            include=words_of("include", self.include, begin, count),
+            exclude=words_of("exclude", self.exclude, begin, count),
+            cancel_tokens=one_a_text("cancel_tokens", self.cancel_tokens, begin, count) if self.cancel_tokens else (),
+        )
+
+    def check_all_used(self, count: int) -> None:
+        """Raise DataError if there are more values than texts."""
+        for name, given in (("prefixes", self.prefixes), ("to", self.to), ("cancel_tokens", self.cancel_tokens)):
+            check_all_used(name, given, count)
+        for name, words in (("include", self.include), ("exclude", self.exclude)):
+            if not for_all(name, words):
+                check_all_used(name, words, count)
+
+
+def check_unit(name: str, unit: object, expected: str) -> None:
+    """Raise ConfigError for a unit that alignments do not link."""
+    if unit not in get_args(Unit):
+        raise ConfigError(f"{name}: expected {expected}, got {unit!r}")
 
 
 def texts_of(name: str, given: Any, instead: str, files: bool = False) -> Iterator[str]:

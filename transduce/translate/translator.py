@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
-from typing import TYPE_CHECKING, Any, get_args, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from transduce.core.errors import ConfigError, DataError
 from transduce.engines.base import Engine, Scored, Source, Translation
@@ -25,22 +25,21 @@ from transduce.search.constraints import (
     constraints_of_words,
 )
 from transduce.search.fit import check_search
-from transduce.search.hypothesis import Hypothesis, Reranker
+from transduce.search.hypothesis import Hypothesis, Reranker, SearchConfig
 from transduce.search.settings import Beam, Limits, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.options import (
+    TranslateOptions,
     Words,
     check_all_used,
-    for_all,
+    check_unit,
     groups,
     lowercase_shouting,
-    one_a_text,
     part_of,
     restore_case,
     texts_of,
-    words_of,
 )
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
@@ -80,7 +79,7 @@ class Translator:
         self,
         engine: Engine,
         tokenizers: Tokenizers,
-        search: Any,
+        search: SearchConfig,
         longest: int = 256,
         batch_tokens: int = 4096,
         decoder: Any = None,
@@ -113,7 +112,7 @@ class Translator:
         *,
         beam: int = 0,
         n_best: int = 1,
-        search: Any = None,
+        search: SearchConfig | None = None,
         to: str | Sequence[str] = "",
         prefixes: str | Sequence[str] = "",
         include: Words = (),
@@ -135,11 +134,8 @@ class Translator:
         `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
         `finished`.
         """
-        stream = self.stream(
-            texts, beam=beam, n_best=n_best, search=search, to=to, prefixes=prefixes, include=include, exclude=exclude,
-            align=align, dense=dense, cancel_tokens=cancel_tokens,
-        )  # fmt: skip
-        return list(stream)
+        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens)
+        return list(self.run(texts, options))
 
     def stream(
         self,
@@ -147,7 +143,7 @@ class Translator:
         *,
         beam: int = 0,
         n_best: int = 1,
-        search: Any = None,
+        search: SearchConfig | None = None,
         to: str | Sequence[str] = "",
         prefixes: str | Sequence[str] = "",
         include: Words = (),
@@ -158,30 +154,19 @@ class Translator:
         window: int = 0,
     ) -> Iterator[Translation]:
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
+        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens)
+        return self.run(texts, options, window)
+
+    def run(self, texts: Iterable[str], options: TranslateOptions, window: int = 0) -> Iterator[Translation]:
+        """Translate lazily like `stream`, with its options in one value."""
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
-        chosen = self.choose_search(beam, n_best, search)
-        if align is not None:
-            _check_unit("align", align, "words, pieces or None")
+        search = self.choose_search(options.beam, options.n_best, options.search)
+        options.check()
         begun = 0
         for group in groups(read, window or self.window):
-            starts = part_of("prefixes", prefixes, begun, len(group))
-            languages = part_of("to", to, begun, len(group))
-            wanted = words_of("include", include, begun, len(group))
-            struck = words_of("exclude", exclude, begun, len(group))
-            constraints = self._wishes(starts, wanted, struck)
-            if cancel_tokens:
-                tokens = one_a_text("cancel_tokens", cancel_tokens, begun, len(group))
-                constraints = [
-                    replace(constraint, cancel_token=token)
-                    for constraint, token in zip(constraints, tokens, strict=True)
-                ]
-            yield from self._translate(group, chosen, [*map(self._tag, languages)], constraints, align, dense)
+            yield from self._translate(group, search, options.of_texts(begun, len(group)))
             begun += len(group)
-        for name, given in (("prefixes", prefixes), ("to", to), ("cancel_tokens", cancel_tokens)):
-            check_all_used(name, given, begun)
-        for name, words in (("include", include), ("exclude", exclude)):
-            if not for_all(name, words):
-                check_all_used(name, words, begun)
+        options.check_all_used(begun)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], to: str | Sequence[str] = "") -> list[Scored]:
         """Score each given translation under the model. Nothing is cut: pairs are read whole."""
@@ -210,7 +195,7 @@ class Translator:
         `unit`: words between white space, or subword "pieces". `layer`: the decoder layer to read, from 0 or from -1
         backwards; None for the mean of all. Without `dense` there are links alone, and no matrix of weights.
         """
-        _check_unit("unit", unit, "words or pieces")
+        check_unit("unit", unit, "words or pieces")
         tags = self._pair_tags("align", sources, targets, to)
         pairs = [
             (self._grouped(source, unit), group_text(self.tokenizers.target, target, unit))
@@ -238,11 +223,11 @@ class Translator:
             return self.reading.reader.read(text)
         return tag + tuple(self.tokenizers.source.encode([text])[0])
 
-    def _grouped(self, text: str, unit: Unit, source: Source = ()) -> Grouped:
+    def _grouped(self, text: str, unit: Unit, source: Source | None = None) -> Grouped:
         """A source grouped into units to align; for files, positions of the memory, named by their time or place."""
         if self.reading is None:
-            return group_text(self.tokenizers.source, text, unit)
-        frames = source if len(source) else self._source(text)
+            return group_text(self.tokenizers.source, text, unit, source)
+        frames = self._source(text) if source is None else source
         units = self.reading.units(frames)
         return Grouped(frames, units, tuple(range(len(units))))
 
@@ -252,14 +237,14 @@ class Translator:
             raise DataError(f"to: {language!r}: this model reads {self.reading.reader.kind}, which take no tag")
         return (self.tokenizers.source.tag(language),) if language else ()
 
-    def choose_search(self, beam: int = 0, n_best: int = 1, search: Any = None) -> Any:
+    def choose_search(self, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None) -> SearchConfig:
         """The given search, else the model's own for `n_best`, or a beam search of size `beam`; it must fit."""
         chosen = self._asked_for(beam, n_best, search)
         if self.decoder is not None:
             check_search(chosen, self.decoder)
         return chosen
 
-    def _asked_for(self, beam: int, n_best: int, search: Any) -> Any:
+    def _asked_for(self, beam: int, n_best: int, search: SearchConfig | None) -> SearchConfig:
         """Choose the search; for `n_best` above 1, a search for one translation becomes a beam search.
 
         It keeps the limits of the search that it replaces.
@@ -275,26 +260,24 @@ class Translator:
         if search is not None:
             raise ConfigError("search: give a search, or beam and n_best, not both; a search has its own size")
         if not beam and hasattr(self.search, "with_n_best"):
-            return self.search.with_n_best(n_best)
+            several: SearchConfig = self.search.with_n_best(n_best)
+            return several
         base = self.search if isinstance(self.search, Beam) else Beam(limits=getattr(self.search, "limits", Limits()))
         single = replace(base, size=beam or base.size, n_best=1)
         return single if n_best == 1 else single.with_n_best(n_best)
 
     def find(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints] = ()
+        self, sources: Sequence[Source], search: SearchConfig, constraints: Sequence[DecodingConstraints] = ()
     ) -> list[list[Hypothesis]]:
         """Decode sources of tokens or frames to hypotheses, in order; `search` is a search config. Nothing is cut."""
-        choice: Reranker | None = search if hasattr(search, "choose") else None
-        # Candidates are rows of the batch: no more of them than a usual beam makes of it.
-        budget = (
-            self.batch_tokens // max(1, choice.hypotheses // 4) if choice else self.search_tokens or self.batch_tokens
-        )
+        choice = cast("Reranker", search) if hasattr(search, "choose") else None
+        budget = self.search_tokens or self.batch_tokens
+        if choice:  # candidates are rows of the batch: no more of them than a usual beam makes of it
+            budget = self.batch_tokens // max(1, choice.hypotheses // 4)
+        constraints = constraints or [UNCONSTRAINED] * len(sources)
         done: list[list[Hypothesis]] = [[] for _ in sources]
         for batch in group_by_length([len(tokens) + 1 for tokens in sources], budget):
-            members, limits = (
-                [sources[i] for i in batch],
-                [constraints[i] if constraints else UNCONSTRAINED for i in batch],
-            )
+            members, limits = [sources[i] for i in batch], [constraints[i] for i in batch]
             found = self.engine.search(members, search, limits, [draw_key(tokens) for tokens in members])
             for i, hypotheses in zip(batch, found, strict=True):
                 done[i] = self._chosen(hypotheses, choice) if choice else hypotheses
@@ -305,40 +288,30 @@ class Translator:
         picked = search.choose([self._text(hypothesis) for hypothesis in hypotheses]) if hypotheses else []
         return [replace(hypotheses[index], score=score) for index, score in picked]
 
-    def _wishes(
-        self, starts: Sequence[str], include: Sequence[Sequence[str]], exclude: Sequence[Sequence[str]]
-    ) -> list[DecodingConstraints]:
+    def _constraints(self, options: TranslateOptions) -> list[DecodingConstraints]:
         """The constraints of each text, in tokens; words shared by many texts are tokenized once."""
         target = self.tokenizers.target
         spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], DecodingConstraints] = {((), ()): UNCONSTRAINED}
         found = []
-        for start, *words in zip(starts, include, exclude, strict=True):
+        for start, *words in zip(options.prefixes, options.include, options.exclude, strict=True):
             wanted, struck = map(tuple, words)
             if (wanted, struck) not in spelt:
                 spelt[wanted, struck] = constraints_of_words(target, wanted, struck)
             prefix = checked_prefix(target.encode([start])[0], self.longest) if start else ()
             found.append(replace(spelt[wanted, struck], prefix=prefix))
+        if options.cancel_tokens:
+            return [replace(limits, cancel_token=one) for limits, one in zip(found, options.cancel_tokens, strict=True)]
         return found
 
-    def _translate(
-        self,
-        texts: Sequence[str],
-        search: Any,
-        tags: Sequence[tuple[int, ...]],
-        constraints: Sequence[DecodingConstraints],
-        align: Unit | None,
-        dense: bool,
-    ) -> list[Translation]:
-        loud = [False] * len(texts)
+    def _translate(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
+        """Translate the texts of one window; the options have one value per text."""
+        constraints, align = self._constraints(options), options.align
+        tags, loud = [*map(self._tag, options.to)], [False] * len(texts)
         if self.reading is None:
-            cut = [self.tokenizers.source.cut_tag(text) for text in texts]  # so that every part of a text has its tag
-            tags = [tag + written for tag, (written, _) in zip(tags, cut, strict=True)]
-            texts, loud = lowercase_shouting([text for _, text in cut], constraints, self.tokenizers.source)
-        jobs = [
-            job
-            for number, text in enumerate(texts)
-            for job in self._jobs(number, text, tags[number], constraints[number])
-        ]
+            own_tags, texts = self._cut_tags(texts)
+            tags = [tag + written for tag, written in zip(tags, own_tags, strict=True)]
+            texts, loud = lowercase_shouting(texts, constraints, self.tokenizers.source)
+        jobs = self._all_jobs(texts, tags, constraints, options.tokens)
         done = self.find([job.tokens for job in jobs], search, [job.constraints for job in jobs])
         blocks = self._blocks(jobs, done, tags, align) if align else [[] for _ in jobs]
         results: list[list[_Found]] = [[] for _ in texts]
@@ -346,9 +319,7 @@ class Translator:
             results[job.text].append(_Found(job.part, hypotheses, aligned))
         left = cancelled_rows(constraints)
         made = [
-            self._joined(parts, align == "words", dense)
-            if parts
-            else Translation("", finished=number not in left, alignment=Alignment() if align else None)
+            self._joined(parts, options) if parts else _nothing(options, finished=number not in left)
             for number, parts in enumerate(results)
         ]
         return [restore_case(result) if shouted else result for result, shouted in zip(made, loud, strict=True)]
@@ -361,16 +332,36 @@ class Translator:
         parts, pairs, own_tags = Counter(job.text for job in jobs), [], []
         wanted = [found[:1] if parts[job.text] > 1 else found for job, found in zip(jobs, done, strict=True)]
         for job, hypotheses in zip(jobs, wanted, strict=True):
-            read = self._grouped(job.part.text, align, job.tokens)
+            source = job.tokens[len(tags[job.text]) :] if self.reading is None else job.tokens
+            read = self._grouped(job.part.text, align, source)
             pairs += [(read, group_tokens(target, best.tokens, self._text(best), align)) for best in hypotheses]
             own_tags += [tags[job.text]] * len(hypotheses)
         blocks = iter(attend_all(self.engine, pairs, own_tags, None, self.batch_tokens))
         return [[next(blocks) for _ in hypotheses] for hypotheses in wanted]
 
-    def _jobs(self, number: int, text: str, tag: tuple[int, ...], constraints: DecodingConstraints) -> list[_Job]:
-        if constraints.cancel_token is not None and constraints.cancel_token.cancelled:
-            return []
-        cut = self._cut_text(text, tag) if self.reading is None else self._cut_file(text)
+    def _cut_tags(self, texts: Sequence[str]) -> tuple[list[tuple[int, ...]], list[str]]:
+        """Separate the tags that texts begin with, so that every part of a text has its tag."""
+        cut = [self.tokenizers.source.cut_tag(text) for text in texts]
+        return [tag for tag, _ in cut], [text for _, text in cut]
+
+    def _all_jobs(
+        self,
+        texts: Sequence[str],
+        tags: Sequence[tuple[int, ...]],
+        constraints: Sequence[DecodingConstraints],
+        tokens: Mapping[str, Sequence[int]],
+    ) -> list[_Job]:
+        jobs: list[_Job] = []
+        for number, (text, tag, limits) in enumerate(zip(texts, tags, constraints, strict=True)):
+            if limits.cancel_token is None or not limits.cancel_token.cancelled:
+                cut = self._cut_text(text, tag, tokens.get(text)) if self.reading is None else self._cut_file(text)
+                jobs += self._jobs(number, text, cut, limits)
+        return jobs
+
+    def _jobs(
+        self, number: int, text: str, cut: Sequence[tuple[TextPiece, Source]], constraints: DecodingConstraints
+    ) -> list[_Job]:
+        """The jobs of the parts of one text."""
         if constraints.include and len(cut) > 1:
             raise DataError(
                 f"include: the text {text[:40]!r}... is longer than the model reads at once, and it is unknown which of"
@@ -379,10 +370,12 @@ class Translator:
         later = replace(constraints, prefix=()) if constraints.prefix else constraints
         return [_Job(number, part, source, later if i else constraints) for i, (part, source) in enumerate(cut)]
 
-    def _cut_text(self, text: str, tag: tuple[int, ...]) -> list[tuple[TextPiece, Source]]:
-        """The parts of a text that the model reads one by one, with their tokens."""
+    def _cut_text(self, text: str, tag: tuple[int, ...], known: Sequence[int] | None) -> list[tuple[TextPiece, Source]]:
+        """The parts of a text that the model reads one by one, with their tokens; those of the whole may be known."""
         if not text.strip():
             return []
+        if known is not None and len(tag) + len(known) < self.longest:
+            return [(TextPiece(text, ""), (*tag, *known))]
         tokens = lru_cache(1)(lambda part: self._source(part, tag))  # once for a text that fits as it is
         parts = split_long(text, lambda part: len(tokens(part)) < self.longest)
         return [(part, tokens(part.text)) for part in parts if part.text.strip()]
@@ -393,31 +386,21 @@ class Translator:
             return []
         return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
 
-    def _joined(self, parts: list[_Found], words: bool, dense: bool) -> Translation:
+    def _joined(self, parts: list[_Found], options: TranslateOptions) -> Translation:
         every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
         if not all(every):
             return Translation("", finished=False)  # the request was cancelled
         if len(parts) == 1:
             if parts[0].blocks:
                 aligned = zip(every[0], parts[0].blocks, strict=True)
-                every[0] = [replace(made, alignment=join([block], dense=dense)) for made, block in aligned]
+                every[0] = [replace(made, alignment=join([block], dense=options.dense)) for made, block in aligned]
             return replace(every[0][0], alternatives=tuple(every[0][1:]))
         bests = [translations[0] for translations in every]
         text = "".join(best.text + found.part.space for best, found in zip(bests, parts, strict=True))
         blocks = [found.blocks[0] for found in parts if found.blocks]
-        cut = [
-            False,
-            *(words and not found.part.space for found in parts[:-1]),
-        ]  # where a word continues in the next
-        return Translation(
-            text=_one_line(text).rstrip(),
-            score=sum(best.score for best in bests),
-            log_prob=sum(best.log_prob for best in bests),
-            tokens=tuple(piece for best in bests for piece in best.tokens),
-            finished=all(best.finished for best in bests),
-            parts=len(parts),
-            alignment=join(blocks, cut) if blocks else None,
-        )
+        words = options.align == "words"
+        cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word continues in the next
+        return Translation.joined(bests, _one_line(text).rstrip(), join(blocks, cut) if blocks else None)
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
         pieces = tuple(self.tokenizers.target.pieces(hypothesis.tokens))
@@ -427,10 +410,9 @@ class Translator:
         return _one_line(self.tokenizers.target.decode(hypothesis.tokens))
 
 
-def _check_unit(name: str, unit: object, expected: str) -> None:
-    """Raise ConfigError for a unit that alignments do not link."""
-    if unit not in get_args(Unit):
-        raise ConfigError(f"{name}: expected {expected}, got {unit!r}")
+def _nothing(options: TranslateOptions, finished: bool) -> Translation:
+    """The translation of a text without words, or of one cancelled before it began."""
+    return Translation("", finished=finished, alignment=Alignment() if options.align else None)
 
 
 def _one_line(text: str) -> str:

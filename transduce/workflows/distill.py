@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -29,11 +28,11 @@ from transduce.core import config as configs
 from transduce.core.durable import check_free, disk_errors, lock_folder, remove, whole_folder, write_bytes, write_text
 from transduce.core.errors import ConfigError, DataError, RunError
 from transduce.core.processes import ordered_map
-from transduce.core.progress import Progress
+from transduce.core.progress import Progress, say
 from transduce.data.corpus import MANIFEST, Corpus, Retargeting, Split, Targets, file_digest
 from transduce.metrics.corpus import chrf_metric
 from transduce.search.fit import STEPWISE, SearchOption
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.search.settings import Beam
 from transduce.translate.loading import load
 from transduce.translate.model_folder import MODEL
@@ -147,7 +146,7 @@ class Work:
     teacher: Teacher
     pairs: TeachingPairs
     dtype: str  # of the target's tokens
-    search: Any
+    search: SearchConfig
     best_of: int
     folder: Path
 
@@ -291,7 +290,7 @@ def distill(
         work = Work(teacher, pairs, opened.manifest["dtypes"]["target"], search, best_of, work_folder)
         facts = {**work.facts(), "keep_original": keep_original}
         if _is_complete(output, facts):
-            _say(f"{output}: nothing to do: it is complete")
+            say(f"{output}: nothing to do: it is complete")
             shutil.rmtree(work_folder, ignore_errors=True)  # left if killed between writing and tidying up
             return _outcome(Corpus.open(output), pairs.split)
         check_free(output, MANIFEST)
@@ -394,7 +393,7 @@ def _translate(work: Work, chunks: Chunks, workers: int) -> Distilled | None:
     missing = [number for number in mixed if not work.path(number).exists()]
     total, left = len(chunks.order), sum(len(chunks.pairs(number)) for number in missing)
     if left < total:
-        _say(f"{work.folder}: resuming: {total - left:,} of {total:,} pairs are translated")
+        say(f"{work.folder}: resuming: {total - left:,} of {total:,} pairs are translated")
     with (
         StopRequest("ending with the sentences under way") as stop,
         Progress("Distilling", left, "pairs") as progress,
@@ -411,7 +410,7 @@ def _translate(work: Work, chunks: Chunks, workers: int) -> Distilled | None:
                 raise
     if not stop.signal or not left:
         return None
-    _say(f"{stop.signal.name}: what is translated is kept; the same command resumes from there")
+    say(f"{stop.signal.name}: what is translated is kept; the same command resumes from there")
     return Distilled(work.folder, total - left, 0, stop.signal.name)
 
 
@@ -454,7 +453,3 @@ def _is_complete(output: Path, facts: dict[str, Any]) -> bool:
 def _outcome(corpus: Corpus, split: str) -> Distilled:
     facts, pairs = corpus.manifest["distillation"], len(corpus.split(split))
     return Distilled(corpus.folder, pairs // (2 if facts["keep_original"] else 1), facts["kept"], "finished")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

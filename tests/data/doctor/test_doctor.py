@@ -241,7 +241,7 @@ def test_structural_faults_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_settings_messages() -> None:
-    with pytest.raises(ConfigError, match="longest_characters=0: expected at least 1"):
+    with pytest.raises(ConfigError, match="longest_characters: expected at least 1, got 0"):
         Doctor(longest_characters=0)
-    with pytest.raises(ConfigError, match=r"largest_ratio=0\.5: expected at least 1"):
+    with pytest.raises(ConfigError, match=r"largest_ratio: expected at least 1, got 0\.5"):
         Doctor(largest_ratio=0.5)

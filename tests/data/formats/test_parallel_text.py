@@ -18,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transduce.core.errors import ConfigError, DataError
+from transduce.data import formats
 from transduce.data.formats.inventory import CHUNK_LINES, index_text, place_of_gap, place_of_parting, read_ranges
 from transduce.data.formats.lines import LINE_BYTES, read_lines
 from transduce.data.formats.parallel import Chunk, ParallelText
+from transduce.data.formats.reader import formats_by_suffix
 from transduce.text.number_words import english, german
 
 PACK = {
@@ -230,7 +232,7 @@ def test_missing_extras_are_named(
         ({"source": "a", "target": "b", "path": "c.tsv"}, "expected either both source and target"),
         (
             {"path": "a.txt"},
-            r"path='a.txt': the format is read from the extension; expected \.tsv, \.jsonl or \.parquet",
+            r"path='a.txt': the format is read from the extension; expected \.jsonl, \.parquet or \.tsv",
         ),
         ({"path": "a.tsv", "columns": ("source", "target")}, "TSV columns are numbers that start at 0"),
         ({"path": "a.jsonl", "columns": ("a",)}, "expected two different columns"),
@@ -311,3 +313,43 @@ def test_the_place_is_unknown_in_unrelated_or_few_lines(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     assert place_of_parting(random.uniform(5, 200, 4000), random.uniform(5, 200, 4000)) is None
     assert place_of_gap(random.uniform(5, 200, 4000), random.uniform(5, 200, 3999)) is None
+
+
+PO = '''
+"""Messages of gettext, without their plurals."""
+
+import re
+from pathlib import Path
+
+from transduce.data.formats.reader import FileFormat
+
+
+class PoReader:
+    def __init__(self, path, columns):
+        found = re.findall(rb'msgid "(.+)"\\nmsgstr "(.+)"', Path(path).read_bytes())
+        self.pairs = [(source, target) for source, target in found]
+
+    def count(self):
+        return len(self.pairs)
+
+    def read(self, first, most):
+        return self.pairs[first : first + most]
+
+
+FORMAT = FileFormat((".po",), ("msgid", "msgstr"), reader=PoReader)
+'''
+
+
+def test_a_new_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "formats").mkdir()
+    (tmp_path / "formats" / "po.py").write_text(PO)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path / "formats")])
+    formats_by_suffix.cache_clear()
+    try:
+        path = write(tmp_path / "de.po", b'msgid "yes"\nmsgstr "ja"\n\nmsgid "no"\nmsgstr "nein"\n')
+        text = ParallelText(path=path)
+        assert index_text(text)[0].source.lines == 2
+        assert pairs_of(text) == [(b"yes", b"ja"), (b"no", b"nein")]
+    finally:
+        formats_by_suffix.cache_clear()
+        sys.modules.pop("transduce.data.formats.po", None)

@@ -24,8 +24,19 @@ from transduce.core.durable import lock_folder
 from transduce.core.errors import ConfigError, DataError, RunError
 from transduce.data.corpus import Corpus
 from transduce.data.doctor.checks import Doctor
-from transduce.data.formats.inventory import STEP, FileIndex, LineReader, Rows, Shard, cut, index_file, index_splits
+from transduce.data.formats.inventory import (
+    STEP,
+    FileIndex,
+    LineReader,
+    Shard,
+    cut,
+    index_file,
+    index_splits,
+    index_text,
+    read_ranges,
+)
 from transduce.data.formats.parallel import ParallelText
+from transduce.data.formats.parquet import ParquetReader
 from transduce.data.prepare.run import Prepare, ShardReport, merge_shards, prepare, prepare_shard
 from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 
@@ -225,12 +236,14 @@ def test_rows_from_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts = [str(number) for number in range(100)]
     pyarrow.parquet.write_table(pyarrow.table({"source": texts, "target": texts}), path, row_group_size=30)
-    index = index_file(str(path), ("source", "target"))
-    rows = Rows(index, ("source", "target"))
+    text = ParallelText(path=str(path))
+    (files,) = index_text(text)
+    assert files.source.lines == 100
+    rows = ParquetReader(str(path), ("source", "target"))
     for first in (0, 3, 30, 61, 99):
-        assert rows.take(first, 1) == [(b"%d" % first, b"%d" % first)]
+        assert rows.read(first, 1) == [(b"%d" % first, b"%d" % first)]
     with pytest.raises(DataError, match="has fewer lines than when they were counted"):
-        rows.take(99, 2)
+        list(read_ranges(text, files, [(99, 2)]))
 
 
 def test_a_touched_file_is_unchanged_and_a_rewritten_one_is_not(tmp_path: Path) -> None:

@@ -272,11 +272,11 @@ def test_jobs_where_nobody_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: Properties)
-    monkeypatch.setattr(comparing, "_cores", lambda: 64)
+    monkeypatch.setattr(comparing, "usable_cores", lambda: 64)
     assert default_jobs(plan, {"post": 1000, "pre": 1000}) == 8
     assert default_jobs(plan, {"post": 1000, "pre": 1 << 29}) == 2  # 8 GiB and 3 of 32
     assert default_jobs(plan, {"post": 1000, "pre": 1 << 33}) == 1
-    monkeypatch.setattr(comparing, "_cores", lambda: 6)
+    monkeypatch.setattr(comparing, "usable_cores", lambda: 6)
     assert default_jobs(plan, {"post": 1000, "pre": 1000}) == 3
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 from rich.console import Console
 
 from transduce.core.errors import UserError
+from transduce.core.reports import last_reported
 from transduce.evaluation.report import LengthRow
 from transduce.experiment import Config
 from transduce.metrics.corpus import bleu_by_language, bleu_of_targets, target_languages
@@ -26,7 +27,6 @@ from transduce.workflows.compare.measure import (
     Measured,
     TrainingRecord,
     has_ended,
-    last_reported,
     read_history,
 )
 from transduce.workflows.compare.plan import ComparisonPlan, PlannedRun

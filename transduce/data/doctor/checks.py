@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from transduce.core.errors import ConfigError
+from transduce.core.bounds import Bounds, PositiveInt, check_bounds
 from transduce.data.doctor.report import Outcome, Tally, excerpt
 from transduce.data.formats.lines import LINE_BYTES
 from transduce.data.formats.parallel import Chunk, RawPairs
@@ -154,18 +154,16 @@ class Doctor:
     control: Literal["clean", "drop", "refuse", "keep"] = "clean"  # control characters; clean: each becomes a space
     empty: Literal["drop", "refuse", "keep"] = "drop"  # a side that is empty or only white space
     too_long: Literal["drop", "refuse"] = "drop"  # a side of more than longest_characters
-    longest_characters: int = 5000
+    longest_characters: PositiveInt = 5000
     ratio: Literal["drop", "keep", "refuse"] = "drop"  # one side over largest_ratio times as long as the other
-    largest_ratio: float = 9.0  # in characters, 10 added to both; Chinese to English is seldom above 6
+    # in characters, 10 added to both; Chinese to English is seldom above 6
+    largest_ratio: Annotated[float, Bounds(1)] = 9.0
     copied: Literal["keep", "drop", "refuse"] = "keep"  # the target is the source
     overlap: Literal["drop", "keep", "refuse"] = "drop"  # a training pair that is also in valid or test
     duplicates: Literal["drop", "keep"] = "drop"  # a training pair that occurred before
 
     def __post_init__(self) -> None:
-        if self.longest_characters < 1:
-            raise ConfigError(f"longest_characters={self.longest_characters}: expected at least 1")
-        if not self.largest_ratio >= 1:
-            raise ConfigError(f"largest_ratio={self.largest_ratio}: expected at least 1")
+        check_bounds(self)
 
 
 @dataclass(frozen=True)

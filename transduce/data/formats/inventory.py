@@ -2,7 +2,7 @@
 
 A `FileIndex` has a file's line count, the offset of every 10,000th line, and its SHA-256, from one quick pass. With it
 a reader can start anywhere in a plain file, shards agree on who reads what, and a file changed between two runs is
-detected. Compressed files are decompressed and skipped to a line, Parquet files entered by row groups.
+detected. Compressed files are decompressed and skipped to a line, others entered by their `Reader`.
 
 `describe_mismatch` estimates where two files stop being translations of each other, from line lengths alone. The
 lengths of a sentence and of its translation correlate, so the log ratio of the two varies little. Where one side lacks
@@ -22,7 +22,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice, zip_longest
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.data.corpus import file_digest
 from transduce.data.formats.lines import COMPRESSIONS, DAMAGES, check_file, damaged, open_unpacked, read_lines
-from transduce.data.formats.parallel import Chunk, ParallelText, file_format
-from transduce.data.formats.parquet import ParquetRows, count_rows
+from transduce.data.formats.parallel import LINES, Chunk, ParallelText
+from transduce.data.formats.reader import FileFormat, Reader, format_of
 
 STEP = 10_000
 _BLOCK = 1 << 20
@@ -48,7 +48,7 @@ class FileIndex:
     bytes: int
     modified: int  # time, in nanoseconds
     sha256: str
-    lines: int  # rows of a Parquet file
+    lines: int  # or pairs, where a pair is not a line
     starts: tuple[int, ...] = ()  # byte offsets of lines 0, STEP, 2 * STEP ...; empty where seeking is impossible
 
     def is_unchanged(self) -> bool:
@@ -66,8 +66,10 @@ def index_file(path: str, columns: tuple[str, str] | None = None) -> FileIndex:
     """Count and hash a file in one pass; `columns` if it holds both sides."""
     check_file(path)
     facts = os.stat(path)
-    if columns and file_format(path) == "parquet":
-        return FileIndex(path, facts.st_size, facts.st_mtime_ns, file_digest(Path(path)), count_rows(path, columns))
+    form = format_of(path) if columns else None
+    if columns and form is not None and form.reader is not None:
+        pairs = form.reader(path, columns).count()
+        return FileIndex(path, facts.st_size, facts.st_mtime_ns, file_digest(Path(path)), pairs)
     count = _Count(path)
     lines = count.all()
     if Path(path).suffix.lower() in COMPRESSIONS:
@@ -136,24 +138,6 @@ class LineReader:
         self._at += sum(1 for _ in islice(self._lines, line - self._at))
 
 
-class Rows:
-    """Reads the two columns of a Parquet file forward from any row."""
-
-    def __init__(self, index: FileIndex, columns: tuple[str, str]) -> None:
-        self._index, self._columns, self._at = index, columns, -1
-        self._rows: Iterator[tuple[bytes, bytes]] = iter(())
-
-    def take(self, first: int, most: int) -> list[tuple[bytes, bytes]]:
-        """Read `most` rows from number `first` (from 0) on."""
-        if self._at != first:
-            self._rows, self._at = iter(ParquetRows(self._index.path, self._columns, first)), first
-        taken = list(islice(self._rows, most))
-        self._at += len(taken)
-        if len(taken) < most:
-            raise changed_meanwhile(self._index.path)
-        return taken
-
-
 def changed_meanwhile(path: str) -> DataError:
     """The error for a file that ends before the lines counted in it."""
     return DataError(f"{path}: has fewer lines than when they were counted; it was changed meanwhile: start again")
@@ -168,13 +152,8 @@ CLEARLY_RELATED = 0.3  # correlation of the log lengths of matching lines
 
 def describe_mismatch(source_file: str, target_file: str) -> str:
     """The error message for two files of different line counts, with the estimated position of the mismatch."""
-    lengths = array("i"), array("i")
-    counts = [0, 0]
-    for lines in islice(zip_longest(read_lines(source_file), read_lines(target_file)), LINES_JUDGED):
-        for side, line in enumerate(lines):
-            if line is not None:
-                counts[side] += 1
-                lengths[side].append(len(line))
+    lengths = _line_lengths(source_file), _line_lengths(target_file)
+    counts = [*map(len, lengths)]
     if max(counts) == LINES_JUDGED:  # count on, without keeping lengths
         counts = [sum(1 for _ in read_lines(path)) for path in (source_file, target_file)]
     both = min(len(lengths[0]), len(lengths[1]))
@@ -197,6 +176,11 @@ def describe_mismatch(source_file: str, target_file: str) -> str:
         f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,}: line-aligned files need as many "
         f"on each side. {where}."
     )
+
+
+def _line_lengths(path: str) -> array[int]:
+    """Measure the first lines, in bytes."""
+    return array("i", map(len, islice(read_lines(path), LINES_JUDGED)))
 
 
 def place_of_gap(source: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> int | None:
@@ -303,7 +287,8 @@ def _check_links(links: FileIndex, text: FileIndex) -> None:
 
 def read_ranges(text: ParallelText, files: PairedFiles, ranges: Iterable[tuple[int, int]]) -> Iterator[Chunk]:
     """Yield the lines of each range (first line from 0, count), in rising order, in chunks within one range."""
-    take = _taker(text, files)
+    form = format_of(files.source.path) if text.path else None
+    take = _taker(text, files, form)
     links = LineReader(files.links) if files.links else None
     links_file = files.links.path if files.links else ""
     for first, count in ranges:
@@ -311,14 +296,14 @@ def read_ranges(text: ParallelText, files: PairedFiles, ranges: Iterable[tuple[i
         while at < end:
             source, target = take(at, min(CHUNK_LINES, end - at))
             linked = links.take(at, len(source)) if links else []
-            form = file_format(files.source.path) if text.path else "lines"
             columns = text.sides if text.path else ("", "")
-            yield Chunk(files.names, at + 1, form, source, target, columns, links_file, linked)
+            name = form.name if form is not None else LINES
+            yield Chunk(files.names, at + 1, name, source, target, columns, links_file, linked)
             at += len(source)
 
 
 class _Take:
-    """Reads raw lines of both sides from any line; for TSV and JSONL the complete lines, as source."""
+    """Reads raw lines of both sides from any line; where a line holds both, the complete lines as source."""
 
     def __init__(self, files: PairedFiles) -> None:
         self.source = LineReader(files.source)
@@ -330,19 +315,21 @@ class _Take:
 
 
 class _TakeRows:
-    """Reads the rows of a Parquet file like `_Take`."""
+    """Reads pairs of a file that is not read line by line, like `_Take`."""
 
-    def __init__(self, files: PairedFiles, columns: tuple[str, str]) -> None:
-        self.rows = Rows(files.source, columns)
+    def __init__(self, path: str, reader: Reader) -> None:
+        self.path, self.reader = path, reader
 
     def __call__(self, first: int, most: int) -> tuple[list[bytes], list[bytes]]:
-        pairs = self.rows.take(first, most)
+        pairs = self.reader.read(first, most)
+        if len(pairs) < most:
+            raise changed_meanwhile(self.path)
         return [left for left, _ in pairs], [right for _, right in pairs]
 
 
-def _taker(text: ParallelText, files: PairedFiles) -> _Take | _TakeRows:
-    if text.path and file_format(files.source.path) == "parquet":
-        return _TakeRows(files, text.sides)
+def _taker(text: ParallelText, files: PairedFiles, form: FileFormat | None) -> _Take | _TakeRows:
+    if form is not None and form.reader is not None:
+        return _TakeRows(files.source.path, form.reader(files.source.path, text.sides))
     return _Take(files)
 
 

@@ -8,18 +8,16 @@ or Parquet text (it becomes a space, since a text is one line everywhere else).
 from __future__ import annotations
 
 import glob
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from transduce.core.errors import ConfigError, DataError, is_plain, printable
-from transduce.data.formats.lines import BYTE_ORDER_MARK, COMPRESSIONS, LINE_BYTES, check_file
+from transduce.data.formats.lines import BYTE_ORDER_MARK, LINE_BYTES, check_file
+from transduce.data.formats.reader import FileFormat, Pair, format_of, formats_by_suffix
 
-Format = Literal["lines", "tsv", "jsonl", "parquet"]
 MOST_WEIGHT = 1_000_000.0
-_FORMATS: dict[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+LINES = "lines"  # the format of two line-aligned files
 
 
 @dataclass(frozen=True)
@@ -44,17 +42,21 @@ class ParallelText:
         if bool(self.path) == bool(self.source or self.target) or bool(self.source) != bool(self.target):
             raise ConfigError(
                 f"source={self.source!r}, target={self.target!r}, path={self.path!r}: "
-                "expected either both source and target (two line-aligned files), or path alone (TSV, JSONL, Parquet)"
+                f"expected either both source and target (two line-aligned files), or path alone ({_suffixes()})"
             )
-        if self.path and file_format(self.path) == "lines":
+        form = format_of(self.path)
+        if self.path and form is None:
             raise ConfigError(
-                f"path={self.path!r}: the format is read from the extension; expected .tsv, .jsonl or .parquet, "
+                f"path={self.path!r}: the format is read from the extension; expected {_suffixes()}, "
                 "perhaps with .gz, .xz or .zst after it. For two line-aligned files set source and target"
             )
         if self.columns and (len(self.columns) != 2 or self.columns[0] == self.columns[1] or not self.path):
             raise ConfigError(f"columns={self.columns!r}: expected two different columns, and only together with path")
-        if self.path and file_format(self.path) == "tsv" and not all(column.isdecimal() for column in self.sides):
-            raise ConfigError(f"columns={self.columns!r}: TSV columns are numbers that start at 0, such as ['0', '1']")
+        if form is not None and form.numbered and not all(column.isdecimal() for column in self.sides):
+            kind = form.name.upper()
+            raise ConfigError(
+                f"columns={self.columns!r}: {kind} columns are numbers that start at 0, such as ['0', '1']"
+            )
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise ConfigError(f"weight={self.weight!r}: expected a number above 0")
         if self.weight > MOST_WEIGHT:
@@ -67,7 +69,8 @@ class ParallelText:
         """The columns, or their defaults."""
         if self.columns:
             return self.columns[0], self.columns[1]
-        return ("0", "1") if file_format(self.path) == "tsv" else ("source", "target")
+        form = format_of(self.path)
+        return form.columns if form is not None else ("source", "target")
 
     @property
     def label(self) -> str:
@@ -110,36 +113,42 @@ class ParallelText:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive raw lines of both sides; for TSV and JSONL complete lines, parsed only in `pairs`.
+    """Consecutive raw lines of both sides; of a format with a pair per line complete lines, parsed only in `pairs`.
 
     One process reads, many call `pairs`: this is why a chunk carries raw lines.
     """
 
     files: tuple[str, str]
     first_line: int  # number of the first line, from 1
-    format: Format
+    format: str
     source: list[bytes]
-    target: list[bytes]  # empty for TSV and JSONL
+    target: list[bytes]  # empty where a line holds both sides
     columns: tuple[str, str] = ("", "")
     links_file: str = ""
     links: list[bytes] = field(default_factory=list)  # a line per pair, or empty without a links file
 
     def pairs(self) -> RawPairs:
-        """Parse both sides of every line; raises DataError for a TSV or JSON line without them."""
+        """Parse both sides of every line; raises DataError for a line without them."""
         repairs = {"byte_order_mark": 0, "carriage_return": 0, "line_break": 0}
         source, target = self.source, self.target
-        if self.format != "parquet":
+        form = None if self.format == LINES else formats_by_suffix()[f".{self.format}"]
+        if form is None or form.pair is not None:
             source, target = self._without_line_ends(source, repairs), self._without_line_ends(target, repairs)
-        if self.format in ("tsv", "jsonl"):
-            take = _take_tsv if self.format == "tsv" else _take_json
-            taken = [
-                take(line, self.columns, f"{self.files[0]}:{number}")
-                for number, line in enumerate(source, self.first_line)
-            ]
-            source, target = [pair[0] for pair in taken], [pair[1] for pair in taken]
-        if self.format in ("jsonl", "parquet"):
+        if form is not None:
+            if form.pair is not None:
+                pairs = self._taken_apart(source, form)
+                source, target = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             source, target = _without_line_breaks(source, repairs), _without_line_breaks(target, repairs)
         return RawPairs(source, target, repairs)
+
+    def _taken_apart(self, lines: list[bytes], form: FileFormat) -> list[Pair]:
+        assert form.pair is not None
+        return [
+            form.pair(line, self.columns, f"{self.files[0]}:{number}")
+            if 0 < len(line) <= LINE_BYTES
+            else (line, line)  # an empty pair, or one that the doctor reports as too long
+            for number, line in enumerate(lines, self.first_line)
+        ]
 
     def _without_line_ends(self, lines: list[bytes], repairs: dict[str, int]) -> list[bytes]:
         if self.first_line == 1 and lines and lines[0].startswith(BYTE_ORDER_MARK):
@@ -158,11 +167,9 @@ class RawPairs:
     repairs: dict[str, int]
 
 
-def file_format(path: str) -> Format:
-    """The format by a file's extension; plain lines by default."""
-    name = Path(path.lower())
-    extension = Path(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
-    return _FORMATS.get(extension, "lines")
+def _suffixes() -> str:
+    *others, last = (form.suffixes[0] for form in dict.fromkeys(formats_by_suffix().values()))
+    return f"{', '.join(others)} or {last}"
 
 
 def _without_line_breaks(texts: list[bytes], repairs: dict[str, int]) -> list[bytes]:
@@ -178,42 +185,3 @@ def _matches(pattern: str) -> list[str]:
     if not found:
         raise DataError(f"{pattern}: no file matches this pattern (seen from {Path.cwd()})")
     return found
-
-
-def _take_tsv(line: bytes, columns: tuple[str, str], location: str) -> tuple[bytes, bytes]:
-    if not line or len(line) > LINE_BYTES:
-        return line, line  # an empty pair, or one that the doctor reports as too long
-    fields = line.split(b"\t")
-    left, right = int(columns[0]), int(columns[1])
-    if max(left, right) >= len(fields):
-        raise DataError(
-            f"{location}: {len(fields)} tab-separated column(s); expected at least {max(left, right) + 1}, "
-            f"for columns = {list(columns)} counts from 0"
-        )
-    return fields[left], fields[right]
-
-
-def _take_json(line: bytes, columns: tuple[str, str], location: str) -> tuple[bytes, bytes]:
-    if not line or len(line) > LINE_BYTES:
-        return line, line
-    try:
-        record = json.loads(line.decode())
-    except UnicodeDecodeError:
-        return line, line  # the doctor reports the invalid UTF-8
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{location}: not valid JSON ({error}); expected one object on each line") from None
-    if not isinstance(record, dict):
-        raise DataError(
-            f"{location}: a JSON {type(record).__name__}; expected an object with the fields {list(columns)}"
-        )
-    left, right = (_json_text(record, column, location) for column in columns)
-    return left, right
-
-
-def _json_text(record: dict[str, object], column: str, location: str) -> bytes:
-    if column not in record:
-        raise DataError(f"{location}: no field {column!r}; there are {sorted(record)}. Set columns to two of them")
-    value = record[column]
-    if not isinstance(value, str):
-        raise DataError(f"{location}: field {column!r} holds {value!r:.40} ({type(value).__name__}); expected a string")
-    return value.encode("utf-8", "surrogatepass")  # a lone surrogate becomes invalid UTF-8, which the doctor reports

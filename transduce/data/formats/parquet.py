@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from transduce.core.errors import DataError
 from transduce.data.formats.lines import LINE_BYTES, check_file
+from transduce.data.formats.reader import FileFormat
 
 BATCH_ROWS = 2000
 
@@ -30,17 +32,33 @@ def _opened(path: str) -> Iterator[Any]:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from None
 
 
-def count_rows(path: str, columns: tuple[str, str]) -> int:
-    """Read the number of rows from the file's metadata; the columns must exist."""
-    with _opened(path) as file:
-        for column in columns:
-            if column not in file.schema_arrow.names:
-                raise DataError(f"{path}: no column {column!r}; there are {sorted(file.schema_arrow.names)}")
-        return int(file.metadata.num_rows)
+class ParquetReader:
+    """Reads two columns of a Parquet file forward from any row."""
+
+    def __init__(self, path: str, columns: tuple[str, str]) -> None:
+        self.path, self.columns = path, columns
+        self._next = -1  # the row that `_rows` gives next
+        self._rows: Iterator[tuple[bytes, bytes]] = iter(())
+
+    def count(self) -> int:
+        """Read the number of rows from the file's metadata; the columns must exist."""
+        with _opened(self.path) as file:
+            for column in self.columns:
+                if column not in file.schema_arrow.names:
+                    raise DataError(f"{self.path}: no column {column!r}; there are {sorted(file.schema_arrow.names)}")
+            return int(file.metadata.num_rows)
+
+    def read(self, first: int, most: int) -> list[tuple[bytes, bytes]]:
+        """Read `most` rows from number `first` (from 0) on."""
+        if self._next != first:
+            self._rows, self._next = iter(_Rows(self.path, self.columns, first)), first
+        rows = list(islice(self._rows, most))
+        self._next += len(rows)
+        return rows
 
 
 @dataclass(frozen=True)
-class ParquetRows:
+class _Rows:
     """Iterates over both texts of each row from number `first` (from 0) on; earlier row groups are not read."""
 
     path: str
@@ -67,3 +85,6 @@ class ParquetRows:
                 "expected a string"
             )
         return value.encode("utf-8", "surrogatepass")[: LINE_BYTES + 1]
+
+
+FORMAT = FileFormat((".parquet",), ("source", "target"), reader=ParquetReader)

@@ -24,9 +24,11 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from transduce.core.bounds import NonNegativeInt, PositiveInt, check_bounds
 from transduce.core.config import own_parts
 from transduce.core.durable import check_free, mend_replaced, whole_folder
 from transduce.core.errors import ConfigError, DataError, RunError
+from transduce.core.progress import say
 from transduce.data.corpus import (
     ALIGNMENT,
     FORMAT,
@@ -74,7 +76,6 @@ from transduce.data.prepare.work_folder import (
     is_done,
     mark_done,
     one_at_a_time,
-    say,
 )
 from transduce.data.readers import FileReader, Text
 from transduce.data.sources import Sources, reader_of
@@ -247,8 +248,8 @@ class Prepare:
     tokenizer: SentencePiece | GivenTokenizer = field(default_factory=SentencePiece)
     sources: Sources | FileReader = field(default_factory=Text)  # what source lines are: text, or paths of files
     doctor: Doctor = field(default_factory=Doctor)
-    longest: int = 256  # tokens on either side, a tag included; longer training pairs are dropped and counted
-    workers: int = 0  # processes; 0: one per core
+    longest: PositiveInt = 256  # tokens on either side, a tag included; longer training pairs are dropped and counted
+    workers: NonNegativeInt = 0  # processes; 0: one per core
     overwrite: bool = False  # replace an existing corpus
 
     def __post_init__(self) -> None:
@@ -256,8 +257,7 @@ class Prepare:
             raise ConfigError("output: expected the folder to write")
         if not self.train:
             raise ConfigError("train: expected at least one corpus")
-        if self.longest < 1 or self.workers < 0:
-            raise ConfigError(f"longest={self.longest}, workers={self.workers}: expected at least 1 and at least 0")
+        check_bounds(self)
         if self.reader is not None:
             for split, texts in self.splits.items():
                 for text in texts:

@@ -10,11 +10,9 @@ They are written under a temporary name, synced, and renamed. A part damaged by 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,8 +22,9 @@ from typing import IO, Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from transduce.core.durable import lock_folder, remove, sync_folder, sync_tree, temporary_sibling, write_text
+from transduce.core.durable import lock_file, lock_folder, remove, sync_folder, sync_tree, temporary_sibling, write_text
 from transduce.core.errors import RunError
+from transduce.core.progress import say
 from transduce.data.corpus import file_digest, file_facts
 from transduce.data.formats.inventory import Contents, LineRange, Shard, cut, index_splits
 from transduce.data.formats.parallel import ParallelText
@@ -189,11 +188,6 @@ class PreparationPlan:
             raise RunError(f"{self.work.folder}: {changed} while it was being prepared; give the command again")
 
 
-def say(text: str) -> None:
-    """Print a line for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
 # -- holding -----------------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +200,7 @@ def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
             output.parent.mkdir(parents=True, exist_ok=True)
             locks.callback(os.close, lock_folder(folder, shared=shard is not None))
             if shard is not None:
-                locks.callback(os.close, _lock_file(folder / f"shard-{shard.number}.lock", wait=False))
+                locks.callback(os.close, _lock_shard(folder / f"shard-{shard.number}.lock"))
         except OSError as error:
             raise RunError(f"{output}: cannot be written: {error.strerror}") from None
         try:
@@ -220,24 +214,22 @@ def hold_work(output: Path, shard: Shard | None) -> Iterator[WorkFolder]:
             ) from None
 
 
-def _lock_file(path: Path, wait: bool) -> int:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(lock)
-        raise RunError(f"{path}: another process is using this shard; wait for it to end") from None
+def _lock_shard(path: Path) -> int:
+    lock = lock_file(path)
+    if lock is None:
+        raise RunError(f"{path}: another process is using this shard; wait for it to end")
     return lock
 
 
 @contextmanager
 def one_at_a_time(work: WorkFolder) -> Iterator[None]:
     """Lock for steps that one shard does for all: others wait until it is done, or its process is gone."""
-    lock = _lock_file(work.folder / "step.lock", wait=True)
+    lock = lock_file(work.folder / "step.lock", wait=True)
     try:
         yield
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 # -- starting or resuming ----------------------------------------------------------------------------------------------

@@ -7,17 +7,17 @@ over.
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transduce.core.errors import ConfigError, EngineRefusal, RunError, explaining_shortage
+from transduce.core.resources import usable_cores
 from transduce.engines.native import library
 from transduce.engines.native.weight_format import verify
 from transduce.search.constraints import Automaton, CancelToken, DecodingConstraints, Phrase, check_one_path
-from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty
+from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, SearchConfig
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, check_tokens, require
 from transduce.text.vocabulary import Symbols
 
@@ -32,12 +32,12 @@ class NativeEngine:
     """A weight file written by `transduce convert`, opened for decoding. Safe to call from many threads at once."""
 
     def __init__(self, path: Path, source: Symbols, target: Symbols, threads: int = 0, kernels: str = "") -> None:
-        """Open `path`; `threads` 0 uses every core; `kernels` "" the best of avx512, avxvnni, avx2 and portable."""
+        """Open `path`; `threads` 0: every usable core; `kernels` "" the best of avx512, avxvnni, avx2 and portable."""
         library.library()  # fails here, not at the weights, if the core is not built
         with explaining_shortage(lambda: f"while opening {path}: free memory, or use a smaller model"):
             verify(path)
             try:
-                self.core = library.Core(path, threads or _cores(), kernels)
+                self.core = library.Core(path, threads or usable_cores(), kernels)
             except library.CoreError as error:
                 raise RunError(f"{path}: {error}. Convert the model again") from None
         self.path = path
@@ -59,7 +59,7 @@ class NativeEngine:
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        search: Any,
+        search: SearchConfig,
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
@@ -67,6 +67,7 @@ class NativeEngine:
         if isinstance(search, MinimumBayesRisk):
             search = search.candidates
         options = self._options(search, constraints)
+        assert isinstance(search, (Beam, Greedy, Sample))
         lengths = search.limits.lengths([len(tokens) + 1 for tokens in sources], constraints)
         written = self._run(options, sources, lengths, constraints, keys)[0]
         if isinstance(search, Beam):
@@ -77,6 +78,11 @@ class NativeEngine:
         """Log-probability of each target token, the end symbol last."""
         written, _ = self._force(sources, targets, library.NO_LAYER)
         return [hypotheses[0][1] for hypotheses in written]
+
+    @property
+    def decoder_layers(self) -> int:
+        """How many decoder layers `attend` can read one by one."""
+        return self.core.layers
 
     def attend(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None
@@ -108,7 +114,7 @@ class NativeEngine:
         lengths = [len(constraint.prefix) for constraint in constraints]
         return self._run(options, sources, lengths, constraints, [0] * len(sources))
 
-    def _options(self, search: Any, constraints: Sequence[DecodingConstraints]) -> library.Options:
+    def _options(self, search: SearchConfig, constraints: Sequence[DecodingConstraints]) -> library.Options:
         if not isinstance(search, (Beam, Greedy, Sample)):
             raise EngineRefusal(f"native engine: it has no search '{type(search).__name__}'; use engine=torch")
         if isinstance(search, Beam):
@@ -200,10 +206,6 @@ class NativeEngine:
 
 
 _Written = list[tuple[list[int], list[float], bool, int]]  # per hypothesis: tokens, log-probabilities, complete, number
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _advice(options: library.Options, sentences: Sequence[Sequence[int]]) -> str:

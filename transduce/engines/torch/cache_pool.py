@@ -6,7 +6,6 @@ Requests that it does not support are left to the caller, who decodes eagerly.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +14,11 @@ import torch
 from torch import Tensor
 
 from transduce.core.locks import ForkLock
+from transduce.core.progress import say
 from transduce.engines.torch.continuous_batching import ContinuousBatcher, Shape, jobs_of
 from transduce.model.contract import CacheShape, SupportsStaticCache
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.search.static_search import StaticSearchConfig
 from transduce.text.vocabulary import Symbols
 
@@ -51,7 +51,7 @@ class CachePool:
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        search: Any,
+        search: SearchConfig,
         constraints: Sequence[DecodingConstraints],
         keys: Sequence[int],
     ) -> list[list[Hypothesis]] | None:
@@ -107,7 +107,7 @@ class CachePool:
         """Report, once per reason, that eager decoding takes over."""
         if what not in self.reported:
             self.reported.add(what)
-            print(f"graphs: none for {what}; decoding eagerly", file=sys.stderr, flush=True)
+            say(f"graphs: none for {what}; decoding eagerly")
 
 
 def most_places(model: SupportsStaticCache, device: torch.device) -> int:

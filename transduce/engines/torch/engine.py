@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from transduce.model.contract import evaluating
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.search.constraints import DecodingConstraints
 from transduce.search.ensemble import Ensemble
-from transduce.search.hypothesis import Hypothesis
+from transduce.search.hypothesis import Hypothesis, SearchConfig
 from transduce.text.segment import group_by_length
 from transduce.text.vocabulary import Symbols
 
@@ -56,7 +57,11 @@ class TorchEngine:
             self.cache_pool = CachePool(static_model, source, target, device, compiled=graphs == "compiled")
 
     def search(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         with self._working(sources, search):
             if self.cache_pool is None:
@@ -74,7 +79,7 @@ class TorchEngine:
             return hypotheses
 
     @contextmanager
-    def _working(self, sources: Sequence[Source], search: Any = None) -> Iterator[None]:
+    def _working(self, sources: Sequence[Source], search: SearchConfig | None = None) -> Iterator[None]:
         """Evaluation mode without gradients; an out-of-memory error says what to lower."""
 
         def advice() -> str:
@@ -94,7 +99,11 @@ class TorchEngine:
         return POOL_TOKENS if self.cache_pool else 0
 
     def _search(
-        self, sources: Sequence[Source], search: Any, constraints: Sequence[DecodingConstraints], keys: Sequence[int]
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        constraints: Sequence[DecodingConstraints],
+        keys: Sequence[int],
     ) -> list[list[Hypothesis]]:
         """Search eagerly, all sources in one batch."""
         tokens, mask = pad_any(sources, self.source)
@@ -108,6 +117,16 @@ class TorchEngine:
             memory = self.model.encode(batch.source, batch.source_mask)
             log_probs = self.model.token_log_probs(memory, batch.target, batch.target_mask)
         return [row[: len(target) + 1] for row, target in zip(log_probs.tolist(), targets, strict=True)]
+
+    @cached_property
+    def decoder_layers(self) -> int:
+        """How many decoder layers `attend` can read one by one, as the trace of a short text shows."""
+        batch = collate([[self.source.eos]], [[self.target.eos]], self.source, self.target).to(self.device)
+        trace: dict[str, Tensor] = {}
+        with self._working([[self.source.eos]]):
+            memory = self.model.encode(batch.source, batch.source_mask)
+            self.model.token_log_probs(memory, batch.target, batch.target_mask, trace)
+        return min(map(len, _cross_attention(trace)), default=0)
 
     def attend(
         self, sources: Sequence[Source], targets: Sequence[Sequence[int]], layer: int | None
@@ -137,20 +156,26 @@ def cross_attention(trace: dict[str, Tensor], layer: int | None) -> Tensor:
 
     `layer` is a decoder layer, from 0, or from -1 backwards; None averages all.
     """
-    members: dict[str, list[Tensor]] = {}
-    for name, weights in trace.items():  # (B, H, T, S), in the order of the layers
-        if match := re.fullmatch(r"(.*?)decoder\.\d+\.cross", name):
-            members.setdefault(match[1], []).append(weights.float().mean(1))
+    members = _cross_attention(trace)
     if not members:
         raise UserError(
             "alignments: this model's decoder has no attention to the source (it traces no decoder.N.cross), so"
             " there is nothing to read them from; use a model with attention"
         )
-    fewest = min(map(len, members.values()))
+    fewest = min(map(len, members))
     if layer is not None and not -fewest <= layer < fewest:
         raise ConfigError(f"layer: expected a decoder layer from 0 to {fewest - 1}, or from -1 backwards, got {layer}")
-    chosen = [torch.stack(layers).mean(0) if layer is None else layers[layer] for layers in members.values()]
+    chosen = [torch.stack(layers).mean(0) if layer is None else layers[layer] for layers in members]
     return torch.stack(chosen).mean(0)
+
+
+def _cross_attention(trace: dict[str, Tensor]) -> list[list[Tensor]]:
+    """The cross-attention of each layer, mean over heads, of each member of an ensemble."""
+    members: dict[str, list[Tensor]] = {}
+    for name, weights in trace.items():  # (B, H, T, S), in the order of the layers
+        if match := re.fullmatch(r"(.*?)decoder\.\d+\.cross", name):
+            members.setdefault(match[1], []).append(weights.float().mean(1))
+    return list(members.values())
 
 
 def pick_device(name: str) -> torch.device:

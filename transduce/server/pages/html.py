@@ -410,10 +410,16 @@ def _kind(schema: Schema) -> str:
     kinds = schema.get("type", "anything")
     name = " or ".join(_TYPES.get(kind, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds))
     items = f" of {_kind(schema['items'])}" if schema.get("items") else ""
-    limits = []
+    limits = list(_limits(schema))
+    return name + (f" ({', '.join(limits)})" if limits else "") + items
+
+
+def _limits(schema: Schema) -> Iterator[str]:
+    """The bounds of a value, in words."""
     for least, most, unit in _LIMITS:
         if least in schema and most in schema:
-            limits.append(f"{schema[least]} to {schema[most]}{unit}")
-        elif least in schema or most in schema:
-            limits.append(f"at least {schema[least]}{unit}" if least in schema else f"at most {schema[most]}{unit}")
-    return name + (f" ({', '.join(limits)})" if limits else "") + items
+            yield f"{schema[least]} to {schema[most]}{unit}"
+        elif least in schema:
+            yield f"at least {schema[least]}{unit}"
+        elif most in schema:
+            yield f"at most {schema[most]}{unit}"

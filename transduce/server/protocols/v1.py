@@ -132,7 +132,7 @@ async def _stream(state: ServerState, job: TranslationRequest) -> Response:
     async def lines() -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(state.settings.seconds):
-                flow = RequestRunner(state, job, TokenSemaphore(share), ready.counts, ready.width)
+                flow = RequestRunner(state, job, TokenSemaphore(share), ready.tokens, ready.width)
                 async for line in _sentences(flow, ready.plans):
                     yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
                 yield b'{"done": true}\n'
@@ -221,9 +221,6 @@ def _as_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-MOST_LAYERS = 64
-
-
 def pair_routes() -> list[BaseRoute]:
     """The routes of the endpoints for given pairs."""
     return [
@@ -280,7 +277,8 @@ async def _attention(request: Request) -> Response:
     await asker_of(request)
     state, given = state_of(request), await read_json(request, state_of(request).settings, PairsRequest)
     hop, pairs = await _checked(state, given)
-    layers = await unless_gone(request, _layers(state, hop))
+    engine = hop.served.translator.engine
+    layers = await asyncio.to_thread(lambda: engine.decoder_layers) or 1  # without any, the engine says so itself
     cells = check_cells(layers * sum(pair.cells for pair in pairs), state.settings)
     work = [Align("pieces", layer, matrix=True) for layer in range(layers)]
     found = await unless_gone(request, _all(state, hop, pairs, work, cells))
@@ -303,22 +301,6 @@ def alignment_as_json(alignment: Alignment) -> dict[str, Any]:
     """Units and links with rounded weights: their number grows with the text, not with its square."""
     links = [(s, t, round(weight, 6)) for (s, t), weight in zip(alignment.links, alignment.strengths, strict=True)]
     return {"source": alignment.source, "target": alignment.target, "links": links}
-
-
-async def _layers(state: ServerState, hop: RouteHop) -> int:
-    """The number of decoder layers of a model: those it does not raise for."""
-    known = state.layers.get(hop.served.name)
-    if known is None:
-        probe = Sentence("a", hop.to, "a")
-        for known in range(MOST_LAYERS):
-            try:
-                await state.batchers[hop.served.name].run(Align("pieces", known), probe, 2)
-            except UserError:
-                if not known:
-                    raise
-                break
-        state.layers[hop.served.name] = known or 0
-    return known or 0
 
 
 async def _checked(state: ServerState, given: PairsRequest) -> tuple[RouteHop, list[Pair]]:

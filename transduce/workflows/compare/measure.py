@@ -15,7 +15,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 
 from transduce.core import config as configs
 from transduce.core.durable import write_text
+from transduce.core.reports import read_reports
 from transduce.data.corpus import Corpus, Split, file_digest
 from transduce.evaluation.report import LengthRow, by_length
 from transduce.experiment import Config
@@ -61,41 +62,15 @@ class TrainingRecord:
     curve: tuple[Point, ...] = ()
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the reports so far; a line that is being written just now is left out."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    for line in content.split(b"\n")[:-1]:
-        yield json.loads(line)
-
-
-def last_reported(path: Path, key: str) -> int:
-    """The last `step` or integer `seconds` reported, 0 if none; reads only the end of the file, as it is polled."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 8192))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
-        return 0
-    for line in reversed(lines):
-        try:
-            return int(json.loads(line)[key])
-        except (ValueError, KeyError):
-            continue
-    return 0
-
-
 def has_ended(path: Path) -> bool:
     """Whether the last report is the end of the run."""
-    lines = list(read_lines(path))
-    return bool(lines) and lines[-1]["kind"] == "finished"
+    reports = read_reports(path)
+    return bool(reports) and reports[-1].values["kind"] == "finished"
 
 
 def read_history(path: Path) -> TrainingRecord:
     """Read the training record of a run."""
-    lines = list(read_lines(path))
+    lines = [report.values for report in read_reports(path)]
     reports = [line for line in lines if line["kind"] == "train"]
     validations = [line for line in lines if line["kind"] == "valid"]
     ends = [line for line in lines if line["kind"] == "finished"]

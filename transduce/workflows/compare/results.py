@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from transduce.core.reports import METRICS_FILE
 from transduce.evaluation.significance import SeedScores, against_baseline, holm, score_seeds
 from transduce.metrics.corpus import Target, bleu_metric, in_words
 from transduce.workflows.compare.measure import (
@@ -139,7 +140,7 @@ def read_run(run: PlannedRun, output: Path, failure: str, side_by_side: int) -> 
     """Read one run's figures from its files."""
     if failure:
         return RunResult(run.variant, run.seed, failure, side_by_side)
-    trained = read_history(run.folder(output) / "metrics.jsonl")
+    trained = read_history(run.folder(output) / METRICS_FILE)
     measured = read_measured(run.beside(output, "measured.json"))
     return RunResult(run.variant, run.seed, "", side_by_side, trained, measured)
 

@@ -28,11 +28,13 @@ from transduce.core.locks import RunLock
 from transduce.core.plugins import import_path
 from transduce.core.processes import StopRequest
 from transduce.core.progress import Progress, seconds_as_text
+from transduce.core.reports import METRICS_FILE, last_reported
+from transduce.core.resources import usable_cores
 from transduce.data.corpus import Corpus
 from transduce.metrics.corpus import NamedTarget, target_languages
 from transduce.training.run_folder import check_same, read_config
 from transduce.translate.model_folder import CONFIG
-from transduce.workflows.compare.measure import fingerprint, has_ended, held_out, last_reported, read_measured
+from transduce.workflows.compare.measure import fingerprint, has_ended, held_out, read_measured
 from transduce.workflows.compare.plan import ComparisonPlan, PlannedRun, label, output_of, read_plan
 from transduce.workflows.compare.results import Results, compare_with_baseline, read_run, summarise
 from transduce.workflows.compare.table import as_csv, as_markdown, draw_pictures
@@ -280,7 +282,7 @@ def _check_budget(run: PlannedRun, output: Path) -> None:
     if (had.steps, had.minutes) == (requested.steps, requested.minutes):
         return
     total, unit = _budget(run)
-    there = last_reported(folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
+    there = last_reported(folder / METRICS_FILE, "seconds" if unit == "seconds" else "step")
     if there > total:
         raise RunError(
             f"variant '{run.variant}': {folder} was trained for {there:,} {unit} already, and {total:,} are requested;"
@@ -304,11 +306,7 @@ def default_jobs(plan: ComparisonPlan, parameters: Mapping[str, int]) -> int:
         for run in plan.runs
     )
     memory = int(0.8 * cuda.get_device_properties(devices[0]).total_memory)
-    return max(1, min(MOST_JOBS, _cores() // 2, memory // each))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_JOBS, usable_cores() // 2, memory // each))
 
 
 # -- doing it ----------------------------------------------------------------------------------------------------------
@@ -324,7 +322,7 @@ def _train(plan: ComparisonPlan, output: Path, jobs: int) -> Ended:
         write_text(run.beside(output, "jobs.json"), json.dumps(max(jobs, _jobs(run, output))) + "\n")
     tasks = [_training(run, output) for run in left]
     # Threads of several trainings that wait for one another on the same cores slow all of them down.
-    threads = max(1, _cores() // jobs) if jobs > 1 and "OMP_NUM_THREADS" not in os.environ else 0
+    threads = max(1, usable_cores() // jobs) if jobs > 1 and "OMP_NUM_THREADS" not in os.environ else 0
     return run_tasks("Training", _budget(left[0])[1], tasks, jobs, threads) if tasks else Ended({})
 
 
@@ -332,7 +330,7 @@ def _training(run: PlannedRun, output: Path) -> ChildTask:
     folder = run.folder(output)
     words = ("transduce", "train", str(run.beside(output, "toml")), "--output", str(folder))
     total, unit = _budget(run)
-    done = partial(last_reported, folder / "metrics.jsonl", "seconds" if unit == "seconds" else "step")
+    done = partial(last_reported, folder / METRICS_FILE, "seconds" if unit == "seconds" else "step")
     after = tuple(label(variant, run.seed) for variant in run.after)
     return ChildTask(run.label, words, run.beside(output, "log"), total, done, after)
 
@@ -346,7 +344,7 @@ def _budget(run: PlannedRun) -> tuple[int, str]:
 def _is_trained(run: PlannedRun, output: Path) -> bool:
     """Whether this very run has ended; one that may continue, with more steps, is for `train` to judge."""
     folder = run.folder(output)
-    if not (folder / CONFIG).exists() or not has_ended(folder / "metrics.jsonl"):
+    if not (folder / CONFIG).exists() or not has_ended(folder / METRICS_FILE):
         return False
     return configs.flatten(read_config(folder)) == configs.flatten(run.config)
 

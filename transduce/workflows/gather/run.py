@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from transduce.core.durable import check_free, mend_replaced, whole_folder, write_text
 from transduce.core.errors import DataError
+from transduce.core.progress import say
 from transduce.data.corpus import file_digest
 from transduce.data.doctor.checks import HashStore, Positions, repeats, shared
 from transduce.data.prepare.work_folder import (
@@ -42,7 +43,6 @@ from transduce.data.prepare.work_folder import (
     hold_work,
     is_done,
     mark_done,
-    say,
 )
 from transduce.workflows.gather.clean import (
     OTHER,
@@ -216,15 +216,9 @@ def _write(
     marks: dict[str, Marks],
 ) -> None:
     writer = _Writer(folder, config)
-    ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}
     for corpus in config.ordered():
         of_corpus = [stretch for stretch in stretches[corpus.use] if stretch.corpus is corpus]
-        for mark, split in ends[corpus.use].items():
-            wanted = [stretch for stretch in of_corpus if (stretch.marks(marks[corpus.use]) == mark).any()]
-            if wanted:
-                with writer.opened(corpus, split) as add:
-                    lines = chain.from_iterable(chosen_lines(part, marks[corpus.use], mark) for part in wanted)
-                    add(_varied(lines, config, corpus) if split == "train" else lines)
+        _write_corpus(writer, config, corpus, of_corpus, marks[corpus.use])
     sources = tuple(_source(corpus, stretches[corpus.use], marks[corpus.use], writer) for corpus in config.ordered())
     texts = writer.texts()
     if not any(text.split == "train" and text.pairs for text in texts):
@@ -232,6 +226,19 @@ def _write(
         raise DataError(f"{config.output}: no training pair is left of those read; dropped of {dropped}")
     gathered = Gathered(folder, config.pivot, texts, sources, config.digest())
     write_text(folder / GATHERED, gathered.as_json())
+
+
+def _write_corpus(
+    writer: _Writer, config: Gather, corpus: RawText, stretches: list[CleanStretch], marks: Marks
+) -> None:
+    """Write each line of a corpus to the split of its mark."""
+    ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}
+    for mark, split in ends[corpus.use].items():
+        wanted = [stretch for stretch in stretches if (stretch.marks(marks) == mark).any()]
+        if wanted:
+            with writer.opened(corpus, split) as add:
+                lines = chain.from_iterable(chosen_lines(part, marks, mark) for part in wanted)
+                add(_varied(lines, config, corpus) if split == "train" else lines)
 
 
 def _varied(lines: Iterator[tuple[bytes, bytes]], config: Gather, corpus: RawText) -> Iterator[tuple[bytes, bytes]]:

@@ -26,6 +26,7 @@ from transduce.data.formats.lines import read_lines
 from transduce.engines.base import Translation
 from transduce.evaluation.health import KINDS, LONG_MORE, LONG_TIMES, REPEATS, STAY, Health, examine
 from transduce.metrics.corpus import bleu, chrf, tokenizer_for
+from transduce.search.hypothesis import SearchConfig
 from transduce.translate.loading import load
 from transduce.translate.model_folder import (
     CARD,
@@ -188,7 +189,7 @@ class Measuring:
         return found
 
 
-def _search_in_words(search: Any) -> str:
+def _search_in_words(search: SearchConfig) -> str:
     """The search's kind and numbers, as `beam size=4 length_penalty=1.0`."""
     plain = [f"{key}={value}" for key, value in vars(search).items() if isinstance(value, (int, float, str))]
     return " ".join([configs.kind_of(type(search)), *plain])

@@ -18,7 +18,6 @@ their order: another `kind` among them drops the settings that the file gave the
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.core import config as configs
-from transduce.core.errors import DOTTED, ConfigError
+from transduce.core.errors import DOTTED, ConfigError, near_words, nearest
 from transduce.core.overrides import Unread, lay_over, read_overrides
 from transduce.core.untrusted import read_small
 from transduce.workflows.pipeline.stages import StageChoice, stage_class
@@ -83,7 +82,7 @@ class PipelinePlan:
         """The number of a stage, from 0."""
         names = [stage.name for stage in self.stages]
         if name not in names:
-            raise ConfigError(f"no stage is called {name!r}; stages are {', '.join(names)}{_nearest(name, names)}")
+            raise ConfigError(f"no stage is called {name!r}; stages are {', '.join(names)}{nearest(name, names)}")
         return names.index(name)
 
 
@@ -133,9 +132,9 @@ def _known(file: str | Path) -> str:
     """Suggest the pipeline files at hand: those beside the named file, and recipes."""
     found = sorted({*Path(file).parent.glob("*.toml"), *Path("recipes").glob("*.toml")})
     names = [str(path) for path in found if _has_stages(path)]
-    near = difflib.get_close_matches(Path(file).stem, [Path(name).stem for name in names], n=1)
-    nearest = next((f"; did you mean '{name}'?" for name in names if [Path(name).stem] == near), "")
-    return f", such as {', '.join(names)}{nearest}" if names else " (docs/pipeline.md)"
+    near = near_words(Path(file).stem, [Path(name).stem for name in names])
+    meant = next((f"; did you mean '{name}'?" for name in names if [Path(name).stem] == near), "")
+    return f", such as {', '.join(names)}{meant}" if names else " (docs/pipeline.md)"
 
 
 def _has_stages(path: Path) -> bool:
@@ -164,7 +163,7 @@ def _changes(words: Sequence[str], names: Sequence[str]) -> dict[str, Mapping[st
             word = next(text for text in sorted(words) if re.split(r"[.=]", text)[0].strip() == name)
             raise ConfigError(
                 f"'{word}': expected folder=..., paths.NAME=... or STAGE.SETTING=..., where stages are"
-                f" {', '.join(names)}{_nearest(name, [*_OWN[:2], *names])}"
+                f" {', '.join(names)}{nearest(name, [*_OWN[:2], *names])}"
             )
     return tree
 
@@ -206,7 +205,7 @@ def _filled(tree: Any, places: Mapping[str, Any], all_known: bool = True) -> Any
                 return found[0]
             raise ConfigError(
                 f"{tree!r}: {found[0]} is no path and no earlier stage; known are {', '.join(sorted(places))}"
-                f"{_nearest(found[1], places)}"
+                f"{nearest(found[1], places)}"
             )
         return str(places[found[1]])
 
@@ -221,8 +220,3 @@ def _named(tree: Any) -> set[str]:
     if isinstance(tree, list):
         return {name for value in tree for name in _named(value)}
     return set(_NAME.findall(tree)) if isinstance(tree, str) else set()
-
-
-def _nearest(word: str, words: Any) -> str:
-    near = difflib.get_close_matches(word, [str(other) for other in words], n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from typing import Any
 
 from transduce.core.durable import disk_errors, lock_folder, remove, write_text
 from transduce.core.errors import ConfigError, DataError, RunError
-from transduce.core.progress import seconds_as_text
+from transduce.core.progress import say, seconds_as_text
 from transduce.data.corpus import file_digest
 from transduce.workflows.pipeline.plan import PipelinePlan, PlannedStage, read_pipeline
 from transduce.workflows.pipeline.stages import FINISHED
@@ -211,11 +210,11 @@ class _PipelineRun:
             label = f"[{number + 1}/{len(self.plan.stages)}] {planned.name}"
             state = self.state(planned)
             if state.state == "done":
-                _say(f"{label}: done before, in {seconds_as_text(state.seconds)}")
+                say(f"{label}: done before, in {seconds_as_text(state.seconds)}")
                 skipped.append(planned.name)
                 continue
             what = {"left": planned.stage.kind, "begun": "resuming", "stale": f"again, for {state.why}"}[state.state]
-            _say(f"{label}: {what}")
+            say(f"{label}: {what}")
             stopped = self._do(planned, label)
             if stopped:
                 return PipelineResult(self.plan.folder, tuple(done), tuple(skipped), stopped)
@@ -268,7 +267,7 @@ class _PipelineRun:
         self.stamps.write(planned.name, Stamp(identity, reason == FINISHED, seconds))
         if reason != FINISHED:
             return signal.Signals[reason]
-        _say(f"{label}: took {seconds_as_text(seconds)}")
+        say(f"{label}: took {seconds_as_text(seconds)}")
         return None
 
     def _is_beginning(self, planned: PlannedStage, identity: Identity, before: Stamp | None) -> bool:
@@ -288,8 +287,4 @@ class _PipelineRun:
         while (old := output.with_name(f"{output.name}.old-{number}")).exists():
             number += 1
         os.rename(output, old)
-        _say(f"{output}: what was there is now {old}; delete it when you do not need it")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        say(f"{output}: what was there is now {old}; delete it when you do not need it")

@@ -14,9 +14,10 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from transduce.core import config as configs
+from transduce.core.bounds import Bounds, check_bounds
 from transduce.core.durable import remove
 from transduce.core.errors import ConfigError, RunError
 from transduce.data.corpus import MANIFEST
@@ -29,6 +30,9 @@ from transduce.workflows.gather.settings import GATHERED, Gather, Gathered
 
 FINISHED = "finished"
 Settings = dict[str, Any]
+
+
+BeamOption = Annotated[int, Bounds(0, MOST_PATHS, expected=f"a size from 0 (the model's own) to {MOST_PATHS:,}")]
 
 
 @dataclass(frozen=True)
@@ -212,16 +216,15 @@ class DistillStage(Stage):
     free: ClassVar[tuple[str, ...]] = ("device", "workers")
     model: str = ""
     corpus: str = ""
-    beam: int = 5
+    beam: BeamOption = 5
     best_of: int = 1
     keep_original: bool = False
     device: str = "auto"
-    workers: int = 0
+    workers: Annotated[int, Bounds(0, expected="0 or more processes")] = 0
     precision: Literal["fp32", "bf16"] = "fp32"  # of the teacher's weights
 
     def __post_init__(self) -> None:
-        require(self.workers >= 0, "workers", self.workers, "0 or more processes")
-        require(0 <= self.beam <= MOST_PATHS, "beam", self.beam, f"a size from 0 (the model's own) to {MOST_PATHS:,}")
+        check_bounds(self)
         most = self.beam or MOST_PATHS
         require(1 <= self.best_of <= most, "best_of", self.best_of, f"1 to {most:,} of what the beam finds")
 
@@ -269,16 +272,16 @@ class EvaluateStage(Stage):
     free: ClassVar[tuple[str, ...]] = ("device",)
     model: str = ""
     text: str = ""
-    sentences: int = 0  # of each direction at most; 0: all
-    beam: int = 0  # 0: the model's own search
+    # of each direction at most; 0: all
+    sentences: Annotated[int, Bounds(0, expected="0 (all) or more of each direction")] = 0
+    beam: BeamOption = 0  # 0: the model's own search
     odd: bool = True  # whether odd inputs are tried too
     engine: Literal["auto", "torch", "native"] = "auto"
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"  # with torch
 
     def __post_init__(self) -> None:
-        require(self.sentences >= 0, "sentences", self.sentences, "0 (all) or more of each direction")
-        require(0 <= self.beam <= MOST_PATHS, "beam", self.beam, f"a size from 0 (the model's own) to {MOST_PATHS:,}")
+        check_bounds(self)
 
     def run(self, output: Path) -> str:
         from transduce.workflows.pipeline.evaluate import Measuring
@@ -302,10 +305,11 @@ class CardStage(Stage):
     about: str = ""  # what it is, in a paragraph
     limits: str = ""  # what it is not good for
     made: str = ""  # how it was made
-    largest_mib: float = 0.0  # refuse a larger folder; 0: any
+    # refuse a larger folder; 0: any
+    largest_mib: Annotated[float, Bounds(0, expected="MiB above 0, or 0 for any size")] = 0.0
 
     def __post_init__(self) -> None:
-        require(self.largest_mib >= 0, "largest_mib", self.largest_mib, "MiB above 0, or 0 for any size")
+        check_bounds(self)
 
     def run(self, output: Path) -> str:
         from transduce.workflows.pipeline.evaluate import Shipping
