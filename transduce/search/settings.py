@@ -15,8 +15,8 @@ metric of texts, which a search does not see: the translator has the candidates 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self, get_args
 
 from transduce.core.config import kind_of
@@ -76,6 +76,10 @@ class Limits:
         )
         require(self.no_repeat >= 0, "no_repeat", self.no_repeat, "an n-gram size, or 0 for no such rule")
         require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
+
+    def beyond(self, known: Collection[str]) -> list[str]:
+        """The limits in use that are not among `known`: what an engine with only those must leave to others."""
+        return [one.name for one in fields(self) if one.name not in known and getattr(self, one.name) != one.default]
 
     def lengths(self, sources: Sequence[int], constraints: Sequence[DecodingConstraints]) -> list[int]:
         """The most steps each sentence may take, end symbol included. `sources` are their lengths, end included."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from both_engines import PICKS, SMALL
-from model_variants import PARTS, SYMBOLS, V, randomised, transformer
+from model_variants import SYMBOLS, V, randomised, transformer
 
 from transduce.core.errors import RunError
 from transduce.engines.native.layout import entries
