@@ -125,7 +125,8 @@ def test_the_annotated_example_stands_alone() -> None:
 def test_modules_are_worth_opening_and_hold_one_idea() -> None:
     """Neither long nor scattered: few small files, few that serve one other alone.
 
-    Files that are found by a suffix, a protocol or a name (`formats`, `protocols`, `lab`) have one importer by design.
+    Files that are found by a suffix, a protocol or a name (`formats`, `protocols`, `lab`, `exchange`, `objectives`) have
+    one importer by design, and kernels have one door: they count neither here nor there, so that one more is no fault.
     """
     modules = {f"transduce.{name_of(path)}": path for path in FILES if not path.name.startswith("__")}
     lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in modules.items()}
@@ -137,12 +138,10 @@ def test_modules_are_worth_opening_and_hold_one_idea() -> None:
         for name in imports(path):
             for known in {name, name.rpartition(".")[0]} & importers.keys():
                 importers[known].add(path)
-    single = [
-        name
-        for name, found in importers.items()
-        if len(found) == 1 and not {"formats", "protocols", "lab"} & set(name.split("."))
-    ]
-    assert len(single) <= len(modules) / 5, single
+    by_design = {"formats", "protocols", "lab", "exchange", "objectives", "kernels"}
+    others = {name: found for name, found in importers.items() if not by_design & set(name.split("."))}
+    single = [name for name, found in others.items() if len(found) == 1]
+    assert len(single) <= len(others) / 5, single
 
 
 def test_functions_can_be_followed() -> None:
