@@ -1,7 +1,7 @@
 """The largest sizes that a config may ask for, far above what any machine trains.
 
 Beyond them numbers of weights no longer fit into 64 bits, and loops over layers and batches do not end. Whether a model
-within them fits this machine is another matter (training/memory.py).
+within them fits this machine is another matter (training/machine.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The plan of an epoch is a pure function of the lengths, the seed and the epoch, so resuming at any position replays
 nothing. Lengths are rounded up to a few bucket edges, so that few distinct shapes occur; or batches have one of a given
-number of shapes to the row (shapes.py), for compiled code.
+number of shapes to the row (`Shapes`), for compiled code.
 
 Few shapes of batches for a whole corpus: compiled code and recorded launches are made for one shape each.
 

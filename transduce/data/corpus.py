@@ -4,7 +4,7 @@ For each split and side, `train.source.tokens` holds all tokens end to end (no s
 comes before each source) and `train.source.offsets` where each sentence starts. Of recordings and pictures it is
 `train.source.frames`, rows of numbers, and the manifest says how they were made. Validation and test keep their text
 (of files their paths), for scoring. Where some corpus of a split has word alignments, `train.alignment.links` and
-`.offsets` hold them (see links.py).
+`.offsets` hold them (see word_links.py).
 
 A prepared corpus again, with other targets in one split: what distillation writes.
 

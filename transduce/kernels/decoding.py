@@ -6,10 +6,10 @@ place on the way. Sizes follow from shapes and nothing waits for the device, so 
 Shapes: B sentences, K paths, L places, S source places, H heads, G heads of keys and values, W the width of a head's
 queries and keys, V of its values, N tokens, D d_model.
 
-What follows the logits in a step of greedy or beam search (fixed.py), on a GPU: one kernel, or two.
+What follows the logits in a step of greedy or beam search (static_search.py), on a GPU: one kernel, or two.
 
 Logits are read in the precision they have, and log-probabilities are made only of those that matter. The numbers on the
-board are those that fixed.py would write, and of equals the first wins here too. Nothing waits for the device.
+board are those that static_search.py would write, and of equals the first wins here too. Nothing waits for the device.
 Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, V vocabulary, C stretches of it.
 """
 

@@ -1,22 +1,15 @@
-"""BLEU, chrF and TER of whole corpora, computed and signed by sacreBLEU.
+"""Measures of whole corpora: BLEU, chrF, TER, error rates, accuracy, alignment error rate.
 
-Hypotheses are plain, detokenised text; sacreBLEU does its own tokenising, so that numbers compare across papers
-(Post, 2018, "A Call for Clarity in Reporting BLEU Scores"). `published_bleu` is the one exception: older results were
-measured on lower-cased, Moses-tokenised text.
-
-What validation can be judged by: the name of each measure, and whether lower values are better.
-
-Error rates of transcripts, computed by jiwer: edits for each hundred words or characters of the reference.
-
-Nothing is normalised: case and punctuation count, words are what stands between spaces.
-
-Alignment error rate: how far word links are from links that people drew.
-
-BLEU of a text in one target language or several, each tokenised as `evaluate --language` tokenises it.
-
-Of several languages the figure is the mean of their corpus BLEUs, as in the tables of `pipeline`: one BLEU over all
-would need one tokenizer for all, and 13a takes a Chinese sentence for a single word.
-`target_languages` is the one decision that validation, `evaluate` and `compare` share.
+- BLEU, chrF and TER are computed and signed by sacreBLEU. Hypotheses are plain, detokenised text; sacreBLEU does its
+  own tokenising, so that numbers compare across papers (Post, 2018, "A Call for Clarity in Reporting BLEU Scores").
+  `published_bleu` is the one exception: older results were measured on lower-cased, Moses-tokenised text.
+- `bleu_by_language`: of several target languages the figure is the mean of their corpus BLEUs, as in the tables of
+  `pipeline`. One BLEU over all would need one tokenizer for all, and 13a takes a Chinese sentence for a single word.
+  `target_languages` is the one decision that validation, `evaluate` and `compare` share.
+- Error rates of transcripts are computed by jiwer: edits for each hundred words or characters of the reference. Nothing
+  is normalised: case and punctuation count, words are what stands between spaces.
+- `alignment_error_rate`: how far word links are from links that people drew.
+- `MEASURES`: what validation can be judged by, and whether lower values are better.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class AttentionMask:
     """What queries may see, what is added to their scores, and where weights are noted (see `attend`).
 
     `mask` is True where a query may look, or what a layout gives in its place (packing.py). `window` > 0 lets each see
-    so many places to either side (window.py).
+    so many places to either side.
     """
 
     mask: Tensor | None = None

@@ -186,7 +186,7 @@ class TrainableSeq2Seq(Autoregressive, Protocol):
     def packed(
         self, source: Tensor, source_mask: Tensor, tokens: Tensor, mask: Tensor, room: tuple[int, int]
     ) -> tuple[Tensor, PackedLayout]:
-        """States of all tokens without work on padding, see whole.py; asked for only where the stacks can."""
+        """States of all tokens without work on padding, see encoder_decoder.py; asked for only where the stacks can."""
         ...
 
     @property
@@ -227,7 +227,7 @@ class NonAutoregressive(Protocol):
     def token_log_probs(
         self, memory: Memory, target: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None
     ) -> Tensor:
-        """log p (B, T) of the tokens of a given translation, see whole.py."""
+        """log p (B, T) of the tokens of a given translation, see encoder_decoder.py."""
         ...
 
 

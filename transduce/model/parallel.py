@@ -12,8 +12,8 @@ Shapes: B batch, S source length, C = S * factor frames, T target length, D d_mo
 
 The decoder that writes all tokens at once: a Transformer decoder whose every place sees all others.
 
-How it knows the length of what it writes is a choice, and decides which of two models it belongs to (canvas.py and
-upsampled.py). Gu et al. 2018; Ghazvininejad et al. 2019; Libovicky and Helcl 2018.
+How it knows the length of what it writes is a choice, and decides which of two models it belongs to:
+`ParallelSeq2Seq` or `UpsampledSeq2Seq`. Gu et al. 2018; Ghazvininejad et al. 2019; Libovicky and Helcl 2018.
 """
 
 from __future__ import annotations

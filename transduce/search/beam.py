@@ -15,7 +15,7 @@ Shapes: B sentences, G groups of K paths, R = B * G rows (the groups of a senten
 
 Phrases that must appear: dynamic beam allocation (Post and Vilar 2018) over one automaton a sentence.
 
-Each path stands at a node of its sentence's automaton (automaton.py). Places in the beam are dealt out by the number of
+Each path stands at a node of its sentence's `Automaton`. Places in the beam are dealt out by the number of
 tokens that are left to write, one after another to each number, so that every stage has a path.
 Shapes: B sentences, R rows, K paths, V vocabulary, M nodes, U tokens that occur in a sentence's phrases, W constraints.
 """

@@ -1,14 +1,10 @@
 """The settings of every search; what each builds is imported when it is built, and torch with it.
 
-So a translator with another engine reads and checks the same settings on a machine that has no torch.
+So a translator with another engine reads and checks the same settings on a machine that has no torch. `Limits` say how
+long a translation may be and which tokens it may never hold; rules.py obeys them.
 
-How long a translation may be, and which tokens it may never hold: the settings; rules.py obeys them.
-
-Imports no torch: an engine without it has the same limits.
-
-Minimum Bayes risk: the candidate that agrees best with all the others, rather than the most probable one.
-
-Kumar and Byrne, 2004; over samples Eikema and Aziz, 2020. Candidates come from another search. Agreement is a sentence
+`MinimumBayesRisk` chooses the candidate that agrees best with all the others, rather than the most probable one (Kumar
+and Byrne, 2004; over samples Eikema and Aziz, 2020). Candidates come from another search. Agreement is a sentence
 metric of texts, which a search does not see: the translator has the candidates found and calls `choose`.
 """
 
@@ -331,7 +327,7 @@ class CTCCollapse:
 
 @dataclass(frozen=True)
 class Joint:
-    """Candidates of a beam search and of the model's CTC head, `size` each, ranked by both (joint.py).
+    """Candidates of a beam search and of the model's CTC head, `size` each, ranked by both (non_autoregressive.py).
 
     The score is (1 - weight) log p of the decoder + weight log p of the head. For models of speech above all, whose
     order is that of the source; the model must have a head that a CTC term has trained.

@@ -1,4 +1,4 @@
-"""A step of greedy search, sampling or beam search in fixed shapes, on the tensors of board.py.
+"""A step of greedy search, sampling or beam search in fixed shapes.
 
 Nothing here waits for the device.
 
@@ -8,7 +8,7 @@ Searches in fixed shapes: what is held of each sentence, in tensors that are onl
 
 A search by hand of Python lets sentences leave and tensors grow; here every step does the same work at the same
 addresses, so that a GPU may replay it. Sentences stand at places of their own, and new ones take over from those that
-are done. What is found is the same as by beam.py and stepwise.py.
+are done. What is found is the same as by beam.py and sampling.py.
 Shapes: B sentences, K paths of each, L the longest path, n hypotheses kept, b arrivals, P longest prefix,
 M phrases of X tokens.
 """

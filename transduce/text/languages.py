@@ -9,7 +9,7 @@ Which language a text is in, among those that are served: naive Bayes over byte 
 
 All languages it knows are weighed: a text in none of ours is still said to be in one of them, with little confidence.
 Its tables take half a second to read, for which a sentence that has words like "the" or "und" need not wait; and of a
-word or two they tell little, so that "Hello" is English by its being frequent there (frequent_words.py).
+word or two they tell little, so that "Hello" is English by its being frequent there (`FREQUENT`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Text to tokens and back, by sentencepiece; one tokenizer for both sides or one for each.
 
-Tokens are sentencepiece's own numbers, or those of a table (numbering.py), which two models may share.
+Tokens are sentencepiece's own numbers, or those of a table (vocabulary.py), which two models may share.
 *Text* is a str, *pieces* are subword strings, *tokens* are their numbers. Start and end symbols are not put in here:
 whoever makes batches does that.
 

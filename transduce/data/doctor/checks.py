@@ -147,7 +147,7 @@ class Doctor:
     """What to do with a pair that has the fault.
 
     Only reported: training pairs of which just the source is in valid or test, corpora whose sides look swapped (see
-    swapped.py), characters the tokenizer has no piece for. Always refused: files of different line counts.
+    examine.py), characters the tokenizer has no piece for. Always refused: files of different line counts.
     """
 
     invalid_utf8: Literal["refuse", "drop"] = "refuse"

@@ -1,21 +1,17 @@
-"""The files of a corpus, counted and compared before anything is done, then read as chunks from any line on.
+"""The files of a corpus: counted and compared before anything is done, cut into line ranges, read from any line on.
 
-What an input file holds: its lines, counted in one quick pass, where every 10,000th begins, and its SHA-256.
+`index_file` counts the lines of a file in one quick pass, notes where every 10,000th begins, and hashes the content
+(SHA-256). By this a reader enters a plain file anywhere, shards agree on who reads what, and a file that was changed
+between two runs is noticed. Compressed files are entered by unpacking and skipping, Parquet files by row groups.
 
-By this a reader enters a plain file anywhere, shards agree on who reads what, and a file that was changed between two
-runs is noticed. Compressed files are entered by unpacking and skipping, Parquet files by row groups.
+`place_of_gap` and `place_of_parting` say where two files stop being translations of each other, judged by the lengths
+of their lines alone. The lengths of a sentence and of its translation go together, so the log ratio of the two varies
+little. Where one side lacks lines, the ratios behind them vary as little once that side is moved by as many lines as it
+lacks: the place is the one that makes the ratios most likely. Where no such place is clear (lines may be missing on
+both sides), it is the split of the series into two parts, each with its own spread, that does, if the second is wider.
 
-Where two files stop being translations of each other, judged by the lengths of their lines alone.
-
-The lengths of a sentence and of its translation go together, so the log ratio of the two varies little. Where one side
-lacks a stretch of lines, the ratios behind it vary as little once that side is moved by as many lines as it lacks: the
-place is the one that makes the ratios most likely. Where no such place is clear (lines may be missing on both sides),
-it is the split of the series into two parts, each with its own spread, that does, if the second is wider.
-
-All corpora cut into stretches of consecutive lines: what a shard is made of, and what a kill cannot take away.
-
-A stretch is examined and tokenized on its own, and what it gave is kept (parts.py). Where the cuts are changes nothing
-in the result; a shard has a run of stretches with about as many lines as the other shards.
+A line range is examined and tokenized on its own, and what it gave is kept (data/prepare/work_folder.py). Where the
+cuts are changes nothing in the result; a shard has a run of ranges with about as many lines as the other shards.
 """
 
 from __future__ import annotations

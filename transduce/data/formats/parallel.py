@@ -1,6 +1,6 @@
 """Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
 
-`ParallelText` names one corpus; reading.py streams it as `Chunk`s of raw bytes that know their file and line.
+`ParallelText` names one corpus; inventory.py streams it as `Chunk`s of raw bytes that know their file and line.
 What reading repairs, and counts: a byte order mark at the start of a file, "\\r" at the end of a line, and a line break
 inside a JSON or Parquet text (it becomes a space, for a text is one line everywhere else).
 """
@@ -37,7 +37,7 @@ class ParallelText:
     columns: tuple[str, ...] = ()
     weight: float = 1.0  # how many times an epoch sees each pair, on average
     tag: str = ""  # a token such as "<2de>", put before every source sentence
-    alignment: str = ""  # word alignments in Pharaoh format, a line a pair (see links.py)
+    alignment: str = ""  # word alignments in Pharaoh format, a line a pair (see word_links.py)
     name: str = ""  # for reports; the file's name if empty
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 The doctor examines every corpus, the tokenizer is trained on what stays (or given), all splits are tokenized. The
 result depends on text and settings alone, never on the number of workers or shards, nor on how often it was killed:
-what is finished is kept in parts (resuming.py), and the same command goes on.
+what is finished is kept in parts (work_folder.py), and the same command goes on.
 
 An even sample of the training lines that stay, for training tokenizers: the same whoever draws it.
 

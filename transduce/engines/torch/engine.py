@@ -34,8 +34,8 @@ PLAIN_TOKENS = 4096  # and in one batch, where no room can do it
 class TorchEngine:
     """Runs a model in evaluation mode; the model stays usable for training in between.
 
-    With `graphs` "on", searches that can be are done in memory set aside once (rooms.py), on a GPU as recorded graphs;
-    with "compiled" torch compiles their steps besides.
+    With `graphs` "on", searches that can be are done in a static cache (cache_pool.py), on a GPU as recorded
+    graphs; with "compiled" torch compiles their steps besides.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ std::vector<int> Sentence::written(int node) const {
   return tokens;
 }
 
-// Which tokens may not follow, and which one must: the rules of constraints.py and that of lexical.py.
+// Which tokens may not follow, and which one must: the rules of rules.py and that of `LexicalConstraints` in beam.py.
 void Sentence::rules(const Path& path, Ask& ask, int& forced) {
   forced = step_ < task.prefix_length ? task.prefix[step_] : -1;
   if (forced >= 0) return;  // a prefix overrules the others
@@ -239,7 +239,7 @@ void Sentence::take_steps(Ask* asks) {
   live_.swap(going);
 }
 
-// stepwise.py: temperature, the most probable, the fewest that hold `top_p`, and the token at which the cumulative
+// sampling.py: temperature, the most probable, the fewest that hold `top_p`, and the token at which the cumulative
 // distribution passes the draw. -1 where no token may be written.
 int Sentence::draw(const Path& path, Ask& ask) const {
   size_t vocabulary = static_cast<size_t>(model_.target_vocabulary);
@@ -308,7 +308,7 @@ void Sentence::candidates(int parent, const Ask& ask, std::vector<Candidate>& ou
   if (out.size() == before) add(end_of(ask), options_.eos);
 }
 
-// lexical.py: in turn one of each number of tokens left, best totals first.
+// `LexicalConstraints` in beam.py: in turn one of each number of tokens left, best totals first.
 void Sentence::deal(std::vector<Candidate>& all) const {
   std::vector<int> turns(static_cast<size_t>(wanted_.total()) + 1, 0);
   std::vector<std::pair<std::pair<int, int>, Candidate>> keyed;

@@ -36,8 +36,8 @@ struct Task {
   const int32_t* stop;  // not zero from when nobody waits for this sentence any more; null: somebody always does
 };
 
-// transduce/search/automaton.py, in one run of numbers: tokens (U), goto (M x U), complete (M x W), rest (M x W),
-// needed (W).
+// transduce/search/constraints.py (`Automaton`), in one run of numbers: tokens (U), goto (M x U), complete (M x W), rest
+// (M x W), needed (W).
 struct Automaton {
   int tokens = 0, nodes = 0, wishes = 0;
   const int32_t *token = nullptr, *go_to = nullptr, *complete = nullptr, *rest = nullptr, *needed = nullptr;
