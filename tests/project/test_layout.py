@@ -128,8 +128,8 @@ def test_the_annotated_example_stands_alone() -> None:
 def test_modules_are_worth_opening_and_hold_one_idea() -> None:
     """Neither long nor scattered: few small files, few that serve one other alone.
 
-    Files that are found by a suffix, a protocol or a name (`formats`, `protocols`, `lab`, `exchange`, `objectives`) have
-    one importer by design, and kernels have one door: they count neither here nor there, so that one more is no fault.
+    Files that are found by a suffix, a protocol or a name (`formats`, `protocols`, `lab`, `exchange`, `objectives`)
+    have one importer by design, and kernels have one door. These are not counted, so that one more is no fault.
     """
     modules = {f"transduce.{name_of(path)}": path for path in FILES if not path.name.startswith("__")}
     lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in modules.items()}
