@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from model_variants import SYMBOLS, randomised
+from model_variants import PARTS, SYMBOLS, covering, randomised, transformer
 
 from transduce.engines.native import library, weight_file
 from transduce.engines.native.engine import NativeEngine
-from transduce.engines.native.lowering import lower
+from transduce.engines.native.lowering import lower, reasons_against
 from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
@@ -31,6 +31,18 @@ SMALL = Model(
     encoder=TransformerEncoder(2, Attention(2), 24),
     decoder=TransformerDecoder(2, Attention(2), 24),
 )
+DEFAULTS = dict.fromkeys(PARTS, 0)
+
+
+def is_run(name: str, number: int) -> bool:
+    """Whether the native engine runs a part among parts that it runs."""
+    return not reasons_against(transformer(DEFAULTS | {name: number}))
+
+
+# Parts that the native engine runs, in all pairs; what it refuses does not change which pairs meet.
+RUN = {name: [n for n in range(len(choices)) if is_run(name, n)] for name, choices in PARTS.items()}
+PICKS = [{name: RUN[name][n] for name, n in pick.items()} for pick in covering(RUN, 2)]
+REFUSED = [(name, n) for name, choices in PARTS.items() for n in range(len(choices)) if n not in RUN[name]]
 
 
 @dataclass(frozen=True)

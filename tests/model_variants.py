@@ -14,10 +14,10 @@ from transduce.data.batch import Batch, collate, pad_sources
 from transduce.model.attention import Attention
 from transduce.model.blocks import Activation, Residual
 from transduce.model.contract import CacheShape, StaticDecoderState
-from transduce.model.norms import Norm
+from transduce.model.norms import BatchNormOverTokens, Norm
 from transduce.model.positions import Learned, Positions
 from transduce.model.scores import Score, Weights
-from transduce.model.seq2seq import Model, Tying
+from transduce.model.seq2seq import Model, Seq2Seq, Tying
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder, Wiring
 from transduce.text.vocabulary import Symbols
 
@@ -52,7 +52,7 @@ PARTS: dict[str, list[Any]] = {
 def covering(parts: Mapping[str, Sequence[Any]], strength: int, seed: int = 1) -> Iterator[dict[str, int]]:
     """Picks, by number, until every combination of `strength` parts has occurred together: a covering array.
 
-    The full product has 129,600 members. Faults come from few parts meeting; all threes do meet here.
+    The full product has over a hundred thousand members. Faults come from few parts meeting; all threes do meet here.
     """
     chooser = random.Random(seed)
     names = list(parts)
@@ -95,10 +95,26 @@ def randomised(config: Model) -> Any:
         for parameter in built.parameters():
             if parameter.dim() == 1 or not parameter.any():
                 parameter.add_(torch.randn_like(parameter) / 4)
-        for name, buffer in built.named_buffers():  # as training leaves BatchNorm's
+        for name, buffer in built.named_buffers():
             if "running" in name:
                 buffer.add_(torch.rand_like(buffer))
+        if isinstance(built, Seq2Seq):
+            settle_batch_norms(built)
     return built
+
+
+def settle_batch_norms(model: Seq2Seq) -> None:
+    """Move running statistics to those of a batch, as training does: far from them logits grow to 10^5 and more."""
+    norms = [module for module in model.modules() if isinstance(module, BatchNormOverTokens)]
+    if not norms:
+        return
+    batch, momentum = ragged(), norms[0].momentum
+    for norm in norms:
+        norm.momentum = 0.9
+    model.train().advance(batch.target, model.start(model.encode(batch.source, batch.source_mask)))
+    for norm in norms:
+        norm.momentum = momentum
+    model.eval()
 
 
 def ragged(seed: int = 1) -> Batch:

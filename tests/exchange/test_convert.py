@@ -129,7 +129,8 @@ def test_all_reasons_are_given_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         lower(model, model.build(10, 10, shared=True), quantize=True)
     assert "model.encoder is 'recurrent', and only 'transformer' is run" in str(caught.value)
-    assert "model.decoder.attention.score is 'additive', which is no dot product" in str(caught.value)
+    known = "'scaled_dot', 'dot', 'bilinear', 'cosine'"
+    assert f"model.decoder.attention.score is 'additive', and only {known} are run" in str(caught.value)
 
 
 def test_no_weight_is_left_out_in_silence() -> None:

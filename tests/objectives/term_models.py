@@ -14,11 +14,21 @@ from transduce.model.contract import DecoderState, Memory
 from transduce.model.seq2seq import CTCHead, LengthHead, Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.base import ForwardOutput, forward
+from transduce.objectives.terms import CTC, Distillation, GuidedAlignment, GuidedAttention, Length, Term, ZLoss
 from transduce.text.vocabulary import Symbols
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 V = 17
 HEADS = (CTCHead(upsample=3), LengthHead(longest=20))
+# Every term, with what it needs from this model.
+TERMS: dict[str, Term] = {
+    "guided_attention": GuidedAttention(0.7),
+    "guided_alignment": GuidedAlignment(0.7, heads=(0, 1)),
+    "ctc": CTC(0.7),
+    "length": Length(0.7),
+    "z_loss": ZLoss(0.7),
+    "distillation": Distillation(0.7, teacher="other", temperature=2.0),
+}
 Tokens = Sequence[Sequence[int]]
 
 

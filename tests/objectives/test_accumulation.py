@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from term_models import SYMBOLS, V, aligned, build
+from term_models import SYMBOLS, TERMS, V, aligned, build
 from torch import Tensor
 
 from transduce.data.batch import Batch
@@ -19,17 +19,8 @@ from transduce.objectives.base import Objective, ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop
 from transduce.objectives.inputs import Constant, InputNoise, ScheduledSampling
 from transduce.objectives.sequence_level import MinimumRisk, Reinforce
-from transduce.objectives.terms import CTC, Distillation, GuidedAlignment, GuidedAttention, Length, Term, ZLoss
 from transduce.training.optimizer import Adam, update
 
-TERMS: tuple[Term, ...] = (
-    GuidedAttention(weight=2.0),
-    GuidedAlignment(weight=2.0),
-    CTC(weight=0.5),
-    Length(weight=2.0),
-    ZLoss(weight=0.1),
-    Distillation(weight=2.0, teacher="another", temperature=2.0),
-)
 TOOLS = ObjectiveContext(SYMBOLS, teacher=lambda folder: build(seed=9).requires_grad_(False).eval())
 # Where something is drawn, draws are made the same for every cut: by a probability of 1, or as `accumulate` does it.
 OBJECTIVES = {
@@ -37,8 +28,8 @@ OBJECTIVES = {
     "scheduled sampling": CrossEntropy(0.1, ScheduledSampling(Constant(1.0))).build(TOOLS),
     "input noise": CrossEntropy(0.1, InputNoise(replace=0.0, drop=1.0)).build(TOOLS),
     "r-drop": RDrop(0.1, 2.0).build(),
-    **{term.kind: CrossEntropy(0.1, weight=0.1, terms=(term,)).build(TOOLS) for term in TERMS},
-    "r-drop with all terms": RDrop(0.1, 2.0, terms=TERMS).build(TOOLS),
+    **{term.kind: CrossEntropy(0.1, weight=0.1, terms=(term,)).build(TOOLS) for term in TERMS.values()},
+    "r-drop with all terms": RDrop(0.1, 2.0, terms=tuple(TERMS.values())).build(TOOLS),
     "reinforce": Reinforce(samples=3, baseline="greedy", longest_extra=2).build(TOOLS),
     "minimum risk": MinimumRisk(samples=3, sharpness=0.5, longest_extra=2).build(TOOLS),
 }

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transduce.search import static_search
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
 from transduce.search.settings import Beam, Greedy, Limits, MaskPredict, MinimumBayesRisk, Sample
 from transduce.search.static_search import VOCABULARY_BLOCK, StaticSearchConfig, best
@@ -70,3 +71,9 @@ def test_the_best_are_the_best_of_all_and_of_equals_the_first(
 )
 def test_what_is_done_in_fixed_shapes(search: Any, constraint: DecodingConstraints, served: bool) -> None:
     assert (StaticSearchConfig.of(search, [UNCONSTRAINED, constraint], SYMBOLS, 20) is not None) == served
+
+
+def test_a_limit_that_is_not_known_is_left_to_the_eager_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static_search, "KNOWN_LIMITS", ("longest", "shortest"))
+    for limits, served in ((Limits(longest=9, shortest=2), True), (Limits(no_repeat=2), False)):
+        assert (StaticSearchConfig.of(Greedy(limits), [UNCONSTRAINED], SYMBOLS, 20) is not None) == served

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import transduce
 from transduce.server import Served, Settings, application
 from transduce.server.admission import Keys
 from transduce.server.protocols import schemas
+from transduce.server.protocols.v1 import routes
 from transduce.text.tokenizer import Tokenizer
 
 ASKED = {"text": "sixty-two, eleven", "source": "en", "target": "de"}
@@ -198,6 +200,14 @@ def test_what_is_served(client: TestClient) -> None:
         if "translations" in found:
             told, found = told["properties"]["translations"]["items"], found["translations"][0]
         assert found.keys() == told["properties"].keys()
+
+
+def test_every_endpoint_of_ours_is_described(client: TestClient) -> None:
+    paths = {route.path for route in routes()} - {"/v1/openapi.json"}  # type: ignore[attr-defined]
+    described = client.get("/v1/openapi.json").json()["paths"]
+    assert paths == {path for path in described if path.startswith("/v1/")}
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert not [path for path in paths if f"`{path}`" not in page]
 
 
 def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> None:

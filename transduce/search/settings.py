@@ -10,8 +10,8 @@ of texts, which a search does not see: the translator generates the candidates a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar, Self, get_args
 
 from transduce.core.bounds import Bounds, check_bounds
@@ -65,6 +65,10 @@ class Limits:
             f"an integer from 0 up to, not including, longest ({self.longest})",
         )
         require(min(self.forbid, default=0) >= 0, "forbid", self.forbid, "token numbers of at least 0")
+
+    def beyond(self, known: Collection[str]) -> list[str]:
+        """The limits in use that are not among `known`: what an engine with only those must leave to others."""
+        return [one.name for one in fields(self) if one.name not in known and getattr(self, one.name) != one.default]
 
     def lengths(self, sources: Sequence[int], constraints: Sequence[DecodingConstraints]) -> list[int]:
         """The maximum number of steps per sentence. These and the source lengths `sources` include the end symbol."""

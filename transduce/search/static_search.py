@@ -29,6 +29,9 @@ from transduce.search.sampling import drawing, make_streams, most_probable
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples
 from transduce.text.vocabulary import Symbols
 
+# Limits that `StaticSearchStep._allowed` and the lengths hold; what sets others is left to the eager searches.
+KNOWN_LIMITS = ("longest_ratio", "longest_extra", "longest", "shortest", "no_repeat", "forbid")
+
 
 @dataclass(frozen=True)
 class PrefillBatch:
@@ -304,7 +307,7 @@ class StaticSearchConfig:
             plan = cls(True, *sizes, search.limits, symbols, vocabulary, shrinking=search.shrinking)
         else:
             return None
-        return plan if plan._serves(constraints) else None
+        return plan if plan._serves(constraints) and not search.limits.beyond(KNOWN_LIMITS) else None
 
     def _serves(self, constraints: Sequence[DecodingConstraints]) -> bool:
         never = {*self.symbols.never, *self.limits.forbid}

@@ -16,6 +16,7 @@ from both_engines import SMALL, Pair, needs_core, opened, search, sources
 from model_variants import SYMBOLS, V
 
 from transduce.core.errors import ConfigError, EngineRefusal, RunError
+from transduce.engines.native import engine as native
 from transduce.engines.native import library
 from transduce.engines.native.engine import NativeEngine
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
@@ -174,6 +175,13 @@ def refusal(
     with pytest.raises((EngineRefusal, ConfigError, ValueError)) as caught:
         engine.search([text], how, [constraints], [0])
     return str(caught.value)
+
+
+def test_a_limit_that_it_does_not_know_is_refused(engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "KNOWN_LIMITS", ("longest", "shortest"))
+    engine.search([(5,)], Greedy(Limits(longest=9, shortest=2)), [UNCONSTRAINED], [0])
+    text = "native engine: it has no limits.no_repeat; use engine=torch"
+    assert refusal(engine, Beam(limits=Limits(no_repeat=2))) == text
 
 
 def test_what_it_does_not_have_is_refused_by_name(engine: NativeEngine) -> None:

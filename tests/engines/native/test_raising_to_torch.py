@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from both_engines import SMALL
-from model_variants import PARTS, SYMBOLS, V, covering, randomised, transformer
+from both_engines import PICKS, SMALL
+from model_variants import SYMBOLS, V, randomised, transformer
 
 from transduce.core.errors import RunError
 from transduce.engines.native.layout import entries
@@ -25,8 +25,7 @@ from transduce.model.scores import Bilinear, BilinearScore, Cosine
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 
-WHOLE = {name: choices for name, choices in PARTS.items() if name != "window"}  # a window is refused
-CONFIGS = [config for pick in covering(WHOLE, 2) if not reasons_against(config := transformer({**pick, "window": 0}))]
+CONFIGS = [config for pick in PICKS if not reasons_against(config := transformer(pick))]
 TEXTS, TARGETS = [[4, 5, 6, 7, 8, 9], [10], []], [[9, 4, 4, 5], [7, 6], [12]]
 
 

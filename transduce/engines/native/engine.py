@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # numpy is slow to import, and only attention needs it
     import numpy as np
     from numpy.typing import NDArray
 
+KNOWN_LIMITS = ("longest_ratio", "longest_extra", "longest", "shortest", "no_repeat", "forbid")  # that the core holds
 _MOST_INCLUDES = 64  # per sentence, since they are bits of an integer
 
 
@@ -141,6 +142,8 @@ class NativeEngine:
         return options
 
     def _plain(self, kind: int, limits: Limits) -> library.Options:
+        if unknown := limits.beyond(KNOWN_LIMITS):
+            raise EngineRefusal(f"native engine: it has no limits.{unknown[0]}; use engine=torch")
         vocabulary = self.core.target_vocabulary
         highest = max(limits.forbid, default=-1)
         require(highest < vocabulary, "forbid", highest, f"token numbers below the vocabulary's size ({vocabulary})")

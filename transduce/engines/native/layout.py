@@ -15,7 +15,7 @@ import numpy as np
 
 from transduce.engines.native.weight_format import padded
 from transduce.model.attention import Attention
-from transduce.model.blocks import ACTIVATIONS, GATED, Activation, PreNorm
+from transduce.model.blocks import GATED, Activation, PreNorm
 from transduce.model.norms import BatchNorm, LayerNorm, RMSNorm
 from transduce.model.positions import Learned
 from transduce.model.scores import Cosine, Dot, Relu
@@ -24,7 +24,8 @@ from transduce.model.transformer import StackConfig, Top, TransformerDecoder
 
 LONGEST = 2048  # positions in tables, where the model itself has no limit
 TABLES = ("positions", "rotary", "bias")  # of a stack, each with a number that says whether it is present
-_NORMS = (LayerNorm, RMSNorm, BatchNorm)  # in the order of the core's enum
+NORMS = (LayerNorm, RMSNorm, BatchNorm)  # in the order of the core's enum
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "silu", "swiglu", "geglu")  # in the order of the core's enum
 _VECTOR = 16  # floats that a head's width must be a multiple of
 
 
@@ -129,8 +130,8 @@ class Sizes:
             "real_width": self.width,
             "d_ff": stack.d_ff,
             "longest": self.longest,
-            "activation": list(ACTIVATIONS).index(cast("Activation", stack.activation)),
-            "norm": _NORMS.index(type(stack.norm)),
+            "activation": ACTIVATIONS.index(cast("Activation", stack.activation)),
+            "norm": NORMS.index(type(stack.norm)),
             "pre_norm": int(isinstance(stack.residual, PreNorm)) + int(unnormed_past),  # 2: keys of unnormed states
             "query_key_norm": int(attention.query_key_norm),
             "cosine": int(isinstance(attention.score, Cosine)),

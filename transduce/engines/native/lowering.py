@@ -21,17 +21,28 @@ import torch
 
 from transduce.core.config import kind_of, own_parts
 from transduce.core.errors import ConfigError, RunError, explaining_shortage
-from transduce.engines.native.layout import TABLES, Sizes, entries, is_wired, model_facts
+from transduce.engines.native.layout import ACTIVATIONS, NORMS, TABLES, Sizes, entries, is_wired, model_facts
 from transduce.engines.native.weight_file import Floats, PackedTensor, WeightReader, floats, integers, matrix
 from transduce.engines.native.weight_format import padded
-from transduce.model.blocks import GATED, PreNorm
+from transduce.model.blocks import GATED, PositionWise, PostNorm, PreNorm
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.model.norms import BatchNorm, RMSNorm
 from transduce.model.positions import Learned, PositionScheme, RelativeBias, Rotary
-from transduce.model.scores import Additive, Bilinear, Cosine
+from transduce.model.scores import Bilinear, Cosine, Dot, Relu, ScaledDot, Softmax
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
-from transduce.model.transformer import Matched, StackConfig, TransformerDecoder, TransformerEncoder
+from transduce.model.transformer import Matched, Mixed, StackConfig, Top, TransformerDecoder, TransformerEncoder
+
+# Kinds that the core runs, by part of a stack; every other kind is refused. Positions are read off any scheme.
+RUNS: dict[str, tuple[Any, ...]] = {
+    "attention.score": (ScaledDot, Dot, Bilinear, Cosine),
+    "attention.weights": (Softmax, Relu),
+    "activation": ACTIVATIONS,
+    "feed_forward": (PositionWise,),
+    "norm": NORMS,
+    "residual": (PostNorm, PreNorm),
+    "wiring": (Top, Matched, Mixed),
+}
 
 
 def reasons_against(config: Model) -> list[str]:
@@ -49,9 +60,8 @@ def reasons_against(config: Model) -> list[str]:
         if stack.window:
             reasons.append(f"model.{name}.window is {stack.window}, and only attention to all places is run")
         reasons += [f"{part} is '{kind}', a class of your own" for part, kind in own_parts(stack, f"model.{name}")]
+        reasons += _kinds_not_run(stack, f"model.{name}")
         where = f"model.{name}.attention"
-        if isinstance(stack.attention.score, Additive):
-            reasons.append(f"{where}.score is 'additive', which is no dot product")
         if isinstance(stack.attention.score, Bilinear):
             if isinstance(stack.positions, Rotary):
                 reasons.append(
@@ -60,6 +70,25 @@ def reasons_against(config: Model) -> list[str]:
             if stack.attention.query_key_norm:
                 reasons.append(f"{where}.score is 'bilinear' after query_key_norm, between which nothing can be folded")
     return reasons
+
+
+def _kinds_not_run(stack: StackConfig, where: str) -> Iterator[str]:
+    """Reasons against kinds that are not in `RUNS`; `own_parts` tells of the user's own classes."""
+    own = {part for part, _ in own_parts(stack, where)}
+    for part, kinds in RUNS.items():
+        value: Any = stack
+        for name in part.split("."):
+            value = getattr(value, name, None)
+        if value is None or f"{where}.{part}" in own:
+            continue  # an encoder has no wiring
+        if (value if isinstance(value, str) else type(value)) not in kinds:
+            known = ", ".join(f"'{_word(kind)}'" for kind in kinds)
+            yield f"{where}.{part} is '{_word(value)}', and only {known} are run"
+
+
+def _word(kind: Any) -> str:
+    """A kind as configs write it."""
+    return kind if isinstance(kind, str) else kind_of(kind if isinstance(kind, type) else type(kind))
 
 
 def lower(config: Model, model: EncoderDecoder, quantize: bool) -> dict[str, PackedTensor]:
