@@ -261,6 +261,8 @@ class Trial:
             if total + seconds[path] <= self.longest or not chosen:
                 chosen.append(path)
                 total += seconds[path]
+        if not chosen:
+            return "no test"
         return self._fresh(mutant, chosen, PATIENCE + 20 * total, "not slow")
 
     def _fresh(self, mutant: Mutant, tests: list[str], seconds: float, marked: str) -> str:
