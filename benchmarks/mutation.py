@@ -34,6 +34,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -260,6 +261,8 @@ class Trial:
             if total + seconds[path] <= self.longest or not chosen:
                 chosen.append(path)
                 total += seconds[path]
+        if not chosen:
+            return "no test"
         return self._fresh(mutant, chosen, PATIENCE + 20 * total, "not slow")
 
     def _fresh(self, mutant: Mutant, tests: list[str], seconds: float, marked: str) -> str:
@@ -454,6 +457,8 @@ def forked(work: Callable[[], None], seconds: float | None) -> str:
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
+            with suppress(ProcessLookupError):  # what a test started and a fault left running
+                os.killpg(child, signal.SIGKILL)
             return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)

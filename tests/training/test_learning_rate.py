@@ -18,6 +18,8 @@ from transduce.training.optimizer import (
 def test_of_steps_and_minutes_the_one_that_ends_first_decides() -> None:
     assert steps_within(100, 10, 5.0, 0.0) == 100  # no limit
     assert steps_within(100, 0, 0.0, 60.0) == 100  # no pace yet
+    assert steps_within(100, 0, 5.0, 60.0) == 100
+    assert steps_within(100, 1, 0.0, 60.0) == 100
     assert steps_within(100, 10, 5.0, 60.0) == 100  # there is time for 120
     assert steps_within(100, 10, 5.0, 30.0) == 60
     assert steps_within(100, 10, 60.0, 30.0) == 5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transduce.core.errors import RunError
-from transduce.training.log import RunLog
+from transduce.training.log import RunLog, Unheard
 
 REPORT = {"loss": 3.21, "tokens_per_second": 12345.6, "learning_rate": 0.00123}
 
@@ -109,3 +109,7 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path, monkeypatch: pytest.M
     with RunLog(tmp_path, steps=10, step=0, tensorboard=True) as log:
         log.record("train", 5, {"loss": 1.5, "epoch": 2})
     assert written == [("train/loss", 1.5, 5), ("train/epoch", 2, 5), ("closed", 0.0, 0)]
+
+
+def test_a_process_that_says_nothing_has_not_ended() -> None:
+    assert not Unheard().finished

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transduce.core.errors import ConfigError
-from transduce.training.optimizer import Adam, AdamW, Constant, Cosine, InverseRoot, Optimizer, Paper, update
+from transduce.core.errors import ConfigError, RunError
+from transduce.training.optimizer import Adam, AdamW, Constant, Cosine, InverseRoot, Muon, Optimizer, Paper, update
+from transduce.training.start import failed
 
 # ---- schedules -------------------------------------------------------------------------------------------------------
 
@@ -233,3 +234,15 @@ def test_settings_that_cannot_be(make: Callable[[], object], text: str) -> None:
     with pytest.raises(ConfigError) as error:
         make()
     assert str(error.value) == text
+
+
+def test_adam_is_that_of_the_paper_by_default() -> None:
+    """Section 5.3 of "Attention is all you need"."""
+    for kind in (Adam(), Muon()):  # Muon has Adam for what is no matrix
+        assert (kind.beta1, kind.beta2) == (0.9, 0.98)
+
+
+def test_what_the_compiler_said_is_told_in_two_lines() -> None:
+    error = RuntimeError("first\nsecond\nthird")
+    with pytest.raises(RunError, match=r"torch.compile failed \(first second\); set training.compile=false"):
+        failed(error, True, print)

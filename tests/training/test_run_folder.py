@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import toys
 
 import transduce
 from transduce.core.errors import ConfigError, DataError, RunError, UserError
-from transduce.training.run_folder import open_model, read_config
+from transduce.text.tokenizer import Tokenizers
+from transduce.training.run_folder import changed_settings, open_model, read_config, take_weights
 from transduce.training.weights import load_weights, save_weights
 
 OBJECTIVE = """
@@ -157,6 +159,21 @@ def test_code_is_imported_only_if_trusted(own: Path, capfd: pytest.CaptureFixtur
     assert transduce.load(own, "cpu", trust=True)("abc") is not None
     assert read_config(own).objective.weight == 0.5  # type: ignore[union-attr]
     assert "code of the user's own was run" in capfd.readouterr().out
+
+
+def test_a_run_that_starts_from_another_imports_none_of_its_code(own: Path) -> None:
+    model, tokenizers = open_model(own, trust=True)[2], Tokenizers.load(own / "tokenizer")
+    del sys.modules["own_objective"]
+    with pytest.raises(UserError, match=r"objective.kind: 'own_objective:Own' would import code"):
+        take_weights(model, own, tokenizers, entire=True)
+    assert "own_objective" not in sys.modules
+
+
+def test_changed_settings_are_told_with_what_they_were(original: Path) -> None:
+    old = read_config(original)
+    (told,) = changed_settings(original, old, replace(old, license="MIT"))
+    assert "that this command changes: license = 'MIT' (was '');" in told
+    assert changed_settings(original, old, old) == []
 
 
 def test_trusted_code_that_is_gone(own: Path, tmp_path: Path) -> None:

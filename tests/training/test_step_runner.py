@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +25,26 @@ from transduce.objectives.terms import ZLoss
 from transduce.text.vocabulary import Symbols
 from transduce.training.optimizer import Adam, update
 from transduce.training.settings import Training
-from transduce.training.step_runner import EagerRunner, GraphedRunner, add_gradients
+from transduce.training.step_runner import _SECOND, EagerRunner, GraphedRunner, add_gradients, seed_pass
 
 SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1, never=(0, 1, 2))
 V = 19
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def test_every_pass_has_a_seed_of_its_own_which_stays() -> None:
+    """A run that goes on draws what it would have drawn."""
+
+    def seed(*numbers: int) -> int:
+        seed_pass(*numbers)
+        return torch.initial_seed()
+
+    every = [seed(*numbers) for numbers in itertools.product(range(9), range(9), range(3), range(3))]
+    assert len({*every}) == len(every)
+    halves = [{seed(1, 2, 0, half * _SECOND + piece) for piece in range(500)} for half in range(2)]
+    assert len(halves[0] | halves[1]) == 1000
+    assert seed(1, 2, 3, 0) == (1_000_003 + 2) * 1_009 + 3
+    assert seed(1, 2, 3, 4) == ((1_000_003 + 2) * 1_009 + 3 + 4 * 0x9E3779B97F4A7C15) % 2**63
 
 
 def build(dropout: float = 0.2) -> Seq2Seq:

@@ -161,6 +161,11 @@ def test_a_strangers_file_is_refused(tmp_path: Path) -> None:
     assert "not written by transduce: expected one sha256 in its header, found 0" in refusal(path)
     path.write_bytes(b"just some text, long enough")
     assert "not a safetensors file: its header does not begin with '{'" in refusal(path)
+    for header in (b'{"a": 5}', b'{"a": [1, 2]}', b'{"a": {"dtype": "F32", "shape": 5, "data_offsets": 7}}', b"{}}"):
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        assert "not a valid safetensors file" in refusal(path)
+    path.write_bytes((1).to_bytes(8, "little") + b"{")
+    assert "cut short within its header, at 9 bytes" in refusal(path)
     path.write_bytes(b"\xff" * 8 + b"{" + b"x" * 50)
     assert "cut short within its header" in refusal(path)
 
