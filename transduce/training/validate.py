@@ -25,8 +25,7 @@ from transduce.metrics.corpus import accuracy, bleu_by_language, chrf, error_rat
 from transduce.model.contract import evaluating
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.text.segment import group_by_length
-from transduce.training.distributed import Group
-from transduce.training.pieces import filled
+from transduce.training.distributed import Group, filled
 from transduce.translate.translator import Translator
 
 WORST = 100.0  # for a target that a model cannot write: one too long for its frames

@@ -52,6 +52,7 @@ from transduce.workflows.gather.clean import (
     CleanStretch,
     clean_all,
     open_cleaned,
+    vary,
 )
 from transduce.workflows.gather.settings import (
     GATHERED,
@@ -63,7 +64,6 @@ from transduce.workflows.gather.settings import (
     Variants,
     weights,
 )
-from transduce.workflows.gather.variants import vary
 
 Marks = npt.NDArray[np.uint8]
 # What becomes of a pair. Those read as tests are only ever STAYS, REPEATED, COMMON or SURPLUS.
