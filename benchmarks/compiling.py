@@ -100,7 +100,7 @@ class Ours:
         from transduce.data.batching import Batches
         from transduce.data.corpus import Corpus
         from transduce.experiment import Config
-        from transduce.objectives.base import ObjectiveStep
+        from transduce.objectives import ObjectiveStep
         from transduce.training.step_runner import EagerRunner, GraphedRunner
 
         self.device = torch.device(job.device)

@@ -22,8 +22,8 @@ import transduce
 from transduce.data.formats.lines import read_lines
 from transduce.exchange.convert import convert
 from transduce.metrics.corpus import bleu
+from transduce.search import Hypothesis
 from transduce.search.constraints import UNCONSTRAINED
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Greedy
 
 BAR = 0.2  # maximum difference in BLEU of int8 from fp32

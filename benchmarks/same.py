@@ -20,7 +20,7 @@ from transduce.kernels import dispatch
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import ObjectiveStep
+from transduce.objectives import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.text.vocabulary import Symbols
 from transduce.training.optimizer import Adam, update

@@ -71,7 +71,7 @@ def ours(job: Job) -> tuple[Update, list[Any]]:
     from transduce.core import config as configs
     from transduce.data.batch import Batch
     from transduce.experiment import Config
-    from transduce.objectives.base import ObjectiveStep
+    from transduce.objectives import ObjectiveStep
     from transduce.training.machine import keep_freed_memory
     from transduce.training.optimizer import update as step_optimizer
     from transduce.training.start import compiled_step

@@ -20,8 +20,8 @@ from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search import Hypothesis
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 
 needs_core = pytest.mark.skipif(library.built() is None, reason="the core is not built: make native")
 KERNELS = ["avx512", "avxvnni", "avx2", "portable"]

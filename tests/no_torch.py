@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from transduce.core.errors import EngineRefusal
+from transduce.search import Hypothesis
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam
 from transduce.text.tokenizer import Tokenizers
 from transduce.text.vocabulary import Symbols

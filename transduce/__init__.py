@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transduce.core.errors import ConfigError as ConfigError
     from transduce.core.errors import UserError as UserError
     from transduce.data.batch import Batch as Batch
-    from transduce.engines.base import Translation as Translation
+    from transduce.engines import Translation as Translation
     from transduce.exchange import export as export
     from transduce.exchange.convert import convert as convert
     from transduce.exchange.marian_import import import_model as import_model
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from transduce.inspection.inspect import inspect as inspect
     from transduce.model.contract import DecoderState as DecoderState
     from transduce.model.contract import Memory as Memory
-    from transduce.objectives.base import Loss as Loss
-    from transduce.search.hypothesis import Hypothesis as Hypothesis
+    from transduce.objectives import Loss as Loss
+    from transduce.search import Hypothesis as Hypothesis
     from transduce.training.loop import train as train
     from transduce.translate.loading import load as load
     from transduce.translate.translator import Translator as Translator
@@ -43,10 +43,10 @@ _HOMES = {
     "Config": "transduce.experiment",
     "ConfigError": "transduce.core.errors",
     "DecoderState": "transduce.model.contract",
-    "Hypothesis": "transduce.search.hypothesis",
-    "Loss": "transduce.objectives.base",
+    "Hypothesis": "transduce.search",
+    "Loss": "transduce.objectives",
     "Memory": "transduce.model.contract",
-    "Translation": "transduce.engines.base",
+    "Translation": "transduce.engines",
     "Translator": "transduce.translate.translator",
     "UserError": "transduce.core.errors",
     "compare": "transduce.workflows.compare.run",

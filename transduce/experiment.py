@@ -14,13 +14,12 @@ from transduce.model.norms import BatchNorm
 from transduce.model.seq2seq import Model
 from transduce.model.sources import Tokens
 from transduce.model.transformer import StackConfig
-from transduce.objectives.base import ObjectiveConfig
+from transduce.objectives import ObjectiveConfig
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop, Smoothed
 from transduce.objectives.parallel import MaskedPrediction, ParallelCTC
 from transduce.objectives.sequence_level import MinimumRisk, Reinforce, SequenceLevel
-from transduce.search.fit import SearchChoice, check_reads, check_together
-from transduce.search.hypothesis import SearchConfig
-from transduce.search.settings import Beam
+from transduce.search import SearchConfig
+from transduce.search.settings import Beam, SearchChoice, check_reads, check_together
 from transduce.training.settings import Training, Validation
 
 ObjectiveChoice = CrossEntropy | RDrop | Reinforce | MinimumRisk | MaskedPrediction | ParallelCTC

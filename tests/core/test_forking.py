@@ -7,8 +7,8 @@ import os
 import threading
 
 from transduce.core.errors import EngineRefusal
-from transduce.core.locks import ForkLock
-from transduce.engines.base import Fallback
+from transduce.core.processes import ForkLock
+from transduce.engines import Fallback
 
 
 def in_child(work: object) -> int:

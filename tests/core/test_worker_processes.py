@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transduce.core.resources import usable_cores
+from transduce.core.processes import usable_cores
 
 SAFE_PATH = "PYTHONSAFEPATH"
 ROOT = Path(__file__).parent.parent.parent

@@ -15,8 +15,8 @@ import torch
 from both_engines import SMALL, needs_core, opened
 
 from transduce.core.errors import DataError
+from transduce.search import Hypothesis
 from transduce.search.constraints import CancelToken, DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Limits
 
 

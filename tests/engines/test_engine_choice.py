@@ -14,7 +14,7 @@ from cli_runner import Run, refused
 
 import transduce
 from transduce.core.errors import ConfigError, DataError, EngineRefusal, RunError, UserError
-from transduce.engines.base import Fallback
+from transduce.engines import Fallback
 from transduce.engines.native import library
 from transduce.engines.torch.engine import TorchEngine
 from transduce.exchange import convert

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transduce.evaluation.health import KINDS, STAY, Health, examine, repeats
+from transduce.evaluation.report import KINDS, STAY, Health, examine, repeats
 
 
 @pytest.mark.parametrize(

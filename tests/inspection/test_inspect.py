@@ -22,8 +22,7 @@ from transduce.data.readers import FileReader, Reading
 from transduce.engines.native import library
 from transduce.engines.torch.engine import TorchEngine
 from transduce.exchange import convert
-from transduce.inspection.heads import heads_of
-from transduce.inspection.inspect import InspectOptions, inspect
+from transduce.inspection.inspect import InspectOptions, heads_of, inspect
 from transduce.inspection.record import Inspection, Map
 from transduce.model.attention import Attention
 from transduce.model.blocks import PreNorm

@@ -19,7 +19,7 @@ from transduce.model.positions import Alibi, Learned, Positions, RelativeBias, R
 from transduce.model.scores import Additive, Cosine, Relu, ScaledDot, Score
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import Mixed, Top, TransformerDecoder, TransformerEncoder, Wiring
-from transduce.objectives.base import ObjectiveStep
+from transduce.objectives import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.text.vocabulary import Symbols
 

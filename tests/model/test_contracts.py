@@ -37,9 +37,9 @@ from transduce.model.recurrent import (
 from transduce.model.scores import Score, Softmax, Weights
 from transduce.model.seq2seq import Decoder, Encoder, Model, Seq2Seq, Tying
 from transduce.model.transformer import Matched, Mixed, TransformerDecoder, TransformerEncoder, Wiring
-from transduce.objectives.base import teacher_force
+from transduce.objectives import teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.hypothesis import Search
+from transduce.search import Search
 from transduce.search.settings import Beam, Greedy
 from transduce.training.optimizer import Adam, update
 

@@ -13,7 +13,7 @@ from transduce.model.attention import Attention
 from transduce.model.contract import DecoderState, Memory
 from transduce.model.seq2seq import CTCHead, LengthHead, Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import ForwardOutput, forward
+from transduce.objectives import ForwardOutput, forward
 from transduce.objectives.terms import CTC, Distillation, GuidedAlignment, GuidedAttention, Length, Term, ZLoss
 from transduce.text.vocabulary import Symbols
 

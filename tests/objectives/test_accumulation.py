@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transduce.data.batch import Batch
 from transduce.model.seq2seq import Seq2Seq
-from transduce.objectives.base import Objective, ObjectiveContext, ObjectiveStep
+from transduce.objectives import Objective, ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop
 from transduce.objectives.inputs import Constant, InputNoise, ScheduledSampling
 from transduce.objectives.sequence_level import MinimumRisk, Reinforce

@@ -24,7 +24,7 @@ from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.model.parallel import CutAtEnd, Length, LengthClassifier, ParallelDecoder, Upsampled
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
-from transduce.objectives.base import Loss, Objective, ObjectiveContext, ObjectiveStep
+from transduce.objectives import Loss, Objective, ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop
 from transduce.objectives.parallel import Everything, MaskedPrediction, ParallelCTC
 from transduce.objectives.terms import CTC, GuidedAlignment, GuidedAttention, Term, ZLoss

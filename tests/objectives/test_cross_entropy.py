@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch, collate
 from transduce.model.contract import DecoderState, Memory
-from transduce.objectives.base import ObjectiveStep, teacher_force
+from transduce.objectives import ObjectiveStep, teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.text.vocabulary import Symbols
 

@@ -17,7 +17,7 @@ from transduce.model.attention import Attention
 from transduce.model.contract import DecoderState, Memory
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import ObjectiveContext
+from transduce.objectives import ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.inputs import (
     Constant,

@@ -10,7 +10,7 @@ from term_models import SYMBOLS, Said, V, aligned, build
 from torch import Tensor
 
 from transduce.data.batch import Batch, collate
-from transduce.objectives.base import NO_CONTEXT, ObjectiveContext, ObjectiveStep, forward
+from transduce.objectives import NO_CONTEXT, ObjectiveContext, ObjectiveStep, forward
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.terms import Added, Distillation
 

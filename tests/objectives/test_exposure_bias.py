@@ -18,7 +18,7 @@ from transduce.data.batch import Batch, collate
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import ObjectiveContext
+from transduce.objectives import ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.inputs import InputNoise, InputsChoice, Linear, ScheduledSampling, TeacherForcing
 from transduce.search.settings import Greedy, Limits

@@ -11,7 +11,7 @@ from term_models import SYMBOLS, Said, V, aligned, build, said
 
 from transduce.core.errors import ConfigError, DataError
 from transduce.data.batch import Batch, collate
-from transduce.objectives.base import NO_CONTEXT, forward
+from transduce.objectives import NO_CONTEXT, forward
 from transduce.objectives.terms import GuidedAlignment, GuidedAttention, off_diagonal
 
 

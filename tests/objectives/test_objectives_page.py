@@ -12,7 +12,7 @@ from term_models import V, aligned
 
 from transduce.core import config as configs
 from transduce.experiment import Config
-from transduce.objectives.base import ObjectiveContext, ObjectiveStep
+from transduce.objectives import ObjectiveContext, ObjectiveStep
 from transduce.objectives.terms import Term
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "objectives.md").read_text(encoding="utf-8")

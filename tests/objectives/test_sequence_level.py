@@ -23,7 +23,7 @@ from transduce.experiment import Config
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Objective, ObjectiveContext
+from transduce.objectives import Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.objectives.sequence_level import MinimumRisk, Reinforce, SequenceLevel
 from transduce.text.vocabulary import Symbols

@@ -20,7 +20,7 @@ from transduce.core.errors import ConfigError
 from transduce.data.batch import collate
 from transduce.experiment import Config
 from transduce.model.seq2seq import CTCHead, LengthHead, Model
-from transduce.objectives.base import NO_CONTEXT, Objective, ObjectiveContext, forward
+from transduce.objectives import NO_CONTEXT, Objective, ObjectiveContext, forward
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop
 from transduce.objectives.terms import CTC, Distillation, GuidedAttention, Length, Term, ZLoss
 

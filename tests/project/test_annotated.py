@@ -21,7 +21,7 @@ from transduce.model.attention import Attention
 from transduce.model.positions import sinusoids
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import teacher_force
+from transduce.objectives import teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
 from transduce.search.settings import Greedy, Limits
 from transduce.text.vocabulary import Symbols

@@ -16,7 +16,7 @@ from transduce.data.prepare.run import Prepare
 from transduce.experiment import Config, ObjectiveChoice
 from transduce.metrics.sentence import SentenceMetric
 from transduce.model.contract import Autoregressive
-from transduce.objectives.base import ObjectiveContext, ObjectiveStep
+from transduce.objectives import ObjectiveContext, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.objectives.inputs import InputsChoice
 from transduce.objectives.sequence_level import Reinforce, SequenceLevel

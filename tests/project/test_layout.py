@@ -47,10 +47,10 @@ MAY_IMPORT = {
 # Files outside the package that its docstrings and comments name.
 CITED = [path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
 NO_TORCH = (
-    "__init__ core.config core.processes text.tokenizer text.segment text.alignment text.languages search.hypothesis"
-    " search.constraints search.settings search.fit engines.base engines.native.engine engines.native.library"
+    "__init__ core.config core.processes text.tokenizer text.segment text.alignment text.languages search"
+    " search.constraints search.settings engines engines.native.engine engines.native.library"
     " engines.native.weight_format translate.translator translate.model_folder translate.loading translate.options"
-    " translate.directions inspection.inspect inspection.heads inspection.alternatives inspection.page exchange"
+    " translate.directions inspection.inspect inspection.alternatives inspection.page exchange"
     " workflows.distill cli cli.output cli.translating"
 ).split()
 

@@ -19,7 +19,7 @@ from transduce.core.errors import ConfigError, RunError
 from transduce.data.batch import collate
 from transduce.experiment import Config
 from transduce.model.parallel import Length
-from transduce.objectives.base import ObjectiveStep
+from transduce.objectives import ObjectiveStep
 from transduce.text.vocabulary import Symbols
 from transduce.training.run_folder import open_teacher
 

@@ -31,8 +31,8 @@ from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search import Hypothesis
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Greedy, Limits, Sample
 from transduce.search.static_search import KNOWN_LIMITS
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transduce.model.contract import DecoderState, Memory
-from transduce.search.hypothesis import Hypothesis
+from transduce.search import Hypothesis
 from transduce.text.vocabulary import Symbols
 
 V = 5

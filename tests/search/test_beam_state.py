@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transduce.search import LengthPenalty
 from transduce.search.beam_state import BeamRules, BeamState, Candidates, best_possible, expand, first_unfinished
-from transduce.search.hypothesis import LengthPenalty
 
 EOS, LONGEST = 0, 12
 PENALTIES = [LengthPenalty(), LengthPenalty(0.6), LengthPenalty(1.0, "power"), LengthPenalty(-0.5)]

@@ -14,8 +14,8 @@ from transduce.data.batch import pad_sources
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import CTCHead, Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search import Hypothesis
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Joint, Limits
 from transduce.text.vocabulary import Symbols
 

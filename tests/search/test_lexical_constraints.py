@@ -9,9 +9,9 @@ import pytest
 import torch
 from markov_model import EOS, SYMBOLS, V, check_sound, close, enumerate_all, markov, memory
 
+from transduce.search import Hypothesis
 from transduce.search.beam import LexicalConstraints
 from transduce.search.constraints import UNCONSTRAINED, Automaton, DecodingConstraints, without_implied
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Limits
 from transduce.text.vocabulary import Symbols
 

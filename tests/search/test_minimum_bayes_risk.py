@@ -14,7 +14,7 @@ from transduce.core import config as configs
 from transduce.core.errors import ConfigError
 from transduce.experiment import Config
 from transduce.metrics.sentence import SentenceMetric
-from transduce.search.hypothesis import Hypothesis
+from transduce.search import Hypothesis
 from transduce.search.settings import Beam, Greedy, MinimumBayesRisk, Samples
 from transduce.text.tokenizer import Tokenizers
 from transduce.text.train_tokenizer import SentencePiece

@@ -17,8 +17,8 @@ from transduce.model.contract import UNDECIDED
 from transduce.model.parallel import CutAtEnd, Length, LengthClassifier, ParallelDecoder, Upsampled
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerEncoder
+from transduce.search import Hypothesis
 from transduce.search.constraints import UNCONSTRAINED, CancelToken, DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.non_autoregressive import collapse
 from transduce.search.settings import CTCCollapse, MaskPredict
 from transduce.text.vocabulary import Symbols

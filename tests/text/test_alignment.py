@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 import transduce
 from transduce.core.errors import ConfigError, DataError, UserError
 from transduce.engines.torch.engine import cross_attention
+from transduce.search import Hypothesis
 from transduce.search.ensemble import Ensemble
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Greedy
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, group_text, group_tokens, join, merge
 from transduce.text.tokenizer import Tokenizers

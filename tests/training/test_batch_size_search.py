@@ -12,7 +12,7 @@ from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
-from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.objectives import Loss, ObjectiveStep
 from transduce.training import start
 from transduce.training import start as fitting
 from transduce.training.distributed import Group

@@ -14,7 +14,7 @@ import toys
 from transduce import __version__
 from transduce.experiment import Config
 from transduce.search.settings import Beam, Greedy
-from transduce.training.card import Facts, card, with_other_settings, with_other_weights
+from transduce.training.run_folder import Facts, card, with_other_settings, with_other_weights
 
 CORPUS = {
     "splits": {

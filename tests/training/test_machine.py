@@ -16,7 +16,7 @@ import toys
 from transduce.data.batching import Batches
 from transduce.data.corpus import Corpus
 from transduce.experiment import Config
-from transduce.objectives.base import ObjectiveStep
+from transduce.objectives import ObjectiveStep
 from transduce.training import machine
 from transduce.training.machine import own_threads, tune_threads
 from transduce.training.session import Session

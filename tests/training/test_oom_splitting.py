@@ -14,7 +14,7 @@ import toys
 from transduce.core.errors import RunError
 from transduce.data.batch import Batch, collate
 from transduce.data.stream import Portion
-from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.objectives import Loss, ObjectiveStep
 from transduce.text.vocabulary import Symbols
 from transduce.training.step_runner import OomSplitter, halves
 

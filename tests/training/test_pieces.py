@@ -9,7 +9,7 @@ import torch
 import toys
 
 from transduce.model.encoder_decoder import EncoderDecoder
-from transduce.training.pieces import filled, hollow
+from transduce.training.distributed import filled, hollow
 
 KINDS = {
     "tied": (),

@@ -13,8 +13,7 @@ from transduce.core.errors import ConfigError
 from transduce.core.processes import Launch, StopRequest
 from transduce.model.norms import over_processes
 from transduce.training.checkpoint import Snapshot
-from transduce.training.distributed import Group, _own_device
-from transduce.training.pieces import full_tensor, shard_like
+from transduce.training.distributed import Group, _own_device, full_tensor, shard_like
 
 
 def test_a_group_of_one_does_nothing() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from transduce.core.errors import RunError
-from transduce.core.locks import RunLock
+from transduce.core.processes import RunLock
 
 
 def say_ready(writer: int) -> None:

@@ -18,7 +18,7 @@ from transduce.model.norms import BatchNorm
 from transduce.model.positions import Rotary
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import ObjectiveStep
+from transduce.objectives import ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop, Smoothed
 from transduce.objectives.inputs import InputNoise, ScheduledSampling
 from transduce.objectives.terms import ZLoss

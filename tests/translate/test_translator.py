@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import transduce
 from transduce.core.errors import ConfigError, DataError, UserError
 from transduce.engines.torch.engine import TorchEngine
+from transduce.search import Hypothesis
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, Limits, MaskPredict, Sample
 from transduce.text.tokenizer import Tokenizers
 from transduce.text.train_tokenizer import SentencePiece

@@ -31,7 +31,7 @@ from transduce.data.corpus import Corpus
 from transduce.data.formats.parallel import ParallelText
 from transduce.data.prepare.run import Prepare, prepare
 from transduce.metrics.corpus import chrf_metric
-from transduce.search.hypothesis import Hypothesis
+from transduce.search import Hypothesis
 from transduce.search.settings import Beam, Greedy, MinimumBayesRisk, Sample
 from transduce.text.train_tokenizer import GivenTokenizer, SentencePiece
 from transduce.training.weights import load_weights, save_weights

@@ -21,8 +21,8 @@ from transduce.core.durable import reason_of, unwritable
 from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.data.formats.lines import DAMAGES, damaged, open_unpacked
-from transduce.engines.base import Translation
-from transduce.search.fit import SearchOption
+from transduce.engines import Translation
+from transduce.search.settings import SearchOption
 from transduce.translate.translator import Translator
 
 T = TypeVar("T")

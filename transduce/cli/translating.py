@@ -298,7 +298,7 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     """Translate the sources with a model or an ensemble."""
     from transduce.cli.arguments import check_target
     from transduce.cli.output import with_progress
-    from transduce.search.fit import search_label
+    from transduce.search.settings import search_label
 
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")

@@ -1,4 +1,4 @@
-"""Process groups, stop signals, and an ordered map over worker processes.
+"""Processes: their ranks, stop signals, locks across forks, cores and memory, and a map over workers.
 
 `Launch` is the rank that torchrun passes through the environment. torch is imported only after a failure in a group,
 to find out which process reports it.
@@ -6,29 +6,38 @@ to find out which process reports it.
 `StopRequest`: SIGTERM and Ctrl-C request a stop at the next step; a second signal aborts at once. Not so in a group of
 processes: a cluster sends its signals to them and to their launcher, which sends them on.
 
+`ForkLock` is free in a forked child: a fork copies locks but no threads, and Python resets only its own locks in the
+child. The C++ core resets its own likewise (engines/native/src/pool.h).
+
 `ordered_map` applies a function to a stream of items in several processes, with only a few items in flight.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import platform
+import re
 import signal
 import sys
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain, islice
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
+from transduce.core.durable import RESUME, disk_errors, lock_file
 from transduce.core.errors import RunError
-from transduce.core.resources import usable_cores
 
 LIFE = "TRANSDUCE_LIFE"  # the group's name once it has met: a new one after every restart
 
@@ -201,3 +210,125 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+class ForkLock:
+    """A `threading.Lock` for `with` statements that is free in every forked child.
+
+    A thread of the parent may have held it at the fork, with its work half done. `process` tells a user of the lock
+    that it now runs in another process, where half-done work must be discarded.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+        _ALL.add(self)
+
+    def renew(self) -> None:
+        """Reset the lock, in a process where no other thread runs yet."""
+        self._lock = threading.Lock()
+        self.process = os.getpid()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+_ALL: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for lock in list(_ALL):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+class RunLock:
+    """`with RunLock(folder): ...` locks the existing run folder for this process; a second holder is an error."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> RunLock:
+        with disk_errors(self.folder, "locking the run folder", needed=4096, advice=RESUME):
+            path = self.folder / ".lock"
+            descriptor = lock_file(path)
+            if descriptor is None:
+                holder = path.read_text(encoding="utf-8", errors="replace")[:1000].strip()
+                raise RunError(
+                    f"{self.folder} is being trained by {holder or 'another process'}; "
+                    "wait for it, or choose another folder"
+                )
+            try:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, _introduction().encode("utf-8"))
+            except BaseException:
+                os.close(descriptor)
+                raise
+        self._descriptor = descriptor
+        # A forked child shares the lock: a data worker that outlives a killed trainer would keep the folder locked.
+        os.register_at_fork(after_in_child=self._close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()  # the file stays: deleting it would let two processes lock two files of the same name
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _introduction() -> str:
+    return f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()}\n"
+
+
+def usable_cores(group_folder: Path = Path("/sys/fs/cgroup"), own_group: Path = Path("/proc/self/cgroup")) -> int:
+    """Count the cores available to this process, at most the CPU quota of its container (cgroup), rounded up."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        cores = os.cpu_count() or 1
+    return min([cores, *(max(1, math.ceil(quota)) for quota in _cpu_quotas(group_folder, own_group))])
+
+
+def _cpu_quotas(group_folder: Path, own_group: Path) -> Iterator[float]:
+    """Yield the quotas, in cores, of this process's cgroup and all its parents, of version 2, then of version 1."""
+    group = Path("/")
+    with suppress(OSError):
+        lines = own_group.read_text(encoding="utf-8").split("\n")
+        group = next((Path(line.removeprefix("0::")) for line in lines if line.startswith("0::")), group)
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError):  # "max 100000" where there is no quota
+            quota, period = (group_folder / str(folder).lstrip("/") / "cpu.max").read_text(encoding="utf-8").split()
+            yield int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        first = group_folder / "cpu"
+        quota = first.joinpath("cpu.cfs_quota_us").read_text(encoding="utf-8")
+        if int(quota) > 0:  # -1: none
+            yield int(quota) / int(first.joinpath("cpu.cfs_period_us").read_text(encoding="utf-8"))
+
+
+def available_memory() -> int:
+    """Free memory in bytes, within the limits of a container."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path, pattern, unit in (
+        ("/proc/meminfo", r"MemAvailable:\s+(\d+) kB", 1024),
+        ("/sys/fs/cgroup/memory.max", r"(\d+)", 1),
+    ):
+        try:
+            match = re.search(pattern, Path(path).read_text())
+        except OSError:
+            continue
+        if match:
+            found.append(unit * int(match[1]))
+    return min(found)

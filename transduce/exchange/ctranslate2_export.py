@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transduce.core.durable import whole_folder
 from transduce.core.errors import needed_by
 from transduce.exchange.exported_run import Capabilities, ExportedRun
-from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
+from transduce.exchange.marian_config import SOURCE_PIECES, TARGET_PIECES
 from transduce.exchange.marian_import import SILENT
 from transduce.model.blocks import GATED, PostNorm, PreNorm
 from transduce.model.norms import LayerNorm, RMSNorm

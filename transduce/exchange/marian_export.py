@@ -24,13 +24,14 @@ from transduce.exchange.marian_config import (
     LM_HEAD,
     SHARED,
     SOURCE,
+    SOURCE_PIECES,
     TARGET,
+    TARGET_PIECES,
     Name,
     layer_names,
     reordered,
     sines_first,
 )
-from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES
 from transduce.exchange.marian_import import TARGET_VOCABULARY, VOCABULARY
 from transduce.model.blocks import Activation, PostNorm
 from transduce.model.norms import LayerNorm

@@ -25,15 +25,17 @@ from transduce.exchange.marian_config import (
     POSITIONS,
     SHARED,
     SOURCE,
+    SOURCE_PIECES,
     TARGET,
+    TARGET_PIECES,
     MarianSettings,
     Name,
+    Vocabulary,
     layer_names,
     reordered,
     take_turns,
 )
 from transduce.exchange.marian_config import CONFIG as SETTINGS
-from transduce.exchange.marian_files import SOURCE_PIECES, TARGET_PIECES, Vocabulary
 from transduce.exchange.marian_npz import is_marian, read_marian
 from transduce.experiment import Config
 from transduce.model.seq2seq import Tying

@@ -1,6 +1,6 @@
 r"""Read Marian's own models: arrays under Hugging Face's names and shapes, settings as those of config.json.
 
-    model.npz or a .bin file, and the files beside it (marian_files.py)
+    model.npz or a .bin file, and the files beside it (marian_config.py)
 
 The model's settings lie among the arrays, as YAML in bytes. Matrices are (in, out) there and (out, in) here; Marian has
 no padding, and starts from a zero vector: a row of zeros is added, which starts and is never written.
@@ -43,8 +43,19 @@ from torch import Tensor
 
 from transduce.core.errors import RunError
 from transduce.exchange.foreign import ForeignTensor, read_settings, shown
-from transduce.exchange.marian_config import BIAS, FINAL, SHARED, SOURCE, TARGET, MarianSettings
-from transduce.exchange.marian_files import Vocabulary, decoder_settings, integer, real, vocabularies
+from transduce.exchange.marian_config import (
+    BIAS,
+    FINAL,
+    SHARED,
+    SOURCE,
+    TARGET,
+    MarianSettings,
+    Vocabulary,
+    decoder_settings,
+    integer,
+    real,
+    vocabularies,
+)
 
 _MOST_PACKED = 2  # times its size that an archive may have unpacked: weights hardly shrink
 _LONGEST_HEADER = 10_000

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from transduce.search.constraints import CancelToken, DecodingConstraints
-from transduce.search.fit import STEPWISE
-from transduce.search.settings import Beam, Limits
+from transduce.search.settings import STEPWISE, Beam, Limits
 from transduce.translate.translator import Translator
 
 WORST = 12.0  # how much less likely, in nats, than the first of them an alternative may be

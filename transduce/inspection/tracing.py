@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from transduce.data.batch import collate
-from transduce.engines.base import Source
+from transduce.engines import Source
 from transduce.inspection.record import PARTS, Candidate, DecodingStep, Fate, Glimpse, Map, Node, Part, Tree
 from transduce.model.contract import Autoregressive, DecoderState, Memory, evaluating
+from transduce.search import UNNORMALIZED, LengthPenalty, SearchConfig
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import UNNORMALIZED, LengthPenalty, SearchConfig
 from transduce.search.rules import Rule, next_log_probs, rules_of
 from transduce.search.settings import Limits
 from transduce.text.tokenizer import Tokenizer

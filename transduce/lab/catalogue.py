@@ -18,7 +18,7 @@ from typing import Any
 from transduce.core import config as configs
 from transduce.core.durable import write_text
 from transduce.core.errors import ConfigError
-from transduce.core.resources import usable_cores
+from transduce.core.processes import usable_cores
 from transduce.lab.complexity import Complexity, complexity
 from transduce.lab.decoding import Decoding, decoding
 from transduce.lab.exposure import Exposure, exposure

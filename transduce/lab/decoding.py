@@ -16,7 +16,7 @@ from transduce.lab.pace import DecodingPace, decoding_speeds, some_sources
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
 from transduce.metrics.corpus import chrf
-from transduce.search.hypothesis import SearchConfig
+from transduce.search import SearchConfig
 from transduce.search.settings import Beam, CTCCollapse, Greedy, MaskPredict
 from transduce.translate.translator import Translator
 

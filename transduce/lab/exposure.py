@@ -21,7 +21,7 @@ from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment, netwo
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import copying
 from transduce.model.contract import evaluating
-from transduce.objectives.base import ObjectiveContext
+from transduce.objectives import ObjectiveContext
 from transduce.objectives.inputs import InputNoise
 from transduce.search.constraints import UNCONSTRAINED
 from transduce.search.settings import Greedy

@@ -26,7 +26,7 @@ from transduce.lab.tasks import copying
 from transduce.model.attention import Attention
 from transduce.model.norms import BatchNorm, LayerNorm, Norm
 from transduce.model.transformer import TransformerEncoder
-from transduce.objectives.base import teacher_force
+from transduce.objectives import teacher_force
 from transduce.text.segment import group_by_length
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import torch
 from transduce.data.batch import Batch, collate
 from transduce.data.corpus import Corpus
 from transduce.lab.learning import LabRun
-from transduce.objectives.base import NO_CONTEXT, ObjectiveStep
+from transduce.objectives import NO_CONTEXT, ObjectiveStep
+from transduce.search import SearchConfig
 from transduce.search.constraints import UNCONSTRAINED
-from transduce.search.hypothesis import SearchConfig
 from transduce.text.vocabulary import Symbols
 from transduce.training.distributed import Group
 from transduce.training.machine import keep_freed_memory

@@ -21,7 +21,7 @@ from transduce.lab.learning import TRANSFORMER, Bench, TrainingExperiment
 from transduce.lab.pace import least_seconds, random_batch
 from transduce.lab.report import Claim, LabReport, LabTable
 from transduce.lab.tasks import number_words
-from transduce.objectives.base import teacher_force
+from transduce.objectives import teacher_force
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -28,7 +28,7 @@ from transduce.kernels import dispatch
 from transduce.model.contract import Memory, TrainableSeq2Seq, rows
 from transduce.model.layers import multiplied, narrowed, summed_products
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
+from transduce.objectives import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
 from transduce.objectives.inputs import InputsChoice, InputsConfig, TeacherForcing
 from transduce.objectives.terms import Term, TermConfig, Terms
 

@@ -19,7 +19,7 @@ from transduce.core.bounds import Bounds, Probability, check_bounds
 from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.model.contract import Autoregressive, Memory
-from transduce.objectives.base import NO_CONTEXT, ObjectiveContext
+from transduce.objectives import NO_CONTEXT, ObjectiveContext
 from transduce.text.vocabulary import Symbols
 
 

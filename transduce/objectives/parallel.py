@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transduce.core.bounds import BelowOne, Bounds, NonNegativeFloat, PositiveInt, check_bounds
 from transduce.data.batch import Batch
 from transduce.model.contract import UNDECIDED, NonAutoregressive, TokenCanvasModel
-from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
+from transduce.objectives import NO_CONTEXT, Loss, Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import smoothed_loss
 
 
@@ -79,7 +79,7 @@ class MaskedPrediction:
     The count is that of the hidden positions, so that reports are means over the predicted tokens.
     """
 
-    needs: ClassVar[str] = "parallel"  # of a decoder (search/fit.py)
+    needs: ClassVar[str] = "parallel"  # of a decoder (search/settings.py)
 
     label_smoothing: BelowOne = 0.1
     length_weight: NonNegativeFloat = 0.1
@@ -117,7 +117,7 @@ class ParallelCTC:
     """
 
     kind: ClassVar[str] = "parallel_ctc"
-    needs: ClassVar[str] = "ctc"  # of a decoder (search/fit.py)
+    needs: ClassVar[str] = "ctc"  # of a decoder (search/settings.py)
 
     masking: Everything | Glancing = Everything()
 

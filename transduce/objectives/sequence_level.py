@@ -38,9 +38,9 @@ from transduce.metrics import SentenceMetric, SentenceMetricConfig
 from transduce.metrics.sentence import Scorer, sentence_scorer
 from transduce.model.contract import Autoregressive, Memory, evaluating, rows
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import NO_CONTEXT, Loss, Objective, ObjectiveContext
+from transduce.objectives import NO_CONTEXT, Loss, Objective, ObjectiveContext
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.search.hypothesis import Search
+from transduce.search import Search
 from transduce.search.settings import Greedy, Limits, Sample
 
 Candidate = tuple[int, ...]  # as the model wrote it: with the end symbol unless the length limit came first

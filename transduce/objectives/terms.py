@@ -31,7 +31,7 @@ from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
 from transduce.model.contract import Autoregressive, HasHeads
 from transduce.model.seq2seq import Model
-from transduce.objectives.base import ForwardOutput, Loss, ObjectiveContext
+from transduce.objectives import ForwardOutput, Loss, ObjectiveContext
 
 Added = Callable[[ForwardOutput], Tensor]
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from transduce.core.errors import ConfigError
 from transduce.model.contract import Autoregressive, Memory, rows
+from transduce.search import Hypothesis, best_first
 from transduce.search.beam_state import (
     BeamProgress,
     BeamRules,
@@ -43,7 +44,6 @@ from transduce.search.beam_state import (
     joined,
 )
 from transduce.search.constraints import Automaton, DecodingConstraints, Include, cancelled_rows
-from transduce.search.hypothesis import Hypothesis, best_first
 from transduce.search.rules import Rule, checked, next_log_probs, rules_of
 from transduce.search.sampling import part
 from transduce.search.settings import Beam, check_tokens

@@ -26,8 +26,8 @@ from torch.nn import functional as F
 from transduce.core.errors import ConfigError
 from transduce.data.batch import pad_sources
 from transduce.model.contract import UNDECIDED, Memory, NonAutoregressive, rows, teacher_forced_log_probs
+from transduce.search import Hypothesis, best_first
 from transduce.search.constraints import DecodingConstraints, Phrase
-from transduce.search.hypothesis import Hypothesis, best_first
 from transduce.search.rules import checked
 from transduce.search.settings import CTCCollapse, Joint, MaskPredict
 from transduce.text.vocabulary import Symbols

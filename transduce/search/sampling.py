@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from transduce.model.contract import Autoregressive, Memory, rows
+from transduce.search import Hypothesis
 from transduce.search.constraints import DecodingConstraints, cancelled_rows, check_one_path
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.rules import checked, next_log_probs, rules_of
 from transduce.search.settings import Limits, Sample
 from transduce.text.vocabulary import Symbols

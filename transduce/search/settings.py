@@ -1,4 +1,4 @@
-"""Settings of every search; `build` imports the search itself, and torch with it.
+"""Settings of every search, and which search fits which model; `build` imports the search itself, and torch with it.
 
 So a translator with another engine reads and checks the same settings on a machine without torch. `Limits` are obeyed
 by rules.py and by every engine.
@@ -6,20 +6,27 @@ by rules.py and by every engine.
 Minimum Bayes risk (Kumar and Byrne, 2004; over samples Eikema and Aziz, 2020) selects the candidate that agrees best
 with all others, rather than the most probable one. Candidates come from another search. Agreement is a sentence metric
 of texts, which a search does not see: the translator generates the candidates and calls `choose`.
+
+A search or an objective states what it `needs`, a decoder what it `offers`: one word each, of the config class (or of
+its instances, where a setting decides). A user's own class without them counts as stepwise. A search that returns one
+translation per length (`needs_lengths`) does not fit a decoder with `one_length`. Other requirements, a head of the
+model (`needs_head`) or cross-attention (`needs_attention`, of a decoder's `cross_heads`), are checked where the whole
+config is known. `SearchChoice` lists the searches of a config; the first is the default of translation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import typing
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from transduce.core.bounds import Bounds, check_bounds
 from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError
 from transduce.metrics import SentenceMetric, SentenceMetricConfig
+from transduce.search import CandidatesConfig, LengthNormalization, LengthPenalty, Search, SearchConfig
 from transduce.search.constraints import DecodingConstraints
-from transduce.search.hypothesis import CandidatesConfig, LengthNormalization, LengthPenalty, Search
 
 LARGEST_RATIO = 100  # tokens of a translation per source token
 MOST_ADDED = 4096  # tokens independent of the source, by longest_extra or shortest
@@ -128,7 +135,7 @@ class Beam:
     sentence has at least one slot more than these have tokens.
     """
 
-    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+    needs: ClassVar[str] = "stepwise"  # of a decoder
 
     size: Paths = 4
     length_penalty: Annotated[float, Bounds(-5, 5, expected="a number from -5 to 5")] = 0.6
@@ -180,7 +187,7 @@ class Beam:
 class Greedy:
     """Greedy search: the most probable token at each step, ties to the lowest id."""
 
-    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+    needs: ClassVar[str] = "stepwise"  # of a decoder
 
     limits: Limits = Limits()
 
@@ -235,7 +242,7 @@ class MaskPredict:
     paper leaves out the length's own, which takes the end symbol's position here). One iteration is a single pass.
     """
 
-    needs: ClassVar[str] = "parallel"  # of a decoder (fit.py)
+    needs: ClassVar[str] = "parallel"  # of a decoder
 
     iterations: Iterations = 10
     length_candidates: Paths = 5
@@ -278,7 +285,7 @@ class CTCCollapse:
     """
 
     kind: ClassVar[str] = "ctc"
-    needs: ClassVar[str] = "ctc"  # of a decoder (fit.py)
+    needs: ClassVar[str] = "ctc"  # of a decoder
 
     size: Paths = 1
     n_best: int = 1
@@ -311,7 +318,7 @@ class Joint:
     is that of the source; the model must have a head trained by a CTC term.
     """
 
-    needs: ClassVar[str] = "stepwise"  # of a decoder (fit.py)
+    needs: ClassVar[str] = "stepwise"  # of a decoder
     needs_head: ClassVar[str] = "ctc"  # of the model
 
     size: Paths = 5
@@ -415,3 +422,104 @@ class MinimumBayesRisk:
         expected = [(float(total) - float(own)) / others for total, own in zip(utilities.sum(1), itself, strict=True)]
         ranked = sorted(zip(first.values(), expected, strict=True), key=lambda pair: -pair[1])
         return ranked[: self.n_best]
+
+
+SearchChoice = Beam | Greedy | Sample | MinimumBayesRisk | MaskPredict | CTCCollapse | Joint
+
+
+@dataclass(frozen=True)
+class SearchOption:
+    """A search given on a command line: `search={kind="sample",top_p=0.9}`."""
+
+    search: SearchChoice | SearchConfig = Beam()
+
+
+def search_label(search: SearchConfig) -> str:
+    """Name a search briefly for people: `beam 4`, `greedy`, `mask_predict`."""
+    kind = kind_of(type(search))
+    return f"{kind} {search.size}" if isinstance(search, Beam) else kind
+
+
+STEPWISE = "stepwise"
+MEANING = {
+    STEPWISE: "decodes token by token",
+    "parallel": "is non-autoregressive",
+    "ctc": "is non-autoregressive with CTC",
+}
+
+
+def check_fit(chosen: Any, decoder: Any, where: str, choices: Iterable[type[Any]]) -> None:
+    """Refuse a config that does not fit the decoder; `where` is its dotted key, `choices` all kinds it could be."""
+    needs, offers = _needs(chosen), getattr(decoder, "offers", STEPWISE)
+    if needs != offers:
+        fitting = [kind_of(cls) for cls in choices if _needs(cls()) == offers]
+        raise ConfigError(
+            f"{where}.kind: '{kind_of(type(chosen))}' needs a decoder that {MEANING.get(needs, needs)};"
+            f" model.decoder is '{kind_of(type(decoder))}', which fits {' or '.join(fitting) or 'nothing here'}"
+        )
+
+
+def check_search(search: SearchConfig, decoder: Any, where: str = "search") -> None:
+    """Refuse a search, or the candidate search of another, that does not fit the decoder."""
+    finder, where, choices = _finder(search, where)
+    check_fit(finder, decoder, where, choices)
+    if getattr(finder, "needs_lengths", False) and getattr(decoder, "one_length", False):
+        kind, length = kind_of(type(finder)), kind_of(type(decoder.length))
+        raise ConfigError(
+            f"{where}.n_best: expected 1, got {finder.n_best}: '{kind}' finds one translation for each length it tries,"
+            f" and model.decoder.length '{length}' has one length a sentence, which fits '{kind}'"
+            " with n_best=1; for more train a model with model.decoder.length=length_classifier"
+        )
+
+
+def check_together(
+    objective: Any, objectives: tuple[type[Any], ...], searches: Mapping[str, Any], decoder: Any
+) -> None:
+    """Check the objective, one of `objectives`, and searches by dotted key; the error says which settings fix all."""
+    try:
+        check_fit(objective, decoder, "objective", objectives)
+        for where, search in searches.items():
+            check_search(search, decoder, where)
+    except ConfigError as error:
+        finders = [_finder(search, where) for where, search in searches.items()]
+        words = _fixes([(objective, "objective", objectives), *finders], decoder)
+        raise ConfigError(f"{error}; set {' '.join(words)}" if words else str(error)) from None
+
+
+def _fixes(chosen: Iterable[tuple[Any, str, tuple[type[Any], ...]]], decoder: Any) -> list[str]:
+    """List `key=value` settings that replace each misfit by the first kind that fits."""
+    offers, words = getattr(decoder, "offers", STEPWISE), []
+    for config, where, choices in chosen:
+        fitting = [kind_of(cls) for cls in choices if _needs(cls()) == offers]
+        if fitting and _needs(config) != offers:
+            words.append(f"{where}.kind={fitting[0]}")
+    return words
+
+
+def check_reads(search: SearchConfig, model: Any, where: str = "search") -> None:
+    """Refuse a search that needs a head or cross-attention that this model's config lacks."""
+    finder, where, choices = _finder(search, where)
+    decoder, heads = model.decoder, [head.kind for head in model.heads]
+    head = getattr(finder, "needs_head", "")
+    if head and head not in heads:
+        others = [kind_of(cls) for cls in choices if _needs(cls()) == _needs(finder) and not hasattr(cls, "needs_head")]
+        raise ConfigError(
+            f"{where}.kind: '{kind_of(type(finder))}' needs a model with a head '{head}', and model.heads is {heads};"
+            f" set model.heads={[*heads, head]} with a term that trains it, or choose {' or '.join(others)}"
+        )
+    if getattr(finder, "needs_attention", False) and not any(getattr(decoder, "cross_heads", (1,))):
+        raise ConfigError(
+            f"{where}.coverage: expected 0, since model.decoder '{kind_of(type(decoder))}' has no attention to"
+            " the source; or choose a decoder that has"
+        )
+
+
+def _needs(chosen: Any) -> str:
+    return str(getattr(chosen, "needs", STEPWISE))
+
+
+def _finder(search: SearchConfig, where: str) -> tuple[Any, str, tuple[type[Any], ...]]:
+    """Return the search that runs the model, its dotted key, and all kinds it could be."""
+    if isinstance(search, MinimumBayesRisk):
+        return search.candidates, f"{where}.candidates", typing.get_args(Candidates)
+    return search, where, typing.get_args(SearchChoice)

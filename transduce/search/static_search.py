@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from transduce.kernels import dispatch
 from transduce.model.contract import CacheShape, StaticDecoderState, SupportsStaticCache
+from transduce.search import UNNORMALIZED, Hypothesis, LengthPenalty, SearchConfig, best_first
 from transduce.search.beam_state import BeamRules, BeamState, Candidates, best_possible, expand
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, SearchConfig, best_first
 from transduce.search.rules import LOWEST, strike
 from transduce.search.sampling import drawing, make_streams, most_probable
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples

@@ -25,11 +25,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transduce.server import pages
 from transduce.server.answering import GONE, check_insider, failed, refused, state_of
 from transduce.server.answers import Gone, Json, Refused
-from transduce.server.meter import CONTENT_TYPE
 from transduce.server.models import Served
 from transduce.server.protocols import deepl, libretranslate, v1
 from transduce.server.settings import Settings
-from transduce.server.state import ServerState
+from transduce.server.state import CONTENT_TYPE, ServerState
 
 log = logging.getLogger("transduce.server")
 POLICY = (

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transduce.core.errors import UserError
-from transduce.engines.base import Scored, Translation
+from transduce.engines import Scored, Translation
+from transduce.search import SearchConfig
 from transduce.search.constraints import CancelToken
-from transduce.search.hypothesis import SearchConfig
 from transduce.server.settings import Settings
 from transduce.text.alignment import Alignment, Unit
 from transduce.translate.options import TranslateOptions

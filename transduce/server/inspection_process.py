@@ -24,7 +24,7 @@ from typing import Any
 from transduce.core.errors import RunError, UserError
 from transduce.core.plugins import import_path
 from transduce.search.constraints import CancelToken
-from transduce.search.fit import STEPWISE
+from transduce.search.settings import STEPWISE
 from transduce.server.answers import Refused, pieces
 from transduce.server.models import Served
 from transduce.translate.translator import Translator

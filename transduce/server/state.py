@@ -1,23 +1,27 @@
-"""The shared state of an application's handlers: settings, models, the gate, and the threads behind it."""
+"""Shared state of an application's handlers: settings, models, the gate, the threads behind it, Prometheus metrics.
+
+No text, key or address is a label of a metric; endpoints are a closed list.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import ctypes
 import gc
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from transduce.search.constraints import CancelToken
 from transduce.server.admission import Gate, Keys
 from transduce.server.batcher import Batcher
 from transduce.server.inspection_process import InspectionProcess
-from transduce.server.meter import Meter
 from transduce.server.models import Models, Served
 from transduce.server.settings import Proxies, Settings
 from transduce.text.languages import Detector
@@ -41,7 +45,7 @@ class ServerState:
         self.batchers = {
             model.name: Batcher(_bounded(model.translator, settings), settings, self._report) for model in served
         }
-        self.characters: Counter[bytes] = Counter()  # translated since the start, by caller
+        self.characters: collections.Counter[bytes] = collections.Counter()  # translated since the start, by caller
         self._made: dict[str, Any] = {}
         self.inspections = InspectionProcess()
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
@@ -128,3 +132,70 @@ def _bounded(translator: Translator, settings: Settings) -> Translator:
     found = copy(translator)
     found.batch_tokens = min(translator.batch_tokens, settings.batch_tokens)
     return found
+
+
+if TYPE_CHECKING:
+    from transduce.server.state import ServerState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Meter:
+    """The metrics of one application."""
+
+    def __init__(self, state: ServerState) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "transduce_requests_total", "Requests answered.", ["endpoint", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "transduce_request_seconds", "Time to an answer.", ["endpoint"], buckets=_SECONDS, registry=self.registry
+        )
+        self._batches = Histogram(
+            "transduce_batch_sentences", "Sentences of a batch.", buckets=_SIZES, registry=self.registry
+        )
+        self._batch_seconds = Histogram(
+            "transduce_batch_seconds", "Time of a batch.", buckets=_SECONDS, registry=self.registry
+        )
+        self._tokens = Counter("transduce_source_tokens_total", "Source tokens translated.", registry=self.registry)
+        self._gone = Counter(
+            "transduce_disconnects_total", "Clients that went away before the answer.", registry=self.registry
+        )
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "transduce_gate_tokens": ("Tokens admitted and not done.", lambda: state.gate.held),
+            "transduce_gate_capacity_tokens": ("Tokens that may be admitted now.", lambda: state.gate.capacity),
+            "transduce_gate_requests": ("Requests admitted and not answered.", lambda: state.gate.requests),
+            "transduce_gate_admitted": ("Requests admitted since the start.", lambda: state.gate.admitted),
+            "transduce_gate_refused": ("Requests refused since the start.", lambda: state.gate.refused),
+            "transduce_waiting_sentences": (
+                "Sentences that wait for the model.",
+                lambda: sum(batcher.waiting for batcher in state.batchers.values()),
+            ),
+            "transduce_running_sentences": (
+                "Sentences in the model.",
+                lambda: sum(batcher.running for batcher in state.batchers.values()),
+            ),
+        }
+        for name, (text, read) in gauges.items():
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    def answered(self, endpoint: str, status: int, seconds: float) -> None:
+        """Record an answered request."""
+        self._requests.labels(endpoint, str(status)).inc()
+        self._seconds.labels(endpoint).observe(seconds)
+
+    def gone(self) -> None:
+        """Record a client that went away."""
+        self._gone.inc()
+
+    def batch(self, sentences: int, tokens: int, seconds: float) -> None:
+        """Record a translated batch."""
+        self._batches.observe(sentences)
+        self._batch_seconds.observe(seconds)
+        self._tokens.inc(tokens)
+
+    def text(self) -> bytes:
+        """Export all metrics as text."""
+        return generate_latest(self.registry)

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
-from transduce.engines.base import Translation
+from transduce.engines import Translation
 from transduce.server.admission import PASSES_ALIGNED, PASSES_TAGGED, check_included, check_work, width_of
 from transduce.server.answers import Refused
 from transduce.server.batcher import Sentence, Translate

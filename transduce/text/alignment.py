@@ -170,7 +170,7 @@ def _append(units: list[str], new: Sequence[str], joined: bool) -> int:
 
 
 class Attends(Protocol):
-    """The engine method that alignments need; see `Engine` in engines/base.py."""
+    """The engine method that alignments need; see `Engine` in engines/__init__.py."""
 
     def attend(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], layer: int | None

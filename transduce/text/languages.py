@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from transduce.core.errors import ConfigError, near_words
-from transduce.core.locks import ForkLock
+from transduce.core.processes import ForkLock
 
 CODE = r"[a-z]{2,3}(?:-[A-Z][a-z]{3}|-[A-Z]{2}|-[0-9]{3})*"
 _PAIR = re.compile(rf"({CODE})-({CODE})")

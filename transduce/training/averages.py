@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transduce.core.errors import RunError, counted
-from transduce.core.locks import RunLock
+from transduce.core.processes import RunLock
 from transduce.core.progress import Progress
 from transduce.training.checkpoint import newest_good, read_state, read_tensors, step_folders
 from transduce.training.run_folder import read_config, replace_weights

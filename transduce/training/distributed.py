@@ -6,10 +6,14 @@ the console, and broadcasts what it reads or decides. For a group of one all of 
 torchrun keeps one store for all restarts of a group, and its count of restarts differs from machine to machine; so
 torch may read the address of a process that has died, and a restarted group now and then could not connect. Here each
 process signs in with a fresh random token, and a generation is identified by the tokens that all live processes see.
+
+`full_tensor` and `shard_like` gather and shard weights under FSDP. `hollow` copies a model without weights before it is
+sharded; `filled` puts gathered weights into the copy for a while, to validate as an unsharded model does.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -17,14 +21,14 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as processes
 
 from transduce.core.errors import ConfigError, RunError
@@ -234,3 +238,42 @@ def _lost() -> RunError:
         "another process of the group has ended or cannot be reached, and none can continue without it. The last"
         " checkpoint is sound: the same command resumes from it, as does torchrun itself with --max-restarts"
     )
+
+
+M = TypeVar("M", bound=nn.Module)
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather the full tensor from all shards; every process must call it. A plain tensor is returned as it is."""
+    return tensor if type(tensor) in _PLAIN else cast("Tensor", tensor.full_tensor())  # type: ignore[attr-defined]
+
+
+def shard_like(tensor: Tensor, model: Tensor) -> Tensor:
+    """Shard a full tensor like `model`, on its device: each process keeps its own shard."""
+    tensor = tensor.to(model.device)
+    if type(model) in _PLAIN or tensor.dim() == 0:
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor  # slow to import
+
+    cut = cast("DTensor", model)
+    return distribute_tensor(tensor, cut.device_mesh, cut.placements, src_data_rank=None)
+
+
+def hollow(model: M) -> M:
+    """Copy a model without its weights: the same modules, with parameters and saved buffers on the meta device."""
+    tensors = model.state_dict(keep_vars=True).values()
+    empty = {id(tensor): _of_kind(tensor, torch.empty_like(tensor, device="meta")) for tensor in tensors}
+    return copy.deepcopy(model, empty)
+
+
+def filled(model: M, weights: Mapping[str, Tensor]) -> M:
+    """Copy a hollow model with these weights in place, which are not copied; the hollow one stays as it is."""
+    hollows = model.state_dict(keep_vars=True)
+    given = {id(hollows[name]): _of_kind(hollows[name], tensor) for name, tensor in weights.items()}
+    return copy.deepcopy(model, given)
+
+
+def _of_kind(tensor: Tensor, numbers: Tensor) -> Tensor:
+    """`numbers` as a parameter, if `tensor` is one."""
+    return nn.Parameter(numbers, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else numbers

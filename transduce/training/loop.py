@@ -18,22 +18,19 @@ from torch import Tensor
 
 from transduce.core.durable import RESUME, disk_errors
 from transduce.core.errors import ConfigError, RunError
-from transduce.core.locks import RunLock
-from transduce.core.processes import StopRequest
+from transduce.core.processes import RunLock, StopRequest
 from transduce.data.corpus import Corpus
 from transduce.data.stream import Portion, Share, prefetched
 from transduce.experiment import Config, check_positions, check_source
 from transduce.model.contract import Autoregressive
-from transduce.objectives.base import ObjectiveContext, ObjectiveStep
+from transduce.objectives import ObjectiveContext, ObjectiveStep
 from transduce.training.averages import average, average_of, better, which
-from transduce.training.card import Facts
 from transduce.training.checkpoint import Found, prune, read_checkpoint, save_checkpoint, step_folders
-from transduce.training.distributed import Group
+from transduce.training.distributed import Group, hollow
 from transduce.training.log import RunLog, SilentLog, Sums, board_writer
 from transduce.training.machine import build_model, explained_shortage, own_threads, peak_memory, tune_threads
 from transduce.training.optimizer import LearningRateByBudget, anneals, update
-from transduce.training.pieces import hollow
-from transduce.training.run_folder import export, make_ready, open_teacher
+from transduce.training.run_folder import Facts, export, make_ready, open_teacher
 from transduce.training.session import Session
 from transduce.training.start import introduction, resolve_batching
 from transduce.training.step_runner import OomSplitter, make_runner

@@ -17,7 +17,7 @@ from itertools import chain
 import torch
 
 from transduce.core.errors import ConfigError, explaining_shortage
-from transduce.core.resources import available_memory, usable_cores
+from transduce.core.processes import available_memory, usable_cores
 from transduce.data.batching import Batches
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder

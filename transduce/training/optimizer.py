@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from transduce.core.bounds import BelowOne, Bounds, NonNegativeFloat, PositiveFloat, check_bounds
 from transduce.core.errors import ConfigError
-from transduce.training.pieces import full_tensor
+from transduce.training.distributed import full_tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that lifts small singular values fastest
 ROUNDS = 5

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from transduce.data.batch import Batch
 from transduce.model.encoder_decoder import EncoderDecoder
-from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.objectives import Loss, ObjectiveStep
 from transduce.training.step_runner import EagerRunner
 
 _Parts = tuple[Tensor, Tensor, dict[str, Tensor]]

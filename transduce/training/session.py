@@ -20,8 +20,8 @@ from transduce.core.plugins import error_in_words, name_of
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.training.checkpoint import Snapshot
+from transduce.training.distributed import full_tensor, shard_like
 from transduce.training.optimizer import Muon, MuonWithAdam, Optimizer, OptimizerConfig
-from transduce.training.pieces import full_tensor, shard_like
 from transduce.training.weights import check_shapes
 
 _NUMBERS = {"int": int, "float": float, "bool": bool}  # in an optimizer's state, beside tensors

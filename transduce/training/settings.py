@@ -18,7 +18,7 @@ from transduce.core.bounds import (
 from transduce.core.errors import ConfigError
 from transduce.metrics import Metric, MetricConfig
 from transduce.metrics.corpus import Measure, key_of
-from transduce.search.hypothesis import SearchConfig
+from transduce.search import SearchConfig
 from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, Sample
 from transduce.text.languages import check_language
 from transduce.training.optimizer import (

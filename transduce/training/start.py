@@ -27,7 +27,7 @@ from transduce.data.corpus import Corpus
 from transduce.experiment import Config
 from transduce.model.sources import Tokens
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
-from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.objectives import Loss, ObjectiveStep
 from transduce.objectives.cross_entropy import CrossEntropy, Smoothed
 from transduce.training.distributed import Group
 from transduce.training.optimizer import update

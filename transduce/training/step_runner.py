@@ -23,7 +23,7 @@ from transduce.data.stream import Portion
 from transduce.engines.torch.cuda_graphs import CudaGraphCache
 from transduce.experiment import Config
 from transduce.model.encoder_decoder import EncoderDecoder
-from transduce.objectives.base import Loss, ObjectiveStep
+from transduce.objectives import Loss, ObjectiveStep
 from transduce.objectives.cross_entropy import Smoothed
 from transduce.training.distributed import Group
 from transduce.training.session import Session

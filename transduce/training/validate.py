@@ -25,8 +25,7 @@ from transduce.metrics.corpus import accuracy, bleu_by_language, chrf, error_rat
 from transduce.model.contract import evaluating
 from transduce.model.encoder_decoder import EncoderDecoder
 from transduce.text.segment import group_by_length
-from transduce.training.distributed import Group
-from transduce.training.pieces import filled
+from transduce.training.distributed import Group, filled
 from transduce.translate.translator import Translator
 
 WORST = 100.0  # for a target that a model cannot write: one too long for its frames
@@ -67,7 +66,7 @@ def swapped_weights(
 ) -> Iterator[EncoderDecoder]:
     """Yield an unsharded model with these weights: the model itself, which gets its own back afterwards.
 
-    For a sharded model it is a copy of `without`, the model as it was without weights (pieces.py).
+    For a sharded model it is a copy of `without`, the model as it was without weights (distributed.py).
     """
     if without is not None:
         yield filled(without, weights)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from transduce.core.errors import ConfigError, EngineRefusal, RunError, needed_by
 from transduce.core.progress import say
 from transduce.core.untrusted import read_small
-from transduce.engines.base import Engine, Fallback, report
-from transduce.search.fit import STEPWISE
+from transduce.engines import Engine, Fallback, report
+from transduce.search.settings import STEPWISE
 from transduce.translate.model_folder import (
     MODEL,
     NATIVE,

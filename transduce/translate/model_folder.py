@@ -19,7 +19,7 @@ from transduce.core import config as configs
 from transduce.core.durable import write_text
 from transduce.core.errors import RunError, UserError
 from transduce.core.untrusted import read_json, read_small
-from transduce.search.fit import SearchOption
+from transduce.search.settings import SearchOption
 from transduce.text.languages import is_language
 from transduce.text.tokenizer import Tokenizers
 
@@ -76,7 +76,7 @@ def open_converted(folder: Path) -> tuple[Tokenizers, Converted]:
 class ConvertedDecoder:
     """The decoder config of a converted model: all that is known is that it writes token by token."""
 
-    offers: ClassVar[str] = "stepwise"  # to a search (search/fit.py)
+    offers: ClassVar[str] = "stepwise"  # to a search (search/settings.py)
 
 
 def seal_of(weights: Path) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast, get_args
 
 from transduce.core.errors import ConfigError, DataError
-from transduce.engines.base import Translation
+from transduce.engines import Translation
+from transduce.search import SearchConfig
 from transduce.search.constraints import CancelToken, DecodingConstraints
-from transduce.search.hypothesis import SearchConfig
 from transduce.text.alignment import Unit
 from transduce.text.tokenizer import Tokenizer
 

@@ -16,7 +16,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from transduce.core.errors import ConfigError, DataError
-from transduce.engines.base import Engine, Scored, Source, Translation
+from transduce.engines import Engine, Scored, Source, Translation
+from transduce.search import Hypothesis, Reranker, SearchConfig
 from transduce.search.constraints import (
     UNCONSTRAINED,
     CancelToken,
@@ -24,9 +25,7 @@ from transduce.search.constraints import (
     cancelled_rows,
     constraints_of_words,
 )
-from transduce.search.fit import check_search
-from transduce.search.hypothesis import Hypothesis, Reranker, SearchConfig
-from transduce.search.settings import Beam, Limits, checked_prefix, require, require_few
+from transduce.search.settings import Beam, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers

@@ -31,9 +31,8 @@ from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress, say
 from transduce.data.corpus import MANIFEST, Corpus, Retargeting, Split, Targets, file_digest
 from transduce.metrics.corpus import chrf_metric
-from transduce.search.fit import STEPWISE, SearchOption
-from transduce.search.hypothesis import Hypothesis, SearchConfig
-from transduce.search.settings import Beam
+from transduce.search import Hypothesis, SearchConfig
+from transduce.search.settings import STEPWISE, Beam, SearchOption
 from transduce.translate.loading import load
 from transduce.translate.model_folder import MODEL
 from transduce.translate.translator import Translator

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from transduce.core.errors import ConfigError, DataError
 from transduce.data import formats
+from transduce.data.formats import formats_by_suffix
 from transduce.data.formats.inventory import CHUNK_LINES, index_text, place_of_gap, place_of_parting, read_ranges
 from transduce.data.formats.lines import LINE_BYTES, read_lines
 from transduce.data.formats.parallel import Chunk, ParallelText
-from transduce.data.formats.reader import formats_by_suffix
 from transduce.text.number_words import english, german
 
 PACK = {
@@ -321,7 +321,7 @@ PO = '''
 import re
 from pathlib import Path
 
-from transduce.data.formats.reader import FileFormat
+from transduce.data.formats import FileFormat
 
 
 class PoReader:

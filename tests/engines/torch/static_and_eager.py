@@ -12,8 +12,8 @@ from transduce.engines.torch.engine import TorchEngine
 from transduce.model.attention import Attention
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
+from transduce.search import Hypothesis
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples
 from transduce.text.vocabulary import Symbols
 

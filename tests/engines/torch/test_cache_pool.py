@@ -21,9 +21,16 @@ from static_and_eager import (
     visits,
 )
 
-from transduce.engines.torch.cache_pool import ALL, MOST_BATCHERS, MOST_PLACES, SPARE, most_places
 from transduce.engines.torch.continuous_batching import ContinuousBatcher
-from transduce.engines.torch.engine import TorchEngine, with_precision
+from transduce.engines.torch.engine import (
+    ALL,
+    MOST_BATCHERS,
+    MOST_PLACES,
+    SPARE,
+    TorchEngine,
+    most_places,
+    with_precision,
+)
 from transduce.model.positions import Learned
 from transduce.model.recurrent import RecurrentDecoder
 from transduce.model.seq2seq import Model

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from transduce.core.plugins import import_path, own_class
-from transduce.objectives.base import ObjectiveConfig
+from transduce.objectives import ObjectiveConfig
 from transduce.workflows.compare.run import ChildTask, Ended, run_tasks
 
 MODULE = """

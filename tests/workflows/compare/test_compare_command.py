@@ -254,7 +254,7 @@ def test_what_is_refused_before_anything_runs(folder: Path, tmp_path: Path, monk
 
 
 def test_one_comparison_a_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transduce.core.locks import RunLock
+    from transduce.core.processes import RunLock
 
     monkeypatch.chdir(folder)
     with RunLock(tmp_path), pytest.raises(RunError, match=f"is being trained by process {os.getpid()}"):

@@ -9,9 +9,9 @@ from test_gather import pairs, settings, write
 
 from transduce.core.errors import ConfigError
 from transduce.text.number_words import english, german
+from transduce.workflows.gather.clean import vary
 from transduce.workflows.gather.run import gather
 from transduce.workflows.gather.settings import Variants
-from transduce.workflows.gather.variants import vary
 
 TEXT = [(f"This is number {english(n)}.", f"Das ist Nummer {german(n)}.") for n in range(4000)]
 

@@ -32,9 +32,9 @@ import numpy.typing as npt
 from transduce.core.errors import ConfigError, DataError
 from transduce.core.progress import Progress
 from transduce.data.corpus import file_digest
+from transduce.data.formats import FileFormat, Reader, format_of
 from transduce.data.formats.lines import COMPRESSIONS, DAMAGES, check_file, damaged, open_unpacked, read_lines
 from transduce.data.formats.parallel import LINES, Chunk, ParallelText
-from transduce.data.formats.reader import FileFormat, Reader, format_of
 
 STEP = 10_000
 _BLOCK = 1 << 20

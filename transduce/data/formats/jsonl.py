@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from transduce.core.errors import DataError
-from transduce.data.formats.reader import FileFormat
+from transduce.data.formats import FileFormat
 
 
 def pair_of_line(line: bytes, columns: tuple[str, str], location: str) -> tuple[bytes, bytes]:

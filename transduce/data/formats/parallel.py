@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from transduce.core.errors import ConfigError, DataError, is_plain, printable
+from transduce.data.formats import FileFormat, Pair, format_of, formats_by_suffix
 from transduce.data.formats.lines import BYTE_ORDER_MARK, LINE_BYTES, check_file
-from transduce.data.formats.reader import FileFormat, Pair, format_of, formats_by_suffix
 
 MOST_WEIGHT = 1_000_000.0
 LINES = "lines"  # the format of two line-aligned files

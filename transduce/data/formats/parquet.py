@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from transduce.core.errors import DataError
+from transduce.data.formats import FileFormat
 from transduce.data.formats.lines import LINE_BYTES, check_file
-from transduce.data.formats.reader import FileFormat
 
 BATCH_ROWS = 2000
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transduce.core.errors import ConfigError, EngineRefusal, RunError, explaining_shortage
-from transduce.core.resources import usable_cores
+from transduce.core.processes import usable_cores
 from transduce.engines.native import library
 from transduce.engines.native.weight_format import verify
+from transduce.search import UNNORMALIZED, Hypothesis, LengthPenalty, SearchConfig
 from transduce.search.constraints import Automaton, CancelToken, DecodingConstraints, Phrase, check_one_path
-from transduce.search.hypothesis import UNNORMALIZED, Hypothesis, LengthPenalty, SearchConfig
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, check_tokens, require
 from transduce.text.vocabulary import Symbols
 

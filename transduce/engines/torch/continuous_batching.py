@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transduce.data.batch import pad_sources
 from transduce.engines.torch.cuda_graphs import CudaGraphCache
 from transduce.model.contract import CacheShape, SupportsStaticCache
+from transduce.search import Hypothesis
 from transduce.search.constraints import UNCONSTRAINED, DecodingConstraints
-from transduce.search.hypothesis import Hypothesis
 from transduce.search.rules import phrase_table
 from transduce.search.static_search import (
     PrefillBatch,

@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from transduce.core.errors import UserError
-from transduce.engines.base import Translation
+from transduce.engines import Translation
 from transduce.server.admission import CELLS_A_TOKEN, check_cells, check_excluded, check_lengths, check_work
 from transduce.server.answering import asker_of, check_insider, state_of, unless_gone
 from transduce.server.answers import Json, Refused, rendered

@@ -24,12 +24,10 @@ from pathlib import Path
 from transduce.core import config as configs
 from transduce.core.durable import disk_errors, write_text
 from transduce.core.errors import ConfigError, DataError, RunError, UserError
-from transduce.core.locks import RunLock
 from transduce.core.plugins import import_path
-from transduce.core.processes import StopRequest
+from transduce.core.processes import RunLock, StopRequest, usable_cores
 from transduce.core.progress import Progress, seconds_as_text
 from transduce.core.reports import METRICS_FILE, last_reported
-from transduce.core.resources import usable_cores
 from transduce.data.corpus import Corpus
 from transduce.metrics.corpus import NamedTarget, target_languages
 from transduce.training.run_folder import check_same, read_config

@@ -52,6 +52,7 @@ from transduce.workflows.gather.clean import (
     CleanStretch,
     clean_all,
     open_cleaned,
+    vary,
 )
 from transduce.workflows.gather.settings import (
     GATHERED,
@@ -63,7 +64,6 @@ from transduce.workflows.gather.settings import (
     Variants,
     weights,
 )
-from transduce.workflows.gather.variants import vary
 
 Marks = npt.NDArray[np.uint8]
 # What becomes of a pair. Those read as tests are only ever STAYS, REPEATED, COMMON or SURPLUS.
@@ -242,7 +242,7 @@ def _write_corpus(
 
 
 def _varied(lines: Iterator[tuple[bytes, bytes]], config: Gather, corpus: RawText) -> Iterator[tuple[bytes, bytes]]:
-    """Lines of training text, some replaced by variants (variants.py)."""
+    """Lines of training text, some replaced by variants (clean.py)."""
     if config.variants == Variants() and not corpus.joined:
         return lines
     pairs = ((pivot.decode().rstrip("\n"), other.decode().rstrip("\n")) for pivot, other in lines)

@@ -23,10 +23,10 @@ from transduce.core.durable import disk_errors, whole_folder, write_text
 from transduce.core.errors import DataError, RunError
 from transduce.core.progress import Progress
 from transduce.data.formats.lines import read_lines
-from transduce.engines.base import Translation
-from transduce.evaluation.health import KINDS, LONG_MORE, LONG_TIMES, REPEATS, STAY, Health, examine
+from transduce.engines import Translation
+from transduce.evaluation.report import KINDS, LONG_MORE, LONG_TIMES, REPEATS, STAY, Health, examine
 from transduce.metrics.corpus import bleu, chrf, tokenizer_for
-from transduce.search.hypothesis import SearchConfig
+from transduce.search import SearchConfig
 from transduce.translate.loading import load
 from transduce.translate.model_folder import (
     CARD,

@@ -14,8 +14,17 @@ from transduce.model.parallel import CutAtEnd, ParallelDecoder, Upsampled
 from transduce.model.seq2seq import Model
 from transduce.model.transformer import TransformerDecoder
 from transduce.objectives.parallel import MaskedPrediction
-from transduce.search.fit import check_search
-from transduce.search.settings import Beam, CTCCollapse, Greedy, Joint, MaskPredict, MinimumBayesRisk, Sample, Samples
+from transduce.search.settings import (
+    Beam,
+    CTCCollapse,
+    Greedy,
+    Joint,
+    MaskPredict,
+    MinimumBayesRisk,
+    Sample,
+    Samples,
+    check_search,
+)
 from transduce.training.settings import Validation
 from transduce.translate.translator import Translator
 
