@@ -116,8 +116,8 @@ class Reranker(Protocol):
 class SearchConfig(Protocol):
     """Config of a search, such as `Beam(size=4)`; hashable, since equal ones share batches.
 
-    One for other than autoregressive decoders states that in `needs` (settings.py). One that returns several translations
-    of a sentence also has `hypotheses`, their number, and `with_n_best(count)`.
+    One for other than autoregressive decoders states that in `needs` (settings.py). One that returns several
+    translations of a sentence also has `hypotheses`, their number, and `with_n_best(count)`.
     """
 
     def build(self) -> Search:
