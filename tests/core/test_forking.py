@@ -46,14 +46,14 @@ def test_a_lock_held_by_a_thread_of_the_parent_is_free_in_the_child() -> None:
 
 
 def test_a_lock_does_not_outlive_its_owner() -> None:
-    from transduce.core import locks as forking
+    from transduce.core import processes
 
-    before = len(forking._ALL)
+    before = len(processes._ALL)
     locks = [ForkLock() for _ in range(10)]
-    assert len(forking._ALL) == before + 10
+    assert len(processes._ALL) == before + 10
     del locks
     gc.collect()
-    assert len(forking._ALL) == before
+    assert len(processes._ALL) == before
 
 
 class Refuses:

@@ -214,7 +214,7 @@ def test_a_server_is_loaded_and_measured() -> None:
     few = ["--clients", "3", "--requests", "9", "--beam", "1", "--serve", "--engine native"]
     load = run(sys.executable, "serving.py", "load", str(shipped()), *few)
     assert "{200: 9}" in load
-    assert "0 answers differ from offline ones" in load
+    assert "0 responses differ from offline ones" in load
     lines = run(sys.executable, "serving.py", "throughput", str(shipped()), *few, "--turns", "1").splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["1 clients", "3 clients"]
     assert all("{200: 9}" in line for line in lines[:2])  # the same texts for both

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transduce.core.errors import RunError
-from transduce.training.log import RunLog, Unheard
+from transduce.training.log import RunLog, SilentLog
 
 REPORT = {"loss": 3.21, "tokens_per_second": 12345.6, "learning_rate": 0.00123}
 
@@ -112,4 +112,4 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_process_that_says_nothing_has_not_ended() -> None:
-    assert not Unheard().finished
+    assert not SilentLog().finished

@@ -212,11 +212,13 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """A process that distills in small chunks, slowed down so that it can be met at work."""
     code = (
-        "import sys, time, transduce\nfrom functools import partial\nfrom transduce import distillation, teaching\n"
+        "import sys, time, transduce\nfrom functools import partial\n"
+        "from transduce.workflows import distill as workflow\n"
+        "translate_chunk = workflow.translate_chunk\n"
         "def slow(work, task):\n"
         f"    time.sleep({seconds})\n"
-        "    return teaching.translate_chunk(work, task)\n"
-        "distillation.translate_chunk = slow\n"
+        "    return translate_chunk(work, task)\n"
+        "workflow.translate_chunk = slow\n"
         "if __name__ == '__main__':\n"
         f"    places = ({str(toy.model)!r}, {str(output)!r})\n"
         f"    made = transduce.distill(*places, beam=5, chunk_tokens=300, workers={workers})\n"

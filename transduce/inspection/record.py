@@ -59,7 +59,7 @@ def packed(values: NDArray[np.float32]) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """Statistics of one head, means over the rows of its map (heads.py defines them)."""
+    """Statistics of one head, means over the rows of its map (`heads_of` in inspect.py defines them)."""
 
     part: Part
     layer: int

@@ -156,8 +156,8 @@ class Search(Protocol):
     ) -> list[list[Hypothesis]]:
         """Return hypotheses of each sentence, best first, at least one.
 
-        The model is of the kind that the search needs: `Autoregressive` or `NonAutoregressive` (see fit.py).
-        `constraints` and `keys` have one entry per sentence; a key is a 64-bit number that seeds its random draws, by
-        default its index in the batch.
+        The model is of the kind that the search needs: `Autoregressive` or `NonAutoregressive` (`check_search` in
+        settings.py). `constraints` and `keys` have one entry per sentence; a key is a 64-bit number that seeds its
+        random draws, by default its index in the batch.
         """
         ...
