@@ -20,7 +20,10 @@ Model = Callable[[Decode], str]
 
 def protection(**changes: object) -> Protection:
     """The protection of the first text of a request for a model without marks of its own."""
-    return replace(Protection(0, symbols=False, beam=True, bound=False, fits=lambda text: len(text) < 400), **changes)  # type: ignore[arg-type]
+    return replace(
+        Protection(0, symbols=False, beam=True, bound=False, aligned=False, fits=lambda text: len(text) < 400),
+        **changes,
+    )  # type: ignore[arg-type]
 
 
 def run(text: str, model: Model, **changes: object) -> tuple[Translation, list[Decode]]:
@@ -174,6 +177,46 @@ def test_a_cancelled_text_is_not_tried_again() -> None:
 def test_a_forced_beginning_has_the_mark_too() -> None:
     (first, *_) = next(protection().translate("Go to {a}.", find_protected("Go to {a}."), "Nach {a} "))
     assert first == Decode("Go to T1.", 0, ("T1",), "Nach T1 ")
+
+
+def reverse(text: str) -> Translation:
+    """Words in reverse order, each linked to itself."""
+    words = text.split()
+    links = [(number, len(words) - 1 - number, 1.0) for number in range(len(words))]
+    return Translation(" ".join(words[::-1]), alignment=Alignment.linked(words, words[::-1], links))
+
+
+def test_tags_in_pairs_go_with_their_words() -> None:
+    steps = together([protection().translate(text := "open <b>the {a} door</b> now", find_protected(text))])
+    (asked,) = next(steps)
+    assert asked == Decode("open the T1 door now", 0, ("T1",), align="pieces")
+    with pytest.raises(StopIteration) as end:
+        steps.send([reverse(asked.text)])
+    (found,) = end.value.value
+    assert (found.text, found.alignment, found.protection) == ("now <b>door {a} the</b> open", None, MARKED)
+
+
+def test_where_tags_cannot_be_placed_the_text_between_them_is_translated() -> None:
+    found, asked = run("open <b>the</b> door", shout)  # without an alignment
+    assert found.text == "OPEN <b>THE</b> DOOR"
+    assert [decode.text for decode in asked] == ["open the door", "open", "the", "door"]
+
+
+def test_a_tag_without_partner_is_a_word_that_is_copied() -> None:
+    _, asked = run("press <0/> to <br> go", shout)
+    assert [decode.text for decode in asked] == ["press T1 to T2 go"]
+
+
+@pytest.mark.parametrize("text", ["<p>see</p>", "😀 see", "<br><p>see</p> 😀", "<i><b>see</b></i> <br>"])
+def test_what_stands_around_a_text_stays_there(text: str) -> None:
+    found, asked = run(text, shout)
+    assert [decode.text for decode in asked] == ["see"]
+    assert (found.text, found.protection) == (text.replace("see", "SEE"), MARKED)
+
+
+def test_a_pair_that_ends_within_the_text_is_no_edge() -> None:
+    _, asked = run("<b>see</b> it", shout)
+    assert asked[0] == Decode("see it", 0, align="pieces")
 
 
 def test_safeguards_of_many_texts_share_rounds() -> None:

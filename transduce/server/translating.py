@@ -17,12 +17,13 @@ from transduce.engines import Translation
 from transduce.server.admission import PASSES_ALIGNED, PASSES_TAGGED, check_included, check_work, width_of
 from transduce.server.answers import Refused
 from transduce.server.batcher import Sentence, Translate
-from transduce.server.markup import MOST_TAGS, Layout, Passage, passages, placed
+from transduce.server.markup import Layout, Passage, passages, placed
 from transduce.server.models import Models, RouteHop
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
 from transduce.text.alignment import Alignment, Unit
 from transduce.text.languages import Detected
+from transduce.text.markup import MOST_TAGS
 from transduce.translate.directions import likely_source
 
 T = TypeVar("T")

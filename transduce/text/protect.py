@@ -95,6 +95,10 @@ class ProtectedSpan:
     def learned(self) -> bool:
         return _BY_KIND[self.kind].learned
 
+    def moved(self, by: int) -> ProtectedSpan:
+        """The span in a text with so many more characters before it."""
+        return ProtectedSpan(self.kind, self.start + by, self.stop + by)
+
 
 def find_spans(text: str) -> Iterator[ProtectedSpan]:
     """Yield the spans of a text from left to right, without overlap."""

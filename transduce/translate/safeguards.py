@@ -7,18 +7,21 @@ so that each round is one batch.
 Spans (`text/protect.py`) become marks that the model copies: symbols of its own, if its vocabulary has them, else names
 or numbers such as T1 and 4711 that do not occur in the text. Beam search is held to write each mark, and what comes
 back is checked: each mark once, as a word of its own. Otherwise other marks are tried, and at last the text between the
-spans is translated by itself. Imports no torch.
+spans is translated by itself. Tags in pairs, such as <b> and </b>, are no words: they are left out, and put where the
+words between them have gone (`text/markup.py`). Imports no torch.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from transduce.engines import Translation
-from transduce.text.alignment import Alignment
+from transduce.text.alignment import Alignment, Unit
+from transduce.text.markup import Tag, TaggedText, elements, place_tags
 from transduce.text.protect import MARKS, ProtectedSpan
 from transduce.text.segment import TextPiece, split_long
 
@@ -33,13 +36,14 @@ _PLACE = 0xE000  # private characters that stand for spans while a text is cut
 class Decode:
     """A text for the model to translate with the options of the `number`-th text requested.
 
-    `include`: words that it must also contain, by beam search. `prefix` replaces the requested one.
+    `include`: words that it must also contain, by beam search. `prefix` and `align` replace the requested ones.
     """
 
     text: str
     number: int
     include: tuple[str, ...] = ()
     prefix: str | None = None
+    align: Unit | None = None
 
 
 Safeguard: TypeAlias = Generator[list[Decode], list[Translation], Translation]
@@ -56,34 +60,40 @@ class Protection:
     """How the spans of the `number`-th text requested are kept.
 
     `symbols`: the vocabulary has `MARKS`. `beam`: the request's own search is a beam search. `bound`: the request has
-    words that the translation must hold, so that it cannot be put together from parts. `fits` says whether the model
-    reads a text at once.
+    words that the translation must hold, so that it cannot be put together from parts. `aligned`: it wants an
+    alignment. `fits` says whether the model reads a text at once.
     """
 
     number: int
     symbols: bool
     beam: bool
     bound: bool
+    aligned: bool
     fits: Callable[[str], bool]
 
     def translate(self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "") -> Safeguard:
         """Translate a text in parts that the model reads at once, keeping its spans."""
-        parts = _cut(text, spans, self.fits)
+        begin, end = _edges(text, spans)
+        inner = [span.moved(-begin) for span in spans if begin <= span.start < end]
+        parts = _cut(text[begin:end], inner, self.fits)
         if len(parts) == 1 or self.bound:
-            return (yield from self._part(text, spans, prefix))
+            whole = yield from self._part(text[begin:end], inner, prefix)
+            return whole if end - begin == len(text) else _wrapped(whole, text[:begin], text[end:])
         found = yield from together([self._part(part.text, own) for part, own in parts])
         joined = "".join(made.text + part.space for made, (part, _) in zip(found, parts, strict=True))
-        return _joined(found, joined.rstrip())
+        return _joined(found, text[:begin] + joined.rstrip() + text[end:])
 
     def _part(self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "") -> Safeguard:
         if not spans:
             return (yield from as_it_is(text, self.number))
         if not any(map(str.isalpha, "".join(_between(text, spans)))):
             return Translation(text, protection=AROUND)
-        for marks in self._marks(text, spans):
-            masked = Masked.of(text, spans, marks)
-            for include in (marks,) if self.beam else ((), marks):
-                (found,) = yield [Decode(masked.text, self.number, include, masked.hidden(prefix))]
+        tags = [] if self.aligned or self.bound else [tag for pair in tag_pairs(text, spans) for tag in pair]
+        for marks in self._marks(text, spans, len(spans) - len(tags)):
+            masked = Masked.of(text, spans, marks, tags)
+            align: Unit | None = "pieces" if tags else None
+            for include in (marks,) if self.beam or not marks else ((), marks):
+                (found,) = yield [Decode(masked.text, self.number, include, masked.hidden(prefix), align)]
                 restored = masked.restored(found)
                 if restored is not None:
                     return restored
@@ -91,35 +101,40 @@ class Protection:
                     return found  # the request was cancelled
         return (yield from as_it_is(text, self.number) if self.bound else _around(text, spans, self.number))
 
-    def _marks(self, text: str, spans: Sequence[ProtectedSpan]) -> Iterator[tuple[str, ...]]:
+    def _marks(self, text: str, spans: Sequence[ProtectedSpan], count: int) -> Iterator[tuple[str, ...]]:
         """Yield sets of marks that do not occur in the text, the best first."""
         folded, shouted = text.lower(), "".join(_between(text, spans)).isupper()
         schemes = [MARKS] * self.symbols + ([NUMBERS] if shouted else [NAMES, NUMBERS])
-        for scheme in schemes:
+        for scheme in schemes if count else schemes[:1]:
             free = [mark for mark in scheme if mark.lower() not in folded]
-            if len(free) >= len(spans):
-                yield tuple(free[: len(spans)])
+            if len(free) >= count:
+                yield tuple(free[:count])
 
 
 @dataclass(frozen=True)
-class Masked:
-    """A text with marks in place of its spans."""
+class Masked(TaggedText):
+    """A text with marks in place of its spans, and its tags in pairs."""
 
-    text: str
-    marks: tuple[str, ...]
-    spans: tuple[str, ...]
-    patterns: tuple[re.Pattern[str], ...]  # what each mark must look like in a translation
+    marks: tuple[str, ...] = ()
+    spans: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()  # what each mark must look like in a translation
 
     @classmethod
-    def of(cls, text: str, spans: Sequence[ProtectedSpan], marks: Sequence[str]) -> Masked:
-        """Replace each span by its mark."""
-        parts, patterns, begin = [], [], 0
-        for span, mark in zip(spans, marks, strict=True):
-            parts += [text[begin : span.start], mark]
-            patterns.append(_alone(mark, text[span.start - 1 : span.start], text[span.stop : span.stop + 1]))
+    def of(cls, text: str, spans: Sequence[ProtectedSpan], marks: Sequence[str], tags: Sequence[Tag] = ()) -> Masked:
+        """Replace each span by its mark; those where a tag begins are left out."""
+        made, begin, left = "", 0, {tag.at: tag for tag in tags}
+        kept, patterns, placed, rest = [], [], [], iter(marks)
+        for span in spans:
+            made += text[begin : span.start]
             begin = span.stop
-        kept = tuple(text[span.start : span.stop] for span in spans)
-        return cls("".join([*parts, text[begin:]]), tuple(marks), kept, tuple(patterns))
+            if span.start in left:
+                placed.append(replace(left[span.start], at=len(made)))
+                continue
+            mark = next(rest)
+            made += mark
+            kept.append(text[span.start : span.stop])
+            patterns.append(_alone(mark, text[span.start - 1 : span.start], text[span.stop : span.stop + 1]))
+        return cls(made + text[begin:], tuple(placed), tuple(marks), tuple(kept), tuple(patterns))
 
     def hidden(self, prefix: str) -> str | None:
         """The forced beginning of a translation with marks in place of the spans in it; None if there is none."""
@@ -128,32 +143,49 @@ class Masked:
         return prefix or None
 
     def restored(self, found: Translation) -> Translation | None:
-        """Put the spans back, if the translation has each mark once; alternatives that have not are dropped."""
-        text = self._restored(found.text)
+        """Put spans and tags back, if the translation has each mark once; alternatives that have not are dropped."""
+        tags = place_tags(self, found.text, found.alignment)
+        text = self._restored(found.text, tags) if tags is not None else None
         if text is None:
             return None
-        others = ((other, self._restored(other.text)) for other in found.alternatives)
+        others = ((other, None if tags else self._restored(other.text)) for other in found.alternatives)
         pairs = dict(zip(self.marks, self.spans, strict=True))
         return replace(
             found,
             text=text,
             alternatives=tuple(replace(other, text=kept) for other, kept in others if kept is not None),
-            alignment=found.alignment.with_units(pairs) if found.alignment is not None else None,
+            alignment=None if found.alignment is None or tags else found.alignment.with_units(pairs),
             protection=MARKED,
         )
 
-    def _restored(self, text: str) -> str | None:
-        places = []
-        for number, (mark, pattern) in enumerate(zip(self.marks, self.patterns, strict=True)):
+    def _restored(self, text: str, tags: Sequence[tuple[int, str]] = ()) -> str | None:
+        places = [(at, at, number, tag) for number, (at, tag) in enumerate(tags)]
+        for mark, pattern, span in zip(self.marks, self.patterns, self.spans, strict=True):
             matches = list(pattern.finditer(text))
             if len(matches) != 1 or text.count(mark) != 1:
                 return None
-            places.append((matches[0].start(), matches[0].end(), number))
+            places.append((matches[0].start(), matches[0].end(), len(tags), span))
         parts, begin = [], 0
-        for start, stop, number in sorted(places):
-            parts += [text[begin:start], self.spans[number]]
+        for start, stop, _, kept in sorted(places):
+            if start < begin:
+                return None  # a tag within a mark
+            parts += [text[begin:start], kept]
             begin = stop
         return "".join([*parts, text[begin:]])
+
+
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:-]*|\d+)[^<>]*(?<!/)>")
+
+
+def tag_pairs(text: str, spans: Sequence[ProtectedSpan]) -> list[tuple[Tag, Tag]]:
+    """List the tags among the spans that belong together, each at its place in the text."""
+    found = []
+    for span in spans:
+        match = _TAG.fullmatch(text, span.start, span.stop)
+        if match:
+            found.append(Tag(span.start, match[0], match[2].lower(), match[1] == "/"))
+    pairs, _ = elements(found)
+    return [(found[first], found[last]) for first, last in pairs]
 
 
 def together(safeguards: Sequence[Safeguard]) -> Generator[list[Decode], list[Translation], list[Translation]]:
@@ -174,6 +206,41 @@ def together(safeguards: Sequence[Safeguard]) -> Generator[list[Decode], list[Tr
     return [results[number] for number in range(len(safeguards))]
 
 
+def _edges(text: str, spans: Sequence[ProtectedSpan]) -> tuple[int, int]:
+    """Where a text begins and ends without the tags and emoji around it, which stay where they are."""
+    pairs = {first.at: last.at for first, last in tag_pairs(text, spans)}
+    inside = {*pairs, *pairs.values()}
+    begin, end, rest = 0, len(text), deque(span for span in spans if span.kind in ("tag", "emoji"))
+
+    def first() -> ProtectedSpan | None:
+        return rest[0] if rest and not text[begin : rest[0].start].strip() else None
+
+    def last() -> ProtectedSpan | None:
+        return rest[-1] if rest and not text[rest[-1].stop : end].strip() else None
+
+    while True:
+        left, right = first(), last()
+        if left and left.start not in inside:
+            begin = rest.popleft().stop
+        elif right and right.start not in inside:
+            end = rest.pop().start
+        elif left and right and pairs.get(left.start) == right.start:
+            begin, end = rest.popleft().stop, rest.pop().start
+        else:
+            break
+    while begin < end and text[begin].isspace() and begin:
+        begin += 1
+    while begin < end and text[end - 1].isspace() and end < len(text):
+        end -= 1
+    return begin, end
+
+
+def _wrapped(found: Translation, before: str, after: str) -> Translation:
+    """A translation and its alternatives with the tags and emoji around it."""
+    others = tuple(_wrapped(other, before, after) for other in found.alternatives)
+    return replace(found, text=before + found.text + after, alternatives=others, protection=found.protection or MARKED)
+
+
 def _cut(
     text: str, spans: Sequence[ProtectedSpan], fits: Callable[[str], bool]
 ) -> list[tuple[TextPiece, list[ProtectedSpan]]]:
@@ -184,7 +251,7 @@ def _cut(
         own, begin = [], at
         for place in filter(lambda letter: letter in places, piece.text):
             span = spans[ord(place) - _PLACE]
-            own.append(ProtectedSpan(span.kind, span.start - begin, span.stop - begin))
+            own.append(span.moved(-begin))
             at += span.stop - span.start - 1
         at += len(piece.text)
         parts.append((TextPiece(text[begin:at], piece.space), own))

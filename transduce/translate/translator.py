@@ -338,19 +338,23 @@ class Translator:
         tag = self._tag(options.to[number])
         bound = bool(options.include[number] or options.prefixes[number])
         symbols = all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
+        beam, aligned = isinstance(search, Beam), options.align is not None
         protection = Protection(
-            number, symbols, isinstance(search, Beam), bound, lambda part: len(self._source(part, tag)) < self.longest
+            number, symbols, beam, bound, aligned, lambda part: len(self._source(part, tag)) < self.longest
         )
         return protection.translate(text, spans, options.prefixes[number])
 
     def _decoded(self, decodes: Sequence[Decode], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
-        """Translate what safeguards request: in one batch, or in two where some need a beam search."""
-        held = [i for i, decode in enumerate(decodes) if decode.include and not isinstance(search, Beam)]
-        free = [i for i in range(len(decodes)) if i not in {*held}]
+        """Translate what safeguards request, in a batch of each kind; what needs a beam search gets one."""
+        kinds: dict[tuple[SearchConfig, Unit | None], list[int]] = {}
+        for i, decode in enumerate(decodes):
+            held = decode.include and not isinstance(search, Beam)
+            kinds.setdefault((self._asked_for(4, 1, None) if held else search, decode.align), []).append(i)
         made: dict[int, Translation] = {}
-        for chosen, by in ((free, search), (held, self._asked_for(4, 1, None))):
+        for (by, align), chosen in kinds.items():
             members = [decodes[i] for i in chosen]
-            found = self._translate([decode.text for decode in members], by, options.of_decodes(members))
+            own = options.of_decodes(members)
+            found = self._translate([one.text for one in members], by, replace(own, align=align or own.align))
             made.update(zip(chosen, found, strict=True))
         return [made[i] for i in range(len(decodes))]
 
