@@ -210,11 +210,11 @@ def _kept(attributes: str) -> bool:
 
 def _closed(text: str, tags: list[Tag]) -> list[Piece]:
     if not text.strip():
-        return [_with_tags(text, [(tag.at, tag.text) for tag in tags])] if text or tags else []
+        return [with_tags(text, [(tag.at, tag.text) for tag in tags])] if text or tags else []
     return [Passage(text, tuple(tags))]
 
 
-def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
+def with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
     """Escape text and insert tags before the given characters."""
     parts, begin = [], 0
     for at, tag in tags:
@@ -226,4 +226,4 @@ def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
 def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | None:
     """Insert the tags of a passage into its translation, by an alignment of pieces; None where that fails."""
     found = place_tags(passage, target, alignment)
-    return None if found is None else _with_tags(target, found)
+    return None if found is None else with_tags(target, found)
