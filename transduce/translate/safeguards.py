@@ -88,18 +88,24 @@ class Protection:
             return (yield from as_it_is(text, self.number))
         if not any(map(str.isalpha, "".join(_between(text, spans)))):
             return Translation(text, protection=AROUND)
+        for masked, include in self._attempts(text, spans):
+            align: Unit | None = "pieces" if masked.tags else None
+            (found,) = yield [Decode(masked.text, self.number, include, masked.hidden(prefix), align)]
+            restored = masked.restored(found)
+            if restored is not None:
+                return restored
+            if not (found.text or found.finished):
+                return found  # the request was cancelled
+        return (yield from as_it_is(text, self.number) if self.bound else _around(text, spans, self.number))
+
+    def _attempts(self, text: str, spans: Sequence[ProtectedSpan]) -> Iterator[tuple[Masked, tuple[str, ...]]]:
+        """Yield the text with marks, the best first, and the marks that a beam search is held to write."""
         tags = [] if self.aligned or self.bound else [tag for pair in tag_pairs(text, spans) for tag in pair]
         for marks in self._marks(text, spans, len(spans) - len(tags)):
             masked = Masked.of(text, spans, marks, tags)
-            align: Unit | None = "pieces" if tags else None
-            for include in (marks,) if self.beam or not marks else ((), marks):
-                (found,) = yield [Decode(masked.text, self.number, include, masked.hidden(prefix), align)]
-                restored = masked.restored(found)
-                if restored is not None:
-                    return restored
-                if not (found.text or found.finished):
-                    return found  # the request was cancelled
-        return (yield from as_it_is(text, self.number) if self.bound else _around(text, spans, self.number))
+            if marks and not self.beam:
+                yield masked, ()
+            yield masked, marks
 
     def _marks(self, text: str, spans: Sequence[ProtectedSpan], count: int) -> Iterator[tuple[str, ...]]:
         """Yield sets of marks that do not occur in the text, the best first."""
@@ -208,31 +214,25 @@ def together(safeguards: Sequence[Safeguard]) -> Generator[list[Decode], list[Tr
 
 def _edges(text: str, spans: Sequence[ProtectedSpan]) -> tuple[int, int]:
     """Where a text begins and ends without the tags and emoji around it, which stay where they are."""
-    pairs = {first.at: last.at for first, last in tag_pairs(text, spans)}
-    inside = {*pairs, *pairs.values()}
-    begin, end, rest = 0, len(text), deque(span for span in spans if span.kind in ("tag", "emoji"))
-
-    def first() -> ProtectedSpan | None:
-        return rest[0] if rest and not text[begin : rest[0].start].strip() else None
-
-    def last() -> ProtectedSpan | None:
-        return rest[-1] if rest and not text[rest[-1].stop : end].strip() else None
-
-    while True:
-        left, right = first(), last()
-        if left and left.start not in inside:
+    partner = {first.at: last.at for first, last in tag_pairs(text, spans)}
+    paired = {*partner, *partner.values()}
+    rest = deque(span for span in spans if span.kind in ("tag", "emoji"))
+    begin, end = 0, len(text)
+    while rest:
+        first, last = rest[0], rest[-1]
+        at_begin, at_end = not text[begin : first.start].strip(), not text[last.stop : end].strip()
+        if at_begin and first.start not in paired:
             begin = rest.popleft().stop
-        elif right and right.start not in inside:
+        elif at_end and last.start not in paired:
             end = rest.pop().start
-        elif left and right and pairs.get(left.start) == right.start:
+        elif at_begin and at_end and partner.get(first.start) == last.start:
             begin, end = rest.popleft().stop, rest.pop().start
         else:
             break
-    while begin < end and text[begin].isspace() and begin:
-        begin += 1
-    while begin < end and text[end - 1].isspace() and end < len(text):
-        end -= 1
-    return begin, end
+    inner = text[begin:end]
+    return begin + (len(inner) - len(inner.lstrip())) * (begin > 0), end - (len(inner) - len(inner.rstrip())) * (
+        end < len(text)
+    )
 
 
 def _wrapped(found: Translation, before: str, after: str) -> Translation:
