@@ -28,6 +28,7 @@ from transduce.cli.arguments import (
     MosesBLEU,
     Opening,
     Output,
+    Patterns,
     Pieces,
     Protect,
     ReferenceText,
@@ -60,6 +61,7 @@ def translate(
     exclude: Excluded = None,
     search: SearchOfCall = None,
     protect: Protect = "on",
+    patterns: Patterns = None,
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
@@ -107,6 +109,7 @@ def translate(
         exclude=exclude or (),
         align=unit,
         protect=protect == "on",
+        patterns=patterns or (),
     )
     stream = translator.run(texts or read_files(files), options, window)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
