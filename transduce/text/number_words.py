@@ -158,19 +158,26 @@ _SPELLED = {
 SCALES = {
     "en": {"hundred": 2, "thousand": 3, "thousands": 3, "k": 3, "million": 6, "millions": 6, "mn": 6, "mln": 6, "m": 6,
            "billion": 9, "billions": 9, "bn": 9, "bln": 9, "trillion": 12, "trillions": 12, "tn": 12},
-    "de": {"hundert": 2, "tausend": 3, "tausende": 3, "tausenden": 3, "tsd": 3, "million": 6, "millionen": 6, "mio": 6,
+    "de": {"hundert": 2, "tausend": 3, "tausende": 3, "tausenden": 3, "tsd": 3, "million": 6, "millionen": 6, "mio": 6, "m": 6,
            "milliarde": 9, "milliarden": 9, "mrd": 9, "billion": 12, "billionen": 12},
-    "fr": {"cent": 2, "cents": 2, "mille": 3, "millier": 3, "milliers": 3, "million": 6, "millions": 6,
-           "milliard": 9, "milliards": 9, "md": 9, "mds": 9, "mrd": 9, "billion": 12, "billions": 12},
-    "es": {"mil": 3, "miles": 3, "millar": 3, "millares": 3, "millón": 6, "millones": 6, "millardo": 9, "billón": 12,
+    "fr": {"cent": 2, "cents": 2, "mille": 3, "milles": 3, "millier": 3, "milliers": 3, "million": 6, "millions": 6,
+           "m": 6, "milliard": 9, "milliards": 9, "md": 9, "mds": 9, "mrd": 9, "billion": 12, "billions": 12},
+    "es": {"mil": 3, "miles": 3, "millar": 3, "millares": 3, "millón": 6, "millones": 6, "m": 6, "millardo": 9, "billón": 12,
            "billones": 12},
-    "pt": {"mil": 3, "milhar": 3, "milhares": 3, "milhão": 6, "milhões": 6, "mi": 6, "bilhão": 9, "bilhões": 9,
+    "pt": {"mil": 3, "milhar": 3, "milhares": 3, "milhão": 6, "milhões": 6, "mi": 6, "m": 6, "bilhão": 9, "bilhões": 9,
            "bi": 9, "trilhão": 12, "trilhões": 12, "bilião": 12, "biliões": 12},
     "zh": {"十": 1, "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8, "兆": 12},
 }  # fmt: skip
 _JOINERS = {"en": {"and"}, "de": {"und"}, "fr": {"et"}, "es": {"y"}, "pt": {"e"}}
 _AFTER_NUMBER = "fach|jahr|jähr|kilo|köpf|mal|meter|minut|minüt|monat|prozent|seit|sitz|spur|stell|stöck|stünd|stund|tag|tägi|teil|tonn|wöch|zeil|er"
-_CHINESE_DIGITS = {sign: value for value, sign in enumerate(_DIGITS)} | {"〇": 0, "两": 2, "兩": 2, "俩": 2, "廿": 20}
+_CHINESE_DIGITS = {sign: value for value, sign in enumerate(_DIGITS)} | {
+    "〇": 0,
+    "两": 2,
+    "兩": 2,
+    "俩": 2,
+    "廿": 20,
+    "首": 1,
+}
 _CHINESE = re.compile(f"[{''.join(_CHINESE_DIGITS)}十百千万萬亿億兆半双雙打]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _ROMAN = re.compile(r"(?<!\w)(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?=(?:e|er|ème|es)?(?!\w))")
@@ -195,6 +202,8 @@ def _table(language: str) -> dict[str, tuple[Decimal, ...]]:
     if language == "de":
         for number in range(999, -1, -1):
             stem = _german_stem(number) if number else "null"
+            if stem.startswith("einhundert"):
+                table.setdefault(stem.removeprefix("ein"), (Decimal(number),))
             ordinal = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}.get(number, stem + ("t" if number < 20 else "st"))
             for form in (stem, german(number), *(f"{ordinal}e{ending}" for ending in ("", "n", "r", "s", "m"))):
                 table.setdefault(form, (Decimal(number),))
@@ -300,7 +309,7 @@ def read_chinese(text: str) -> tuple[Decimal, frozenset[Decimal]]:
         seen |= {section + digit, total + section + digit}
     if digit and last > 1 and text[-2:-1] in SCALES["zh"]:  # 两万五 is 25,000
         seen.add(total + section + digit * 10 ** (last - 1))
-    value = total + section + digit
+    value = total + section + digit or (Decimal("0.5") if "半" in text else Decimal(0))
     return value, frozenset(seen | {value})
 
 

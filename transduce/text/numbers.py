@@ -60,9 +60,11 @@ _HOURS = re.compile(
 _ORDINAL = re.compile(r"(?:st|nd|rd|th|ers?|ères?|res?|èmes?|es|e|os|as|o|a|º|ª|°)(?![\w])|\.(?=\s[A-Za-zÄÖÜäöü])")
 _DECADE = re.compile(r"[’']?s\b|er\b|年代|[后後]")
 _DECADE_BEFORE = re.compile(r"(?:ann[ée]es|años|anos|’|')\s?$", re.IGNORECASE)
+_CENTURY = re.compile(r"世纪(\d0)年代")
 _FRACTION = re.compile(rf"(?:[{_SPACES}-](\d)/(\d)(?![\d/])|[{_SPACES}]?([½¼¾⅓⅔⅛]))")
 _RANGE = re.compile(r"\s*(?:-|–|—|~|～|/|to|bis|à|a|and|und|et|y|e|or|oder|ou|o|或|至|到|and)\s*", re.IGNORECASE)
-_CHINESE_SCALE = re.compile(rf"[{_SPACES}]?[余餘多来來几]?[{_SPACES}]?([十百千万萬亿億兆]+)[余餘多]?(?![一-十百千])")
+_AND_HALF = re.compile(r" (?:and a half|et demie?|y medi[oa]|e mei[oa])\b")
+_CHINESE_SCALE = re.compile(rf"[{_SPACES}]?[余餘多来來几个]?[{_SPACES}]?((?:[十千万萬亿億]|百(?!分)|兆(?![瓦赫字]))+)")
 _SCALE = re.compile(rf"[{_SPACES}-]?([^\W\d_]+)\.?")
 
 
@@ -118,14 +120,12 @@ def missing_numbers(source: str, target: str, source_language: str, target_langu
 def find_numbers(text: str, language: str) -> list[Number]:
     """Return the numbers of a text from left to right, read as its language writes them."""
     language, folded = base_of(language), _WIDE_COMMA.sub(",", text).translate(_WIDE)
-    found = _joined_ranges(list(_digits(folded, language)), folded)
-    taken = [(number.start, number.stop) for number in found]
-    blank = list(folded)
-    for start, stop in taken:
-        blank[start:stop] = "\n" * (stop - start)
-    for words in read_words("".join(blank), language):
-        found.append(_of_words(words, text))
-    return [replace(number, text=text[number.start : number.stop]) for number in sorted(found, key=lambda n: n.start)]
+    found, blank = list(_digits(folded, language)), list(folded)
+    for number in found:
+        blank[number.start : number.stop] = "\n" * (number.stop - number.start)
+    found += map(_of_words, read_words("".join(blank), language))
+    found = _with_ranges(sorted(found, key=lambda number: number.start), folded)
+    return [replace(number, text=text[number.start : number.stop]) for number in found]
 
 
 def write_number(number: Number, language: str) -> str:
@@ -135,6 +135,8 @@ def write_number(number: Number, language: str) -> str:
     """
     language = base_of(language)
     if language not in _MARKS or number.kind in ("words", "date", "time", "ordinal") or not _PLAIN.match(number.text):
+        return number.text
+    if len({reading for reading in number.readings if len(reading) == 1}) > 1:
         return number.text
     if number.scale > 1:
         written = _scaled(number.value, language)
@@ -181,9 +183,12 @@ def _values_of(numbers: Iterable[Number]) -> Values:
     return frozenset(value for number in numbers for reading in number.readings for value in reading)
 
 
-def _of_words(words: NumberWords, text: str) -> Number:
+def _of_words(words: NumberWords) -> Number:
+    scale = next(
+        (Decimal(10) ** power for power in (12, 9, 8, 6, 4, 3) if words.value and words.value % 10**power == 0), 1
+    )
     readings = (frozenset({words.value}), words.values)
-    return Number(words.start, words.stop, text[words.start : words.stop], words.value, "words", readings=readings)
+    return Number(words.start, words.stop, "", words.value, "words", scale=Decimal(scale), readings=readings)
 
 
 def _digits(text: str, language: str) -> Iterator[Number]:
@@ -236,7 +241,7 @@ def _years(year: Decimal) -> list[Decimal]:
 def _quantity(token: re.Match[str], text: str, language: str) -> list[Number]:
     """Read a count, an amount, a percentage or an ordinal; a list such as 1.2.3 is several numbers."""
     digits = token[0]
-    if not token["plain"] and not (token["spaced"] and (language not in ("en", "zh") or " " not in digits)):
+    if not token["plain"] and not (token["spaced"] and _groups_by_space(digits, language)):
         digits = re.match(r"\d+(?:[.,]\d+)*", digits)[0]  # type: ignore[index]  # it begins with a digit
     values = _values(digits, language)
     start, stop = token.start(), token.start() + len(digits)
@@ -256,8 +261,15 @@ def _quantity(token: re.Match[str], text: str, language: str) -> list[Number]:
         readings, scaled, stop = [frozenset({scaled + part}), frozenset(mixed)], scaled + part, fraction.end()
     if scaled % 1 == Decimal("0.5"):
         readings.append(frozenset({scaled // 1, Decimal("0.5")}))
+    if parts := re.fullmatch(r"(\d{1,2})[.,](\d\d)", digits):  # 6.30 may be a time, and 7.19 a date
+        readings.append(frozenset(map(Decimal, parts.groups())))
     number = Number(start, stop, "", scaled, "decimal" if scaled % 1 else "integer", scale=scale)
     return [_named(replace(number, readings=tuple(readings)), text)]
+
+
+def _groups_by_space(digits: str, language: str) -> bool:
+    """Whether spaces of a token are between thousands, and not between two numbers."""
+    return language not in ("en", "zh") or " " not in digits or digits.endswith(" 000")
 
 
 def _named(number: Number, text: str) -> Number:
@@ -270,6 +282,8 @@ def _named(number: Number, text: str) -> Number:
     if after:
         return replace(number, unit=after[3])
     is_integer = number.kind == "integer" and number.scale == 1
+    if is_integer and (century := _CENTURY.match(text, number.stop)):
+        return replace(number, readings=(*number.readings, frozenset({number.value * 100 - 100 + int(century[1])})))
     decade = _DECADE.match(text, number.stop) or _DECADE_BEFORE.search(text[max(0, number.start - 8) : number.start])
     if is_integer and decade and (number.value < 100 or 1000 <= number.value < 2100):
         readings = tuple(frozenset({year}) for year in _years(number.value))
@@ -299,12 +313,11 @@ def _values(digits: str, language: str) -> list[Decimal]:
         return [Decimal(whole)] if re.fullmatch(r"[1-9]\d{0,2}(?:[.,]\d{3})+", bare) else []
     as_decimal = Decimal(bare.replace(",", "."))
     point = _MARKS.get(language, ("", ""))[0]
-    if bare != digits or not re.fullmatch(r"[1-9]\d{0,2}[.,]\d{3}", bare) or (marks[0] == point and language != "es"):
+    if bare != digits or not re.fullmatch(r"[1-9]\d{0,2}[.,]\d{3}", bare):
         return [as_decimal]
-    either = {"es": [as_decimal, Decimal(whole)] if marks[0] == "," else [Decimal(whole)]}
-    return either.get(
-        language, [Decimal(whole), as_decimal] if language in ("", "fr") or not point else [Decimal(whole)]
-    )
+    if marks[0] == point:  # 15,000 in German is fifteen, and yet most often meant as thousands
+        return [as_decimal, Decimal(whole)] if last == "000" or language == "es" else [as_decimal]
+    return [Decimal(whole), as_decimal] if language == "fr" or not point else [Decimal(whole)]
 
 
 def _scales(text: str, start: int, stop: int, value: Decimal, language: str) -> tuple[int, Decimal]:
@@ -316,11 +329,15 @@ def _scales(text: str, start: int, stop: int, value: Decimal, language: str) -> 
         power = SCALES.get(language, {}).get(word[1].lower(), 0) if word else 0
         if not word or not power or (language, power) == ("fr", 2):
             break
-        if len(word[1]) == 1 and word.start(1) != stop:
+        if len(word[1]) == 1 and word.start(1) != stop and word[1] != "M":
             break
-        if word[1] in ("m", "M") and not _BEFORE.search(text[max(0, start - 8) : start]):
+        if word[1] in ("m", "M") and not (
+            _BEFORE.search(text[max(0, start - 8) : start]) or text[word.end() :][:1] in "$€£"
+        ):
             break
         stop, value = word.end(1), value.scaleb(power)
+        if half := _AND_HALF.match(text, stop):
+            return half.end(), value + Decimal(10) ** power / 2
     return stop, value
 
 
@@ -337,14 +354,14 @@ def _chinese_scales(text: str, stop: int, value: Decimal) -> tuple[int, Decimal]
     return stop, total + part
 
 
-def _joined_ranges(numbers: list[Number], text: str) -> list[Number]:
+def _with_ranges(numbers: list[Number], text: str) -> list[Number]:
     """Give the first part of a range its other reading: 3 to 5 million, and 2008/09 the year 2009."""
     for index in range(len(numbers) - 1):
         first, second = numbers[index : index + 2]
         between = text[first.stop : second.start]
         if len(between) > 8 or not _RANGE.fullmatch(between):
             continue
-        if second.scale > 1 and first.scale == 1:
+        if second.scale > 1 and (first.scale == 1 or first.kind == "words"):
             more = frozenset({first.value * second.scale})
             numbers[index] = replace(first, readings=(*first.readings, more))
         elif 1500 <= first.value < 2100 and second.value < 2100 and between.strip() in "-–/":
