@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from transduce.engines import Translation
 from transduce.text.alignment import Alignment
-from transduce.text.protect import MARKS, find_protected
+from transduce.text.protect import MARKS, protected_spans
 from transduce.translate.safeguards import AROUND, MARKED, NAMES, NUMBERS, Decode, Protection, as_it_is, together
 
 Model = Callable[[Decode], str]
@@ -29,7 +29,7 @@ def protection(**changes: object) -> Protection:
 def run(text: str, model: Model, **changes: object) -> tuple[Translation, list[Decode]]:
     """Translate a text with a function for a model; also all that it was asked to decode."""
     asked: list[Decode] = []
-    steps = together([protection(**changes).translate(text, find_protected(text))])
+    steps = together([protection(**changes).translate(text, protected_spans(text))])
     answer: list[Translation] | None = None
     while True:
         try:
@@ -76,7 +76,7 @@ TEXTS = [
 @pytest.mark.parametrize("model", [shout, lose, double, glue])
 def test_spans_survive_whatever_the_model_does(text: str, model: Model) -> None:
     found, _ = run(text, model)
-    for span in find_protected(text):
+    for span in protected_spans(text):
         kept = text[span.start : span.stop]
         assert found.text.count(kept) == text.count(kept)
     assert found.protection == (MARKED if model is shout else AROUND)
@@ -147,7 +147,7 @@ def test_a_long_text_is_cut_between_spans() -> None:
 @given(st.lists(st.sampled_from(["{a}", "%s", "see", "https://x.org/a", ". ", " ", "你", "e@f.org", "B"]), max_size=12))
 def test_any_text_keeps_its_spans(words: list[str]) -> None:
     text = "".join(words)
-    spans = [text[span.start : span.stop] for span in find_protected(text)]
+    spans = [text[span.start : span.stop] for span in protected_spans(text)]
     for model in (shout, lose):
         found, _ = run(text, model, fits=lambda part: len(part) < 20)
         rest = found.text
@@ -157,7 +157,7 @@ def test_any_text_keeps_its_spans(words: list[str]) -> None:
 
 
 def test_an_alternative_that_lost_a_span_is_dropped() -> None:
-    steps = together([protection().translate("See {a}.", find_protected("See {a}."))])
+    steps = together([protection().translate("See {a}.", protected_spans("See {a}."))])
     next(steps)
     others = (Translation("Sieh."), Translation("Schau T1 an."))
     with pytest.raises(StopIteration) as end:
@@ -167,7 +167,7 @@ def test_an_alternative_that_lost_a_span_is_dropped() -> None:
 
 
 def test_a_cancelled_text_is_not_tried_again() -> None:
-    steps = together([protection().translate("See {a}.", find_protected("See {a}."))])
+    steps = together([protection().translate("See {a}.", protected_spans("See {a}."))])
     next(steps)
     with pytest.raises(StopIteration) as end:
         steps.send([Translation("", finished=False)])
@@ -175,7 +175,7 @@ def test_a_cancelled_text_is_not_tried_again() -> None:
 
 
 def test_a_forced_beginning_has_the_mark_too() -> None:
-    (first, *_) = next(protection().translate("Go to {a}.", find_protected("Go to {a}."), "Nach {a} "))
+    (first, *_) = next(protection().translate("Go to {a}.", protected_spans("Go to {a}."), "Nach {a} "))
     assert first == Decode("Go to T1.", 0, ("T1",), "Nach T1 ")
 
 
@@ -187,7 +187,7 @@ def reverse(text: str) -> Translation:
 
 
 def test_tags_in_pairs_go_with_their_words() -> None:
-    steps = together([protection().translate(text := "open <b>the {a} door</b> now", find_protected(text))])
+    steps = together([protection().translate(text := "open <b>the {a} door</b> now", protected_spans(text))])
     (asked,) = next(steps)
     assert asked == Decode("open the T1 door now", 0, ("T1",), align="pieces")
     with pytest.raises(StopIteration) as end:
@@ -207,6 +207,35 @@ def test_a_tag_without_partner_is_a_word_that_is_copied() -> None:
     assert [decode.text for decode in asked] == ["press T1 to T2 go"]
 
 
+def test_markup_around_nothing_but_a_span_is_part_of_it() -> None:
+    _, asked = run("open **{a}** and <i><b>%s</b></i> now", shout)
+    assert asked[0] == Decode("open T1 and T2 now", 0, ("T1", "T2"))
+
+
+def test_markdown_goes_with_its_words() -> None:
+    text = "read [our **new** terms](/terms)  now"
+    steps = together([protection().translate(text, protected_spans(text))])
+    (asked,) = next(steps)
+    assert asked.text == "read our new terms  now"
+    with pytest.raises(StopIteration) as end:
+        steps.send([reverse(asked.text)])
+    assert end.value.value[0].text == "now [terms **new** our](/terms) read"
+
+
+def test_cases_of_an_icu_message_are_translated() -> None:
+    text = "Delete {n, plural, one {# old file} other {# old files in {place}}}?"
+    found, asked = run(text, lambda decode: decode.text.replace("old", "alt"))
+    assert found.text == "Delete {n, plural, one {# alt file} other {# alt files in {place}}}?"
+    assert [decode.text for decode in asked] == ["Delete T1?", "T1 old file", "T1 old files in T2"]
+
+
+def test_patterns_of_ones_own() -> None:
+    own = (re.compile(r"Blue Tooth"),)
+    text = "the Blue Tooth is on"
+    steps = together([protection(own=own).translate(text, protected_spans(text, own))])
+    assert [decode.text for decode in next(steps)] == ["the T1 is on"]
+
+
 @pytest.mark.parametrize("text", ["<p>see</p>", "😀 see", "<br><p>see</p> 😀", "<i><b>see</b></i> <br>"])
 def test_what_stands_around_a_text_stays_there(text: str) -> None:
     found, asked = run(text, shout)
@@ -220,7 +249,7 @@ def test_a_pair_that_ends_within_the_text_is_no_edge() -> None:
 
 
 def test_safeguards_of_many_texts_share_rounds() -> None:
-    steps = together([as_it_is("one", 0), protection(number=1).translate("{a} b", find_protected("{a} b"))])
+    steps = together([as_it_is("one", 0), protection(number=1).translate("{a} b", protected_spans("{a} b"))])
     assert next(steps) == [Decode("one", 0), Decode("T1 b", 1, ("T1",))]
     assert steps.send([Translation("eins"), Translation("b")]) == [Decode("4711 b", 1, ("4711",))]
 

@@ -153,6 +153,7 @@ class TranslationRequest:
     prefix: str = ""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    protect: bool = True
     whole: bool = False
     model: str = ""
     asker: bytes = b""
@@ -255,11 +256,12 @@ class RequestRunner:
         if not hops:
             return Translation(text)
         for hop in hops[:-1]:
-            text = (await self._hop(hop, Sentence(text, hop.to), Translate(hop.served.translator.search))).text
+            work = Translate(hop.served.translator.search, protect=self.request.protect)
+            text = (await self._hop(hop, Sentence(text, hop.to), work)).text
         hop, request = hops[-1], self.request
         item = Sentence(text, hop.to, request.prefix if first else "", request.include, request.exclude)
         search = hop.served.translator.choose_search(request.beam, request.n_best)
-        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None))
+        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
 
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():

@@ -138,7 +138,7 @@ def pair_of(text: str) -> tuple[str, str] | None:
 
 
 ENOUGH = 1000  # characters of a text that are examined
-LIKELY, OTHER, SURE = 50.0, 70.0, 80.0  # percent of confidence: to accept, to refuse as not served, or as unfit
+LIKELY, OTHER, SURE = 50.0, 70.0, 90.0  # percent of confidence: to accept, to refuse as not served, or as unfit
 _WORDS_FILE = Path(__file__).with_name("frequent_words.txt")
 _WORDS = re.compile(r"[^\W\d_]+")
 _NOISE = re.compile(  # each run of characters is looked at once, from its start

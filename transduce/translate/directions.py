@@ -62,9 +62,15 @@ def likely_source(found: Sequence[Detected], models_between: Callable[[str], int
     found = [candidate for candidate in found if candidate.served]
     for candidate in found:
         models = models_between(candidate.language)
-        if candidate.confidence >= (SURE if models is None else LIKELY if models == 0 else 0):
+        if is_sure(candidate, found) if models is None else candidate.confidence >= (LIKELY if models == 0 else 0):
             return candidate
     return found[0]
+
+
+def is_sure(best: Detected, found: Sequence[Detected]) -> bool:
+    """Whether the text is likely in this served language, and surely in no other that is served."""
+    served = sum(candidate.confidence for candidate in found if candidate.served)
+    return best.confidence >= max(LIKELY, SURE / 100 * served)
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ class DirectionQuery:
             found = self._detector.detect(text)
         if target:
             best = likely_source(found, lambda source: self._models_between(source, target))
-            if best.confidence < SURE:
+            if not is_sure(best, found):
                 return ChosenDirection("", target)
             return self._checked(ChosenDirection(best.language, target, True), text)
         best = next(candidate for candidate in found if candidate.served)

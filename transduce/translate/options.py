@@ -40,6 +40,7 @@ class TranslateOptions:
     dense: bool = True
     cancel_tokens: Sequence[CancelToken] = ()
     protect: bool | None = None
+    patterns: Sequence[str] = ()
     tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of texts that the caller has tokenized already
 
     def check(self) -> None:

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from transduce.engines import Translation
 from transduce.text.alignment import Alignment, Unit
 from transduce.text.markup import Tag, TaggedText, elements, place_tags
-from transduce.text.protect import MARKS, ProtectedSpan
+from transduce.text.protect import MARKS, ProtectedSpan, icu_message, protected_spans
 from transduce.text.segment import TextPiece, split_long
 
 # Marks for models that have learned none, best first. Numbers are alike in capitals and small letters.
@@ -61,7 +61,7 @@ class Protection:
 
     `symbols`: the vocabulary has `MARKS`. `beam`: the request's own search is a beam search. `bound`: the request has
     words that the translation must hold, so that it cannot be put together from parts. `aligned`: it wants an
-    alignment. `fits` says whether the model reads a text at once.
+    alignment. `fits` says whether the model reads a text at once. `own` are the user's patterns.
     """
 
     number: int
@@ -70,9 +70,26 @@ class Protection:
     bound: bool
     aligned: bool
     fits: Callable[[str], bool]
+    own: tuple[re.Pattern[str], ...] = ()
 
     def translate(self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "") -> Safeguard:
-        """Translate a text in parts that the model reads at once, keeping its spans."""
+        """Translate a text, keeping its spans; the cases of its ICU messages are texts of their own."""
+        messages = {span: icu_message(text[span.start : span.stop]) for span in spans if span.kind == "icu"}
+        known = [(text[span.start : span.stop], message) for span, message in messages.items() if message]
+        cases = [
+            self.translate(case, protected_spans(case, self.own, in_message=True))
+            for _, message in known
+            for case in message.texts
+        ]
+        whole, *rest = yield from together([self._whole(text, spans, prefix), *cases])
+        for written, message in known:
+            filled = message.filled([made.text for made in rest[: len(message.texts)]])
+            rest = rest[len(message.texts) :]
+            whole = replace(whole, text=whole.text.replace(written, filled, 1))
+        return whole
+
+    def _whole(self, text: str, spans: Sequence[ProtectedSpan], prefix: str) -> Safeguard:
+        """Translate a text in parts that the model reads at once."""
         begin, end = _edges(text, spans)
         inner = [span.moved(-begin) for span in spans if begin <= span.start < end]
         parts = _cut(text[begin:end], inner, self.fits)
@@ -88,18 +105,24 @@ class Protection:
             return (yield from as_it_is(text, self.number))
         if not any(map(str.isalpha, "".join(_between(text, spans)))):
             return Translation(text, protection=AROUND)
-        tags = [] if self.aligned or self.bound else [tag for pair in tag_pairs(text, spans) for tag in pair]
-        for marks in self._marks(text, spans, len(spans) - len(tags)):
-            masked = Masked.of(text, spans, marks, tags)
-            align: Unit | None = "pieces" if tags else None
-            for include in (marks,) if self.beam or not marks else ((), marks):
-                (found,) = yield [Decode(masked.text, self.number, include, masked.hidden(prefix), align)]
-                restored = masked.restored(found)
-                if restored is not None:
-                    return restored
-                if not (found.text or found.finished):
-                    return found  # the request was cancelled
+        for masked, include in self._attempts(text, spans):
+            align: Unit | None = "pieces" if masked.tags else None
+            (found,) = yield [Decode(masked.text, self.number, include, masked.hidden(prefix), align)]
+            restored = masked.restored(found)
+            if restored is not None:
+                return restored
+            if not (found.text or found.finished):
+                return found  # the request was cancelled
         return (yield from as_it_is(text, self.number) if self.bound else _around(text, spans, self.number))
+
+    def _attempts(self, text: str, spans: Sequence[ProtectedSpan]) -> Iterator[tuple[Masked, tuple[str, ...]]]:
+        """Yield the text with marks, the best first, and the marks that a beam search is held to write."""
+        kept, tags = _grouped(text, spans, placing=not (self.aligned or self.bound))
+        for marks in self._marks(text, spans, len(kept)):
+            masked = Masked.of(text, kept, marks, tags)
+            if marks and not self.beam:
+                yield masked, ()
+            yield masked, marks
 
     def _marks(self, text: str, spans: Sequence[ProtectedSpan], count: int) -> Iterator[tuple[str, ...]]:
         """Yield sets of marks that do not occur in the text, the best first."""
@@ -121,20 +144,21 @@ class Masked(TaggedText):
 
     @classmethod
     def of(cls, text: str, spans: Sequence[ProtectedSpan], marks: Sequence[str], tags: Sequence[Tag] = ()) -> Masked:
-        """Replace each span by its mark; those where a tag begins are left out."""
-        made, begin, left = "", 0, {tag.at: tag for tag in tags}
-        kept, patterns, placed, rest = [], [], [], iter(marks)
-        for span in spans:
-            made += text[begin : span.start]
-            begin = span.stop
-            if span.start in left:
-                placed.append(replace(left[span.start], at=len(made)))
-                continue
-            mark = next(rest)
-            made += mark
-            kept.append(text[span.start : span.stop])
-            patterns.append(_alone(mark, text[span.start - 1 : span.start], text[span.stop : span.stop + 1]))
-        return cls(made + text[begin:], tuple(placed), tuple(marks), tuple(kept), tuple(patterns))
+        """Replace each span by its mark, and leave the tags out."""
+        made, begin, placed, patterns = "", 0, [], []
+        cuts: list[tuple[int, int, str | Tag]] = []
+        cuts += [(span.start, span.stop, mark) for span, mark in zip(spans, marks, strict=True)]
+        cuts += [(tag.at, tag.at + len(tag.text), tag) for tag in tags]
+        for start, stop, cut in sorted(cuts, key=lambda cut: cut[:2]):
+            made += text[begin:start]
+            begin = stop
+            if isinstance(cut, Tag):
+                placed.append(replace(cut, at=len(made)))
+            else:
+                made += cut
+                patterns.append(_alone(cut, text[start - 1 : start], text[stop : stop + 1]))
+        kept = tuple(text[span.start : span.stop] for span in spans)
+        return cls(made + text[begin:], tuple(placed), tuple(marks), kept, tuple(patterns))
 
     def hidden(self, prefix: str) -> str | None:
         """The forced beginning of a translation with marks in place of the spans in it; None if there is none."""
@@ -174,18 +198,45 @@ class Masked(TaggedText):
         return "".join([*parts, text[begin:]])
 
 
-_TAG = re.compile(r"<(/?)([A-Za-z][\w:-]*|\d+)[^<>]*(?<!/)>")
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:-]*|\d+)[^<>]*(?<!/)>|\[(/?)([a-z]+)(?:=[^\[\]]*)?\]")
 
 
 def tag_pairs(text: str, spans: Sequence[ProtectedSpan]) -> list[tuple[Tag, Tag]]:
-    """List the tags among the spans that belong together, each at its place in the text."""
-    found = []
+    """List the tags among the spans that belong together, each at its place in the text, markup such as ** too."""
+    found, opened = [], set[str]()
     for span in spans:
-        match = _TAG.fullmatch(text, span.start, span.stop)
-        if match:
-            found.append(Tag(span.start, match[0], match[2].lower(), match[1] == "/"))
+        written = text[span.start : span.stop]
+        if span.kind == "tag" and (match := _TAG.fullmatch(written)):
+            found.append(Tag(span.start, written, (match[2] or match[4]).lower(), bool(match[1] or match[3])))
+        elif span.kind == "markup" and not written.startswith("#"):
+            name = "[" if written[0] in "![]" else written
+            closing = written[0] == "]" or name in opened
+            opened ^= {name} if name != "[" else set()
+            found.append(Tag(span.start, written, name, closing))
     pairs, _ = elements(found)
     return [(found[first], found[last]) for first, last in pairs]
+
+
+def _grouped(text: str, spans: Sequence[ProtectedSpan], placing: bool) -> tuple[list[ProtectedSpan], list[Tag]]:
+    """The spans to mark and the tags to place: those that have words between them, if they are placed at all.
+
+    Spans that touch are one.
+    """
+    tags: dict[int, Tag] = {}
+    for first, last in tag_pairs(text, spans) if placing else ():
+        inner = [span for span in spans if first.at < span.start < last.at]
+        between = ProtectedSpan("tag", first.at, first.at + len(first.text))
+        words = _between(text[: last.at], [between, *inner])[1:]
+        if any(map(str.isalnum, "".join(words))):
+            tags |= {first.at: first, last.at: last}
+    kept: list[ProtectedSpan] = []
+    for span in spans:
+        if span.start in tags:
+            continue
+        if kept and kept[-1].stop == span.start:
+            span = replace(span, start=kept.pop().start)
+        kept.append(span)
+    return kept, list(tags.values())
 
 
 def together(safeguards: Sequence[Safeguard]) -> Generator[list[Decode], list[Translation], list[Translation]]:
@@ -208,31 +259,25 @@ def together(safeguards: Sequence[Safeguard]) -> Generator[list[Decode], list[Tr
 
 def _edges(text: str, spans: Sequence[ProtectedSpan]) -> tuple[int, int]:
     """Where a text begins and ends without the tags and emoji around it, which stay where they are."""
-    pairs = {first.at: last.at for first, last in tag_pairs(text, spans)}
-    inside = {*pairs, *pairs.values()}
-    begin, end, rest = 0, len(text), deque(span for span in spans if span.kind in ("tag", "emoji"))
-
-    def first() -> ProtectedSpan | None:
-        return rest[0] if rest and not text[begin : rest[0].start].strip() else None
-
-    def last() -> ProtectedSpan | None:
-        return rest[-1] if rest and not text[rest[-1].stop : end].strip() else None
-
-    while True:
-        left, right = first(), last()
-        if left and left.start not in inside:
+    partner = {first.at: last.at for first, last in tag_pairs(text, spans)}
+    paired = {*partner, *partner.values()}
+    rest = deque(span for span in spans if span.kind in ("tag", "markup", "emoji"))
+    begin, end = 0, len(text)
+    while rest:
+        first, last = rest[0], rest[-1]
+        at_begin, at_end = not text[begin : first.start].strip(), not text[last.stop : end].strip()
+        if at_begin and first.start not in paired:
             begin = rest.popleft().stop
-        elif right and right.start not in inside:
+        elif at_end and last.start not in paired:
             end = rest.pop().start
-        elif left and right and pairs.get(left.start) == right.start:
+        elif at_begin and at_end and partner.get(first.start) == last.start:
             begin, end = rest.popleft().stop, rest.pop().start
         else:
             break
-    while begin < end and text[begin].isspace() and begin:
-        begin += 1
-    while begin < end and text[end - 1].isspace() and end < len(text):
-        end -= 1
-    return begin, end
+    inner = text[begin:end]
+    return begin + (len(inner) - len(inner.lstrip())) * (begin > 0), end - (len(inner) - len(inner.rstrip())) * (
+        end < len(text)
+    )
 
 
 def _wrapped(found: Translation, before: str, after: str) -> Translation:
