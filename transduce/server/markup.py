@@ -38,10 +38,10 @@ class Layout:
     parts: tuple[TextPiece, ...]
 
     @classmethod
-    def of(cls, text: str, whole: bool = False) -> Layout:
-        """Split a text into sentences, or take it as a whole (without the space around it)."""
+    def of(cls, text: str, whole: bool = False, language: str = "") -> Layout:
+        """Split a text of a language into sentences, or take it as a whole (without the space around it)."""
         if not whole:
-            return cls(tuple(bare_sentences(text)))
+            return cls(tuple(bare_sentences(text, language)))
         bare = text.strip()
         begin = text.find(bare)
         return cls(
@@ -79,9 +79,9 @@ class Layout:
         return found
 
 
-def bare_sentences(text: str) -> list[TextPiece]:
+def bare_sentences(text: str, language: str = "") -> list[TextPiece]:
     """The sentences of a text, with all that is not translated as spaces."""
-    return [bare for part in sentences(text) for bare in _bare(part)]
+    return [bare for part in sentences(text, language) for bare in _bare(part)]
 
 
 def _bare(part: TextPiece) -> Iterator[TextPiece]:
@@ -118,12 +118,12 @@ def _unwrapped(space: re.Match[str]) -> str:
 class Passage(TaggedText):
     """Text between block tags, with the inline tags inside; `text` is unescaped."""
 
-    def sentences(self) -> list[Piece]:
+    def sentences(self, language: str = "") -> list[Piece]:
         """Split into passages of one sentence and the spaces between them; a tag between two goes where it belongs."""
         found: list[Piece] = []
         begin, rest = 0, deque(self.tags)
         cut = sentences if self.tags else bare_sentences  # a tag around a picture must not lose it
-        parts = cut(_SPACE.sub(_unwrapped, self.text))
+        parts = cut(_SPACE.sub(_unwrapped, self.text), language)
         for number, part in enumerate(parts):
             end = begin + len(part.text)
             after = end + len(part.space)

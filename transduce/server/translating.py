@@ -393,9 +393,9 @@ def _planned(state: ServerState, request: TranslationRequest, models: Models, te
     if request.align and len(hops) > 1:
         raise _unaligned(hops)
     html = request.format == "html"
-    pieces = [part for piece in passages(text) for part in _apart(piece)] if html else ()
+    pieces = [part for piece in passages(text) for part in _apart(piece, source)] if html else ()
     whole = request.whole or bool(request.include or request.prefix)
-    layout = Layout(()) if html else Layout.of(text, whole)
+    layout = Layout(()) if html else Layout.of(text, whole, source)
     plan = TextPlan(text, hops, source, hops[-1].target if hops else request.target, detected, layout, tuple(pieces))
     if detected is not None and not whole and len(plan.sentences) > 1:
         others = {}
@@ -426,8 +426,8 @@ def _unaligned(hops: Sequence[RouteHop]) -> Refused:
     )
 
 
-def _apart(piece: str | Passage) -> Sequence[str | Passage]:
-    return piece.sentences() if isinstance(piece, Passage) else [piece]
+def _apart(piece: str | Passage, language: str) -> Sequence[str | Passage]:
+    return piece.sentences(language) if isinstance(piece, Passage) else [piece]
 
 
 def _models_between(models: Models, target: str, source: str) -> int | None:
