@@ -236,6 +236,57 @@ def test_patterns_of_ones_own() -> None:
     assert [decode.text for decode in next(steps)] == ["the T1 is on"]
 
 
+def wrong_number(decode: Decode) -> str:
+    """A model that changes every number but the marks."""
+    return re.sub(r"\d[\d.,]*\d", lambda match: match[0] if match[0] in NUMBERS else "77", decode.text)
+
+
+def test_numbers_that_came_back_as_others_are_marked() -> None:
+    found, asked = run("it costs 1,249.50 euros", wrong_number, source="en", target="de")
+    assert [decode.text for decode in asked] == ["it costs 1,249.50 euros", "it costs 4711 euros"]
+    assert (found.text, found.warnings) == ("it costs 1.249,50 euros", ())
+
+
+def test_numbers_that_were_kept_are_translated_once() -> None:
+    def german(decode: Decode) -> str:
+        return "es kostet 1.249,50 Euro"
+
+    found, asked = run("it costs 1,249.50 euros", german, source="en", target="de")
+    assert (found.text, len(asked), found.protection) == ("es kostet 1.249,50 Euro", 1, "")
+
+
+def test_numbers_stay_as_they_are_where_the_languages_are_unknown() -> None:
+    found, _ = run("it costs 1,249 euros", wrong_number)
+    assert found.text == "it costs 1,249 euros"
+
+
+def test_the_lost_numbers_are_marked_before_all() -> None:
+    def one_lost(decode: Decode) -> str:
+        return decode.text.replace("250", "52") if "4711" not in decode.text else "4711 at 12 of 13"
+
+    found, asked = run("250 at 12 of 13", one_lost)
+    assert [decode.text for decode in asked] == ["250 at 12 of 13", "4711 at 12 of 13"]
+    assert found.text == "250 at 12 of 13"
+
+
+def test_a_translation_with_other_numbers_says_so() -> None:
+    found, asked = run("it costs 250 euros", lambda decode: "es kostet 77 Euro")
+    assert (found.text, found.warnings) == ("es kostet 77 Euro", ("numbers",))
+    assert len(asked) == 3  # as it is, with a number for a mark, with a name
+
+
+def test_spans_and_numbers_are_kept_together() -> None:
+    found, asked = run("see {a} for 250 euros", wrong_number)
+    assert found.text == "see {a} for 250 euros"
+    assert asked[-1] == Decode("see T1 for T2 euros", 0, ("T1", "T2"))
+    assert found.protection == MARKED
+
+
+def test_a_span_with_digits_is_no_number() -> None:
+    found, asked = run("see https://example.org/250 now", shout)
+    assert (len(asked), found.warnings) == (1, ())
+
+
 @pytest.mark.parametrize("text", ["<p>see</p>", "😀 see", "<br><p>see</p> 😀", "<i><b>see</b></i> <br>"])
 def test_what_stands_around_a_text_stays_there(text: str) -> None:
     found, asked = run(text, shout)
@@ -256,9 +307,9 @@ def test_safeguards_of_many_texts_share_rounds() -> None:
 
 def test_alignments_have_spans_for_marks() -> None:
     words = Alignment.linked(["See", "T1."], ["Sieh", "T1."], [(0, 0, 0.9), (1, 1, 0.8)])
-    assert words.with_units({"T1": "{a}"}).source == ("See", "{a}.")
+    assert words.with_units({"T1": "{a}"}, {"T1": "{a}"}).source == ("See", "{a}.")
     pieces = Alignment.linked(["▁See", "▁T", "1", "."], ["▁T", "1", "▁an"], [(1, 0, 0.5), (2, 1, 0.8), (0, 2, 0.7)])
-    found = pieces.with_units({"T1": "{a}"})
+    found = pieces.with_units({"T1": "{a}"}, {"T1": "{a}"})
     assert (found.source, found.target) == (("▁See", "▁{a}", "."), ("▁{a}", "▁an"))
     assert (found.links, found.strengths) == (((0, 1), (1, 0)), (0.7, 0.8))
 

@@ -48,6 +48,9 @@ if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
     from transduce.data.readers import Reading
 
 
+_DIGIT = re.compile(r"\d")
+
+
 @dataclass(frozen=True)
 class _Job:
     """One part of one text on its way through the engine."""
@@ -127,6 +130,7 @@ class Translator:
         cancel_tokens: Sequence[CancelToken] = (),
         protect: bool | None = None,
         patterns: Sequence[str] = (),
+        source: str | Sequence[str] = "",
     ) -> list[Translation]:
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
@@ -141,9 +145,10 @@ class Translator:
         `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
         `finished`. `protect` keeps URLs, placeholders, code and other spans that are no language letter for letter;
         None: as the translator was made. `patterns` are regular expressions of further spans to keep.
+        `source` is the language code of the texts, if known (one, or one a text): their numbers are read by its rules.
         """
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
         )
         return list(self.run(texts, options))
 
@@ -163,11 +168,12 @@ class Translator:
         cancel_tokens: Sequence[CancelToken] = (),
         protect: bool | None = None,
         patterns: Sequence[str] = (),
+        source: str | Sequence[str] = "",
         window: int = 0,
     ) -> Iterator[Translation]:
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
         )
         return self.run(texts, options, window)
 
@@ -323,7 +329,7 @@ class Translator:
         """Translate the texts of one window and keep their spans; the options have one value per text."""
         own = own_patterns(options.patterns, "patterns")
         spans = [protected_spans(text, own) for text in texts] if options.protect else []
-        if not any(spans):
+        if not options.protect or (not any(map(_DIGIT.search, texts)) and not any(spans)):
             return self._translate(texts, search, options)
         steps = together([self._safeguard(text, n, spans[n], own, search, options) for n, text in enumerate(texts)])
         decodes = next(steps)
@@ -343,14 +349,22 @@ class Translator:
         options: TranslateOptions,
     ) -> Safeguard:
         """How one text is translated: as it is, or with its spans kept."""
-        if not spans:
+        if not spans and not _DIGIT.search(text):
             return as_it_is(text, number)
         tag = self._tag(options.to[number])
         bound = bool(options.include[number] or options.prefixes[number])
         symbols = all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
         beam, aligned = isinstance(search, Beam), options.align is not None
         protection = Protection(
-            number, symbols, beam, bound, aligned, lambda part: len(self._source(part, tag)) < self.longest, own
+            number,
+            symbols,
+            beam,
+            bound,
+            aligned,
+            lambda part: len(self._source(part, tag)) < self.longest,
+            own,
+            options.source[number],
+            options.to[number],
         )
         return protection.translate(text, spans, options.prefixes[number])
 
