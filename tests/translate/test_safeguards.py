@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -285,6 +285,51 @@ def test_spans_and_numbers_are_kept_together() -> None:
 def test_a_span_with_digits_is_no_number() -> None:
     found, asked = run("see https://example.org/250 now", shout)
     assert (len(asked), found.warnings) == (1, ())
+
+
+def ranked(word: str, candidates: Sequence[Translation], back: Mapping[str, str]) -> str:
+    """The translation of a word by a model with these candidates, which it translates back so."""
+    steps = together([safeguards(source="en", target="de", ranking=True).translate(word, [])])
+    assert next(steps) == [Decode(word, 0, n_best=4)]
+    again = steps.send([replace(candidates[0], alternatives=tuple(candidates[1:]))])
+    assert {decode.to for decode in again} == {"en"}
+    with pytest.raises(StopIteration) as end:
+        steps.send([Translation(back.get(decode.text, "?")) for decode in again])
+    return str(end.value.value[0].text)
+
+
+def likely(*texts: str) -> list[Translation]:
+    """Translations, each a nat less likely than the one before."""
+    return [Translation(text, log_prob=-float(rank)) for rank, text in enumerate(texts)]
+
+
+def test_a_word_is_what_is_translated_back_to_it() -> None:
+    equal = [Translation("sei still", log_prob=-1.0), Translation("sichern", log_prob=-1.5)]
+    assert ranked("save", equal, {"sichern": "Save."}) == "sichern"
+    assert (
+        ranked("save", likely("retten", "so", "sichern"), {"sichern": "save"}) == "retten"
+    )
+
+
+def test_a_word_is_copied_only_where_all_else_is_unlikely() -> None:
+    assert ranked("agree", likely("agree", "und", "zustimmen"), {"agree": "agree"}) == "und"
+    assert ranked("Berlin", likely("Berlin"), {"Berlin": "Berlin"}) == "Berlin"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "label"),
+    [
+        ("Hello", "Hallo,", "Hallo"),
+        ("About", "ungefähr", "Ungefähr"),
+        ("Privacy Policy", "Datenschutz.", "Datenschutz"),
+        ("about", "ungefähr", "ungefähr"),
+        ("Hello!", "Hallo,", "Hallo,"),  # not a label
+        ("I do not know him", "ich kenne ihn nicht.", "ich kenne ihn nicht."),
+    ],
+)
+def test_labels_end_and_begin_as_in_the_source(source: str, target: str, label: str) -> None:
+    found, _ = run(source, lambda decode: target)
+    assert found.text == label
 
 
 @pytest.mark.parametrize("text", ["<p>see</p>", "😀 see", "<br><p>see</p> 😀", "<i><b>see</b></i> <br>"])
