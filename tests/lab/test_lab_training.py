@@ -14,7 +14,7 @@ from transduce.core.errors import ConfigError, RunError
 from transduce.lab import table3
 from transduce.lab.exposure import by_part, hits
 from transduce.lab.learning import TRANSFORMER, TrainingExperiment
-from transduce.lab.norms import company, worked_example
+from transduce.lab.norms import batch_effect, worked_example
 from transduce.lab.positions import letters_right, products, shift_error
 from transduce.lab.report import LabReport, write
 from transduce.lab.tasks import copying, number_words, strings
@@ -72,7 +72,7 @@ def test_speed(strings_to_copy: Path, tmp_path: Path) -> None:
 
 def test_norms(strings_to_copy: Path, tmp_path: Path) -> None:
     lab = transduce.lab
-    result = lab.norms(told(strings_to_copy, lab.Norms, companies=(2, 8), tokens=(64,)))
+    result = lab.norms(told(strings_to_copy, lab.Norms, batch_sizes=(2, 8), tokens=(64,)))
     checked(result.report(), tmp_path, "norms")
     layer, batch = result.trained
     assert layer.training_loss == pytest.approx(layer.using_loss, abs=1e-5)
@@ -85,9 +85,9 @@ def test_the_worked_example_of_both_norms() -> None:
     assert worked_example(BatchNorm()) == tuple(pytest.approx((x, x, x), abs=1e-4) for x in (-unit, 0, unit))
 
 
-def test_company_matters_to_one_norm_alone() -> None:
-    assert company(LayerNorm(), 4) < 1e-5
-    assert company(BatchNorm(), 4) > 2 * company(BatchNorm(), 64) > 0.01
+def test_the_batch_matters_to_one_norm_alone() -> None:
+    assert batch_effect(LayerNorm(), 4) < 1e-5
+    assert batch_effect(BatchNorm(), 4) > 2 * batch_effect(BatchNorm(), 64) > 0.01
 
 
 def test_positions(strings_to_copy: Path, tmp_path: Path) -> None:

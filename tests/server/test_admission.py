@@ -306,7 +306,7 @@ def test_together_cancels_the_others_where_one_fails() -> None:
         ({"body": 5}, "body: expected an integer from 1,024 to 1,073,741,824, got 5; docs"),
         ({"workers": 100_000_000}, "workers: expected an integer from 1 to 256, got 100000000; docs/serving.md"),
         ({"seconds": 0.0}, "seconds: expected seconds above 0, a day at most, got 0.0"),
-        ({"gather": 2.0}, "gather: expected seconds from 0 to 1, got 2.0"),
+        ({"batch_seconds": 2.0}, "batch_seconds: expected seconds from 0 to 1, got 2.0"),
         ({"keys": ("a b",)}, "keys: expected visible ASCII characters without spaces"),
     ],
 )

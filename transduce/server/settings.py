@@ -83,8 +83,8 @@ class Settings:
     work, and `cells` the attention weights that it asks for: both are counted before any work begins.
 
     Of all: `connections` held open, and the gate: `queue_tokens` that are admitted and not done, or fewer where the
-    model would take longer than `patience` seconds for them. `batch_tokens` go to the model together, by one of
-    `workers` threads, after waiting `gather` seconds for other requests in the batch where there are some.
+    model would take longer than `queue_seconds` for them. `batch_tokens` go to the model together, by one of
+    `workers` threads, after waiting `batch_seconds` for other requests in the batch where there are some.
 
     `pivot` is the language to go through where no model translates directly, "" for none. `keys` are required if there
     are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the names this
@@ -103,10 +103,10 @@ class Settings:
     header_seconds: float = 10.0
     connections: int = 1024
     queue_tokens: int = 16384
-    patience: float = 0.25
+    queue_seconds: float = 0.25
     batch_tokens: int = 2048
     workers: int = 3
-    gather: float = 0.002
+    batch_seconds: float = 0.002
     pivot: str = ""
     keys: tuple[str, ...] = ()
     requests_a_minute: int = 0
@@ -118,11 +118,11 @@ class Settings:
             if not least <= getattr(self, name) <= most:
                 problem = f"expected an integer from {least:,} to {most:,}, got {getattr(self, name)}"
                 raise ConfigError(f"{name}: {problem}; docs/serving.md says what it bounds (Limits)")
-        for name in ("seconds", "body_seconds", "header_seconds", "patience"):
+        for name in ("seconds", "body_seconds", "header_seconds", "queue_seconds"):
             if not 0 < getattr(self, name) <= 86400:
                 raise ConfigError(f"{name}: expected seconds above 0, a day at most, got {getattr(self, name)}")
-        if not 0 <= self.gather <= 1:
-            raise ConfigError(f"gather: expected seconds from 0 to 1, got {self.gather}")
+        if not 0 <= self.batch_seconds <= 1:
+            raise ConfigError(f"batch_seconds: expected seconds from 0 to 1, got {self.batch_seconds}")
         check_keys(self.keys)
         Proxies(self.proxies)
 
