@@ -26,7 +26,6 @@ from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.kernels import dispatch
 from transduce.model.contract import Memory, TrainableSeq2Seq, rows
-from transduce.model.layers import multiplied, narrowed, summed_products
 from transduce.model.seq2seq import Model
 from transduce.objectives import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
 from transduce.objectives.inputs import InputsChoice, InputsConfig, TeacherForcing
@@ -46,7 +45,7 @@ def projected_losses(
     states (N, D), weight (V, D), bias (V,) of the logits, gold and mask (N,). The gold token weighs 1 - e + e / V,
     every other e / V.
     """
-    states = narrowed(states)
+    states = dispatch.to_autocast_dtype(states)
     compiling = torch.compiler.is_compiling()
     if states.device.type == "cpu" and not compiling and not mask.all():  # a GPU would have to wait
         real = mask.nonzero().squeeze(-1)
@@ -109,12 +108,12 @@ def _chunk(
     together: int,
 ) -> list[Tensor]:
     """The two loss sums of a chunk and, if `learning`, the gradients of the first for states, matrix and any bias."""
-    logits = multiplied(states, matrix, bias)  # (C, V)
+    logits = dispatch.product(states, matrix, bias)  # (C, V)
     sums, slope = _losses_in_parts(logits, gold, mask, smoothing, learning, together)
     if not learning:
         return [sums]
     to_bias = [] if bias is None else [slope.sum(0, dtype=torch.promote_types(slope.dtype, torch.float32))]
-    return [sums, multiplied(slope, matrix.T), summed_products(slope, states), *to_bias]
+    return [sums, dispatch.product(slope, matrix.T), dispatch.summed_products(slope, states), *to_bias]
 
 
 def _losses_in_parts(
