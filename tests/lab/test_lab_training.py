@@ -23,7 +23,7 @@ from transduce.model.norms import BatchNorm, LayerNorm
 from transduce.training.loop import Outcome
 from transduce.workflows.compare.plan import ComparisonPlan
 from transduce.workflows.compare.results import Figure, Results, Row
-from transduce.workflows.compare.run import Compared
+from transduce.workflows.compare.run import ComparisonOutcome
 
 TINY = (
     "data.tokens=96",
@@ -156,7 +156,7 @@ def results(plan: ComparisonPlan, loss: dict[str, float]) -> Results:
 def test_table3_says_what_the_rows_show(strings_to_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = __import__("sys").modules[table3.__module__]
     loss = {"A-heads-1": 1.2, "C-width-half": 0.9, "E-learned-positions": 1.01}
-    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: Compared(results(plan, loss)))
+    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: ComparisonOutcome(results(plan, loss)))
     settings = transduce.lab.Table3(corpus=str(strings_to_copy), device="cpu")
     report = table3(settings).report()
     checked(report, tmp_path, "table3")
@@ -171,10 +171,12 @@ def test_table3_says_what_the_rows_show(strings_to_copy: Path, tmp_path: Path, m
     assert len(table3(replace(settings, rows=("all",))).rows) == 20
     with pytest.raises(ConfigError, match="rows: no row is called 'A-haeds'; there are base, A-heads-1"):
         table3(replace(settings, rows=("base", "A-haeds")))
-    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: Compared(results(plan, {"B-keys-16": -1.0})))
+    monkeypatch.setattr(
+        module, "run_plan", lambda plan, folder, jobs: ComparisonOutcome(results(plan, {"B-keys-16": -1.0}))
+    )
     with pytest.raises(RunError, match="lab table3: B-keys-16 could not be trained; look at the logs"):
         table3(settings)
-    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: Compared(None))
+    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: ComparisonOutcome(None))
     with pytest.raises(RunError, match="lab table3: stopped before all rows were trained; with work=FOLDER"):
         table3(settings)
 

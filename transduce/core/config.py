@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduce.core.errors import DOTTED, ConfigError, Unfit, dotted_key, nearest, type_in_words, value_in_words
-from transduce.core.overrides import Unread, lay_over, read_overrides
+from transduce.core.overrides import UnreadList, lay_over, read_overrides
 from transduce.core.plugins import error_in_words, is_protocol, name_of, own_class
 from transduce.core.progress import say
 from transduce.core.untrusted import LARGEST_TOML, parse_toml, read_small
@@ -304,7 +304,7 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     if dataclasses.is_dataclass(kind):
         return _parse_table(kind, value, where, trust)
     origin = typing.get_origin(kind)
-    if isinstance(value, Unread):
+    if isinstance(value, UnreadList):
         if origin is tuple:
             raise ConfigError(
                 f"{where}: {str(value)!r} begins as a list and is no TOML; write a list as"
