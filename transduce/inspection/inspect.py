@@ -269,7 +269,7 @@ def notes_of(engine: Any) -> tuple[str, ...]:
 
 
 def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> _Looked:
-    """What any engine offers: token probabilities with candidates, and mean cross-attention."""
+    """Inspect with what any engine offers: token probabilities with candidates, and mean cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
     (log_probs,) = case.translator.engine.score([case.source], [best.tokens])

@@ -169,8 +169,8 @@ def _exposed(way: str, settings: Exposure, bench: Bench, translator: Translator)
     sources, targets = [source.tolist() for source, _ in pairs], [target.tolist() for _, target in pairs]
     batch = collate(sources, targets, corpus.tokenizers.source.symbols, target.symbols).to(bench.device)
     model = network(translator)
-    tools = ObjectiveContext(target.symbols, vocabulary=target.size)
-    after_wrong = [_accuracy(model, batch, share, tools) for share in settings.wrong]
+    context = ObjectiveContext(target.symbols, vocabulary=target.size)
+    after_wrong = [_accuracy(model, batch, share, context) for share in settings.wrong]
     right = _right(model, batch, batch.inputs)
     forced = by_part([row[: len(answer)] for row, answer in zip(right.tolist(), targets, strict=True)])
     found = translator.engine.search(sources, Greedy(), [UNCONSTRAINED] * len(sources), range(len(sources)))
@@ -178,11 +178,11 @@ def _exposed(way: str, settings: Exposure, bench: Bench, translator: Translator)
     return ExposureAccuracies(way, forced, free, tuple(after_wrong))
 
 
-def _accuracy(model: Any, batch: Batch, share: float, tools: ObjectiveContext) -> float:
+def _accuracy(model: Any, batch: Batch, share: float, context: ObjectiveContext) -> float:
     """The accuracy with a share of the inputs replaced by random tokens."""
     torch.manual_seed(1)
     memory = model.encode(batch.source, batch.source_mask)
-    inputs = InputNoise(replace=share).build(tools)(model, batch, memory, 0)
+    inputs = InputNoise(replace=share).build(context)(model, batch, memory, 0)
     right = _right(model, batch, inputs)
     return float(right[batch.target_mask].float().mean())
 

@@ -199,10 +199,10 @@ class Smoothed:
         """Whether every step runs the same kernels, but for random draws, so that a CUDA graph can replay it."""
         return not self.terms
 
-    def loss_of(self, passed: ForwardOutput, terms: Terms, step: int) -> Loss:
+    def loss_of(self, output: ForwardOutput, terms: Terms, step: int) -> Loss:
         """Cross-entropy and terms of one forward pass."""
-        loss = smoothed_loss(passed.log_probs, passed.batch.gold, passed.batch.target_mask, self.label_smoothing)
-        return terms.add(Loss(self.weight * loss.total, loss.count, loss.metrics), passed, step)
+        loss = smoothed_loss(output.log_probs, output.batch.gold, output.batch.target_mask, self.label_smoothing)
+        return terms.add(Loss(self.weight * loss.total, loss.count, loss.metrics), output, step)
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ class CrossEntropy(Smoothed):
     def steady(self) -> bool:
         return not self.terms and isinstance(self.inputs, TeacherForcing)
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
-        read, terms = self.inputs.build(tools), Terms(self.terms, tools)
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Objective:
+        read, terms = self.inputs.build(context), Terms(self.terms, context)
 
         def objective(model: TrainableSeq2Seq, batch: Batch, step: int) -> Loss:
             def inputs(memory: Memory) -> Tensor:
@@ -224,10 +224,10 @@ class CrossEntropy(Smoothed):
 
             if batch.capacity != (0, 0) and self.steady:
                 return self._projected(model, *_packed(model, batch))
-            passed = forward(model, batch, terms.trace(step), inputs)
+            output = forward(model, batch, terms.trace(step), inputs)
             if self.terms:  # they read logits, so that these are there
-                return self.loss_of(passed, terms, step)
-            return self._projected(model, passed.states, batch.gold, batch.target_mask)
+                return self.loss_of(output, terms, step)
+            return self._projected(model, output.states, batch.gold, batch.target_mask)
 
         return objective
 
@@ -264,8 +264,8 @@ class RDrop(Smoothed):
 
     alpha: NonNegativeFloat = 5.0
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
-        terms = Terms(self.terms, tools)
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Objective:
+        terms = Terms(self.terms, context)
 
         def objective(model: TrainableSeq2Seq, batch: Batch, step: int) -> Loss:
             return self._loss(model, batch, step, terms)
@@ -274,9 +274,9 @@ class RDrop(Smoothed):
 
     def _loss(self, model: TrainableSeq2Seq, batch: Batch, step: int, terms: Terms) -> Loss:
         twice = rows(batch, torch.arange(len(batch.source), device=batch.source.device).repeat(2))
-        passed = forward(model, twice, terms.trace(step))  # (2 B, T, V): each row a second time, under other dropout
-        both = self.loss_of(passed, terms, step)
-        first, second = passed.log_probs.chunk(2)
+        output = forward(model, twice, terms.trace(step))  # (2 B, T, V): each row a second time, under other dropout
+        both = self.loss_of(output, terms, step)
+        first, second = output.log_probs.chunk(2)
         difference = (first.exp() - second.exp()) * (first - second)  # both KL directions at once
         disagreement = difference.sum(-1).where(batch.target_mask, difference.new_zeros(())).sum()
         return Loss(

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mine:
-    def build(self, tools):
+    def build(self, context):
         return None
 """
 
