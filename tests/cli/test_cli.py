@@ -236,7 +236,18 @@ def test_several_best_are_numbered(toy: Toy, run: Run) -> None:
 def test_json_has_all_that_is_known(toy: Toy, run: Run) -> None:
     ran = run("translate", toy.model, "--to", "de", "--json", "--beam", "3", "--n-best", "2", "five", "")
     first, second = (json.loads(line) for line in ran.lines)
-    known = {"text", "score", "log_prob", "tokens", "finished", "parts", "alternatives", "alignment", "protection"}
+    known = {
+        "text",
+        "score",
+        "log_prob",
+        "tokens",
+        "finished",
+        "parts",
+        "alternatives",
+        "alignment",
+        "protection",
+        "warnings",
+    }
     assert set(first) == known
     assert len(first["alternatives"]) == 1
     assert second["text"] == ""

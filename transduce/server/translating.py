@@ -257,9 +257,11 @@ class RequestRunner:
             return Translation(text)
         for hop in hops[:-1]:
             work = Translate(hop.served.translator.search, protect=self.request.protect)
-            text = (await self._hop(hop, Sentence(text, hop.to), work)).text
+            text = (await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)).text
         hop, request = hops[-1], self.request
-        item = Sentence(text, hop.to, request.prefix if first else "", request.include, request.exclude)
+        item = Sentence(
+            text, hop.to, request.prefix if first else "", request.include, request.exclude, source=hop.source
+        )
         search = hop.served.translator.choose_search(request.beam, request.n_best)
         return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
 
@@ -378,6 +380,7 @@ def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
             f"This looks like {name_of(source)} ({source}), which is not supported as source; expected one of"
             f" {', '.join(models.sources)}; if it is one of these, say which instead of auto",
             "source",
+            language=source,
         )
     return plans
 
