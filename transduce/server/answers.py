@@ -17,8 +17,8 @@ from starlette.responses import Response
 class Refused(Exception):
     """A rejected request: an HTTP `status`, a `message` for people, a `code` for programs.
 
-    `retry_after` (seconds) says when to retry, `close` that the connection must not be used further, `language` in which
-    language a text seems to be, where that is the reason.
+    `retry_after` (seconds) says when to retry, `close` that the connection must not be used further, `language` which
+    language a text seems to be in, where that is the reason.
     """
 
     def __init__(
