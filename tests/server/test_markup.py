@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import transduce
-from transduce.server.markup import Layout, Passage, Piece, _end_of_words, passages, placed
+from transduce.server.markup import Layout, Passage, Piece, passages, placed
 from transduce.text.alignment import Alignment
+from transduce.text.markup import _end_of_words
 from transduce.text.segment import sentences
 
 

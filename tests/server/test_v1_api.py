@@ -54,6 +54,16 @@ def test_a_text_is_tokenized_once(client: TestClient, monkeypatch: pytest.Monkey
         assert tokenized == [ASKED["text"]]
 
 
+def test_spans_that_are_no_language_are_kept_unless_asked(client: TestClient) -> None:
+    def text(**asked: Any) -> str:
+        answer = client.post("/v1/translate", json={**ASKED, "text": "six {name} two", **asked})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["translations"][0]["text"])
+
+    assert text().count("{name}") == 1
+    assert "{name}" not in text(protect=False)
+
+
 def test_constraints_of_a_request(client: TestClient, served_translator: transduce.Translator) -> None:
     def text(**asked: Any) -> str:
         answer = client.post("/v1/translate", json={**ASKED, **asked})

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -57,6 +57,9 @@ SearchOfCall = Annotated[
 ]
 Included = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; repeatable.")]
 Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; repeatable.")]
+Protect = Annotated[
+    Literal["on", "off"], typer.Option(help="Whether URLs, placeholders, code and the like are kept as they are.")
+]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
 ]

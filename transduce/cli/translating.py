@@ -29,6 +29,7 @@ from transduce.cli.arguments import (
     Opening,
     Output,
     Pieces,
+    Protect,
     ReferenceText,
     SearchOfCall,
     SourceLanguage,
@@ -42,6 +43,7 @@ from transduce.core.progress import say
 if TYPE_CHECKING:
     from transduce.evaluation.report import Evaluation
     from transduce.metrics.corpus import NamedTarget
+    from transduce.translate.options import TranslateOptions
 
 
 @opens_models
@@ -57,6 +59,7 @@ def translate(
     include: Included = None,
     exclude: Excluded = None,
     search: SearchOfCall = None,
+    protect: Protect = "on",
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
@@ -103,6 +106,7 @@ def translate(
         include=include or (),
         exclude=exclude or (),
         align=unit,
+        protect=protect == "on",
     )
     stream = translator.run(texts or read_files(files), options, window)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
@@ -198,6 +202,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for a model's translations.")] = None,
     to: Language = "",
     beam: BeamSize = 0,
+    protect: Protect = "on",
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ensemble: Ensemble = None,
     *,
@@ -217,13 +222,16 @@ def evaluate(
         from transduce.evaluation.report import evaluate as run
     from transduce.cli.output import read_lines, read_manifest, written
     from transduce.text.languages import check_language
+    from transduce.translate.options import TranslateOptions
 
     check_language(language)  # before any translating
     manifest = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = manifest.targets if manifest else list(read_lines(reference))
     sources = list(read_lines(source)) if source else manifest.sources if manifest else None
-    _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, beam)
-    systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, beam, to)
+    of_any = {"--beam": beam, "--protect": protect == "off"}
+    _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, of_any)
+    options = TranslateOptions(beam=beam, to=to, protect=protect == "on")
+    systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, options)
     if output is not None and systems[0].search:
         with written(output) as file:
             file.writelines(f"{line}\n" for line in systems[0].lines)
@@ -254,11 +262,15 @@ def _show(result: Evaluation, json_lines: bool) -> None:
 
 
 def _check_used(
-    hypothesis: Path, other: Path | None, opening: Opening, of_first: Mapping[str, object], beam: int
+    hypothesis: Path,
+    other: Path | None,
+    opening: Opening,
+    of_first: Mapping[str, object],
+    of_any: Mapping[str, object],
 ) -> None:
     """Raise UserError for options of translating where translations are read from files."""
     changed = [f.name for f in dataclasses.fields(Opening) if getattr(opening, f.name) != f.default]
-    of_any = {"--beam": beam, **{f"--{name}": True for name in changed}}
+    of_any = {**of_any, **{f"--{name}": True for name in changed}}
     files = [path for path in (hypothesis, other) if path is not None and path.is_file()]
     unused = [name for name, given in of_first.items() if given and hypothesis in files]
     if len(files) == (1 if other is None else 2):
@@ -280,7 +292,7 @@ class _System:
 
 
 def _systems(
-    folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, beam: int, to: str
+    folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, options: TranslateOptions
 ) -> list[_System]:
     """The translations of a file, a model or an ensemble, and of the other system if there is one."""
     from transduce.cli.output import read_lines
@@ -289,12 +301,12 @@ def _systems(
     # Files are read first: a misspelt name costs no translating.
     read = [None if names[0].is_dir() else list(read_lines(names[0])) for names in paths]
     return [
-        _translated(names, opening, sources, beam, to) if lines is None else _System(str(names[0]), lines)
+        _translated(names, opening, sources, options) if lines is None else _System(str(names[0]), lines)
         for names, lines in zip(paths, read, strict=True)
     ]
 
 
-def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
+def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, options: TranslateOptions) -> _System:
     """Translate the sources with a model or an ensemble."""
     from transduce.cli.arguments import check_target
     from transduce.cli.output import with_progress
@@ -303,11 +315,11 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
     translator = opening.load(folders)
-    check_target(translator, folders[0], to)
-    stream = translator.stream(sources, beam=beam, to=to)
+    check_target(translator, folders[0], str(options.to))
+    stream = translator.run(sources, options)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
     lines = [translation.text for translation in shown]
-    return _System(str(folders[0]), lines, search_label(translator.choose_search(beam)))
+    return _System(str(folders[0]), lines, search_label(translator.choose_search(options.beam)))
 
 
 def _told(models: list[Path]) -> list[NamedTarget]:

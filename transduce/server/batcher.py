@@ -42,10 +42,11 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Translate:
-    """Translate with a search config, and align if requested."""
+    """Translate with a search config, align if requested, and keep spans that are no language."""
 
     search: SearchConfig
     align: Unit | None = None
+    protect: bool = True
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:
         """One translation an item."""
@@ -58,6 +59,7 @@ class Translate:
             align=self.align,
             dense=False,
             cancel_tokens=stops,
+            protect=self.protect,
             tokens={item.text: item.tokens for item in items if item.tokens is not None},
         )
         return list(translator.run([item.text for item in items], options))

@@ -17,12 +17,13 @@ from transduce.engines import Translation
 from transduce.server.admission import PASSES_ALIGNED, PASSES_TAGGED, check_included, check_work, width_of
 from transduce.server.answers import Refused
 from transduce.server.batcher import Sentence, Translate
-from transduce.server.markup import MOST_TAGS, Layout, Passage, passages, placed
+from transduce.server.markup import Layout, Passage, passages, placed
 from transduce.server.models import Models, RouteHop
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
 from transduce.text.alignment import Alignment, Unit
 from transduce.text.languages import Detected
+from transduce.text.markup import MOST_TAGS
 from transduce.translate.directions import likely_source
 
 T = TypeVar("T")
@@ -152,6 +153,7 @@ class TranslationRequest:
     prefix: str = ""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    protect: bool = True
     whole: bool = False
     model: str = ""
     asker: bytes = b""
@@ -246,11 +248,12 @@ class RequestRunner:
     ) -> Translation:
         """Translate one sentence through all models of its route; options apply to the last."""
         for hop in hops[:-1]:
-            text = (await self._hop(hop, Sentence(text, hop.to), Translate(hop.served.translator.search))).text
+            work = Translate(hop.served.translator.search, protect=self.request.protect)
+            text = (await self._hop(hop, Sentence(text, hop.to), work)).text
         hop, request = hops[-1], self.request
         item = Sentence(text, hop.to, request.prefix if first else "", request.include, request.exclude)
         search = hop.served.translator.choose_search(request.beam, request.n_best)
-        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None))
+        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
 
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():

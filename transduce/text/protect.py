@@ -80,6 +80,7 @@ def _compiled(rules: Iterable[Rule]) -> re.Pattern[str]:
 
 
 _ALL, _LEARNED = _compiled(RULES), _compiled(rule for rule in RULES if rule.learned)
+_PROTECTED = _compiled(rule for rule in RULES if not rule.learned)
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,21 @@ class ProtectedSpan:
     def learned(self) -> bool:
         return _BY_KIND[self.kind].learned
 
+    def moved(self, by: int) -> ProtectedSpan:
+        """The span in a text with so many more characters before it."""
+        return ProtectedSpan(self.kind, self.start + by, self.stop + by)
+
 
 def find_spans(text: str) -> Iterator[ProtectedSpan]:
     """Yield the spans of a text from left to right, without overlap."""
     for match in (_ALL if _HINT.search(text) else _LEARNED).finditer(text):
         yield ProtectedSpan(str(match.lastgroup), match.start(), match.end())
+
+
+def find_protected(text: str) -> list[ProtectedSpan]:
+    """List the spans that translation keeps."""
+    found = _PROTECTED.finditer(text) if _HINT.search(text) else ()
+    return [ProtectedSpan(str(match.lastgroup), match.start(), match.end()) for match in found]
 
 
 def mark_pair(source: str, target: str, scale: float = 1.0) -> tuple[str, str]:

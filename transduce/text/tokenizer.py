@@ -201,6 +201,10 @@ class Tokenizer:
             raise DataError(f"{self.origin}: no piece {piece!r}; was the tokenizer trained with symbols=[{piece!r}]?")
         return token
 
+    def has_piece(self, piece: str) -> bool:
+        """Whether a string is a piece of its own."""
+        return bool(self._processor.piece_to_id(piece) != self._processor.unk_id())
+
     def tag(self, language: str) -> int:
         """Return the token that names a target language: `<2de>` for "de", or Marian's `>>de<<`; or a full tag."""
         names = [language] if language.startswith(("<", ">")) else [f"<2{language}>", f">>{language}<<"]

@@ -81,6 +81,7 @@ async def _translate(request: Request) -> Response:
         given.prefix,
         tuple(given.include),
         tuple(given.exclude),
+        protect=given.protect,
         model=given.model,
         asker=asker,
     )
