@@ -30,12 +30,9 @@ class Engine(Protocol):
         ...
 
     def search(
-        self,
-        sources: Sequence[Source],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Source], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Hypotheses of each source, best first, by the given search config."""
         ...
 
@@ -120,12 +117,9 @@ class Fallback:
         self._lock = ForkLock()
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Sequence[int]], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         return self._either(lambda engine: engine.search(sources, search, constraints, keys))
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
