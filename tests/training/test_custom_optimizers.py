@@ -11,7 +11,8 @@ import pytest
 import torch
 import toys
 from snapshots import same_tensors
-from torch import Tensor, nn
+from steps_by_hand import give_gradients, moments, same, values
+from torch import nn
 
 from transduce.core.errors import ConfigError, RunError
 from transduce.training.checkpoint import Snapshot, read_tensors, step_folders
@@ -76,24 +77,6 @@ def parameters() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((5, 7), (4, 3), (6, 6))]
 
 
-def give_gradients(owners: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in owners:
-        parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
-
-
-def values(owners: list[nn.Parameter]) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in owners]
-
-
-def moments(optimizer: torch.optim.Optimizer, owners: list[nn.Parameter]) -> list[Tensor]:
-    return [tensor.clone() for parameter in owners for tensor in optimizer.state[parameter].values()]
-
-
-def equal(left: list[Tensor], right: list[Tensor]) -> bool:
-    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
-
-
 def reference_step(optimizer: torch.optim.Optimizer, owners: list[nn.Parameter], count: float, clip: float) -> None:
     """What an update is, by hand: the mean gradient, scaled down to a norm of `clip`, and a step of torch's."""
     means = [parameter.grad / count for parameter in owners if parameter.grad is not None]
@@ -140,10 +123,10 @@ def test_a_gradient_that_is_not_finite_leaves_no_trace(name: str, when: int, bad
             norm, skipped = update(optimizer, RATE, torch.tensor(5.0), clip=1.0)
             assert skipped == (step is None)
             assert norm.isfinite() == (step is not None)
-            assert equal(values(owners), before) == (step is None)
+            assert same(values(owners), before) == (step is None)
         found.append((values(owners), moments(optimizer, owners)))
-    assert equal(found[0][0], found[1][0])
-    assert equal(found[0][1], found[1][1])
+    assert same(found[0][0], found[1][0])
+    assert same(found[0][1], found[1][1])
 
 
 def test_what_no_checkpoint_can_hold_is_said(corpus: Path, tmp_path: Path) -> None:

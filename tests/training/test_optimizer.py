@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from steps_by_hand import give_gradients, moments, same, values
+from torch import nn
 
 from transduce.core.errors import ConfigError, RunError
 from transduce.training.optimizer import Adam, AdamW, Constant, Cosine, InverseRoot, Muon, Optimizer, Paper, update
@@ -65,24 +66,6 @@ def test_constant() -> None:
 def parameters(seed: int = 1) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(seed)
     return [nn.Parameter(torch.randn(*shape, generator=generator)) for shape in ((5, 7), (7,), (3, 2, 2))]
-
-
-def give_gradients(owners: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in owners:
-        parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
-
-
-def values(owners: list[nn.Parameter]) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in owners]
-
-
-def moments(optimizer: torch.optim.Optimizer, owners: list[nn.Parameter]) -> list[Tensor]:
-    return [tensor.clone() for parameter in owners for tensor in optimizer.state[parameter].values()]
-
-
-def same(left: list[Tensor], right: list[Tensor]) -> bool:
-    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def test_adam_has_the_papers_settings() -> None:

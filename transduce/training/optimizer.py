@@ -159,16 +159,10 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); only matrices are decayed."""
 
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.98
-    epsilon: PositiveFloat = 1e-9
     weight_decay: NonNegativeFloat = 0.01
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
         parameters = list(parameters)

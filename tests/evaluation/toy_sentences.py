@@ -1,0 +1,18 @@
+"""Sentences of a few words, and translations of them with mistakes."""
+
+from __future__ import annotations
+
+import random
+
+WORDS = "the a cat dog man house sees likes red blue old small quickly today".split()
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    chosen = random.Random(seed)
+    return [" ".join(chosen.choices(WORDS, k=chosen.randint(5, 12))) for _ in range(count)]
+
+
+def with_errors(texts: list[str], share: float, seed: int) -> list[str]:
+    """Each word is wrong with the probability `share`."""
+    chosen = random.Random(seed)
+    return [" ".join("wrong" if chosen.random() < share else word for word in text.split()) for text in texts]
