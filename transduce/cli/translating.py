@@ -41,9 +41,12 @@ from transduce.core.errors import DataError, UserError, needed_by
 from transduce.core.progress import say
 
 if TYPE_CHECKING:
+    from transduce.data.readers import FileReader
     from transduce.evaluation.report import Evaluation
     from transduce.metrics.corpus import NamedTarget
     from transduce.translate.options import TranslateOptions
+
+FILES_AT_ONCE = 100  # recordings or pictures that are transcribed at once
 
 
 @opens_models
@@ -330,12 +333,6 @@ def _told(models: list[Path]) -> list[NamedTarget]:
     return [NamedTarget(read_validation_language(model), f"validation.language of {model}") for model in models]
 
 
-if TYPE_CHECKING:
-    from transduce.data.readers import FileReader
-
-WINDOW = 100  # files that are read at once
-
-
 @opens_models
 def transcribe(
     model: ModelFolder,
@@ -387,9 +384,9 @@ def transcribe(
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
     options = TranslateOptions(beam, n_best, chosen)
-    stream = translator.run(paths, options, WINDOW)
+    stream = translator.run(paths, options, FILES_AT_ONCE)
     with written(output, [input] if input else []) as file:
-        shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
+        shown = with_progress(stream, "Reading", len(paths), output is None, FILES_AT_ONCE)
         write_translations(shown, file, None, json_lines, n_best if search is None else translations_of(search))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
+T = TypeVar("T")
 Source: TypeAlias = Any  # tokens, a sequence of integers; or the frames (n, width) of a recording or a picture
 
 
@@ -92,13 +92,6 @@ class Scored:
     @property
     def per_token(self) -> float:
         return self.log_prob / self.tokens
-
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-T = TypeVar("T")
 
 
 class Fallback:
