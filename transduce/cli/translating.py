@@ -249,7 +249,7 @@ def evaluate(
         names=(str(hypothesis), str(other)),
         errors=errors or manifest is not None,
         tag=f"<2{to}>" if to else "",
-        told=_told([path for path in (hypothesis, other) if path and path.is_dir()]),
+        named=_named_targets([path for path in (hypothesis, other) if path and path.is_dir()]),
         searches={system.name: system.search for system in systems if system.search},
     )
     _show(result, json_lines)
@@ -325,7 +325,7 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     return _System(str(folders[0]), lines, search_label(translator.choose_search(options.beam)))
 
 
-def _told(models: list[Path]) -> list[NamedTarget]:
+def _named_targets(models: list[Path]) -> list[NamedTarget]:
     """The target languages that the configs of models name."""
     from transduce.metrics.corpus import NamedTarget
     from transduce.translate.model_folder import read_validation_language
