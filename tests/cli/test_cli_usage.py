@@ -152,7 +152,7 @@ def test_the_flags_are_these_and_no_others() -> None:
         "doctor": "",
         "train": "--output -o",
         "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --search"
-        f" --protect --json --alignments --pieces {model}",
+        f" --protect --pattern --json --alignments --pieces {model}",
         "transcribe": f"--input -i --output -o --beam --n-best --search --skip --json {model}",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",

@@ -63,6 +63,10 @@ Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word
 Protect = Annotated[
     Literal["on", "off"], typer.Option(help="Whether URLs, placeholders, code and the like are kept as they are.")
 ]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option("--pattern", metavar="REGEX", help="Further text to keep as it is, such as 'ORD-\\d+'; repeatable."),
+]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
 ]

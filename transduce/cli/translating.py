@@ -28,6 +28,7 @@ from transduce.cli.arguments import (
     MosesBLEU,
     Opening,
     Output,
+    Patterns,
     Pieces,
     Protect,
     ReferenceText,
@@ -63,6 +64,7 @@ def translate(
     exclude: Excluded = None,
     search: SearchOfCall = None,
     protect: Protect = "on",
+    patterns: Patterns = None,
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
@@ -110,6 +112,7 @@ def translate(
         exclude=exclude or (),
         align=unit,
         protect=protect == "on",
+        patterns=patterns or (),
     )
     stream = translator.run(texts or read_files(files), options, window)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:

@@ -56,6 +56,7 @@ class Translation:
     for all required phrases). `alternatives` holds the other hypotheses if more than one was requested (for a text that
     was not split into parts), `alignment` the source positions, if requested. `protection` says how spans such as URLs
     were kept: by "marks" that the model copied, or by translating the text "around" them; "" if there are none.
+    `warnings` name what may be wrong: "numbers" where some have another value than in the text.
     """
 
     text: str
@@ -67,6 +68,7 @@ class Translation:
     alternatives: tuple[Translation, ...] = ()
     alignment: Alignment | None = None
     protection: str = ""
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, parts: Sequence[Translation], text: str, alignment: Alignment | None = None) -> Translation:
@@ -79,6 +81,7 @@ class Translation:
             all(part.finished for part in parts),
             len(parts),
             alignment=alignment,
+            warnings=tuple(dict.fromkeys(warning for part in parts for warning in part.warnings)),
         )
 
 

@@ -38,6 +38,7 @@ class Sentence:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     tokens: tuple[int, ...] | None = None  # of the text, where they are known
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Translate:
             dense=False,
             cancel_tokens=stops,
             protect=self.protect,
+            source=[item.source for item in items],
             tokens={item.text: item.tokens for item in items if item.tokens is not None},
         )
         return list(translator.run([item.text for item in items], options))

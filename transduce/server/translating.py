@@ -249,9 +249,11 @@ class RequestRunner:
         """Translate one sentence through all models of its route; options apply to the last."""
         for hop in hops[:-1]:
             work = Translate(hop.served.translator.search, protect=self.request.protect)
-            text = (await self._hop(hop, Sentence(text, hop.to), work)).text
+            text = (await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)).text
         hop, request = hops[-1], self.request
-        item = Sentence(text, hop.to, request.prefix if first else "", request.include, request.exclude)
+        item = Sentence(
+            text, hop.to, request.prefix if first else "", request.include, request.exclude, source=hop.source
+        )
         search = hop.served.translator.choose_search(request.beam, request.n_best)
         return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
 

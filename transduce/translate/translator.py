@@ -7,6 +7,7 @@ what runs the model is an `Engine`.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from transduce.search.constraints import (
 )
 from transduce.search.settings import Beam, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
-from transduce.text.protect import MARKS, ProtectedSpan, find_protected
+from transduce.text.protect import MARKS, ProtectedSpan, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.options import (
@@ -45,6 +46,9 @@ from transduce.translate.safeguards import Decode, Protection, Safeguard, as_it_
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
     from transduce.data.readers import Reading
+
+
+_DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class Translator:
         self, texts: Sequence[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
         to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
         align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
-        protect: bool | None = None,
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
     ) -> list[Translation]:  # fmt: skip
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
@@ -128,10 +132,11 @@ class Translator:
         without `dense` it has links and their strengths alone, and no matrix of weights.
         `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
         `finished`. `protect` keeps URLs, placeholders, code and other spans that are no language letter for letter;
-        None: as the translator was made.
+        None: as the translator was made. `patterns` are regular expressions of further spans to keep.
+        `source` is the language code of the texts, if known (one, or one a text): their numbers are read by its rules.
         """
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
         )
         return list(self.run(texts, options))
 
@@ -139,11 +144,11 @@ class Translator:
         self, texts: Iterable[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
         to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
         align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
-        protect: bool | None = None, window: int = 0,
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "", window: int = 0,
     ) -> Iterator[Translation]:  # fmt: skip
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
         )
         return self.run(texts, options, window)
 
@@ -297,10 +302,11 @@ class Translator:
 
     def _guarded(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
         """Translate the texts of one window and keep their spans; the options have one value per text."""
-        spans = {number: find_protected(text) for number, text in enumerate(texts)} if options.protect else {}
-        if not any(spans.values()):
+        own = own_patterns(options.patterns, "patterns")
+        spans = [protected_spans(text, own) for text in texts] if options.protect else []
+        if not options.protect or (not any(map(_DIGIT.search, texts)) and not any(spans)):
             return self._translate(texts, search, options)
-        steps = together([self._safeguard(text, n, spans[n], search, options) for n, text in enumerate(texts)])
+        steps = together([self._safeguard(text, n, spans[n], own, search, options) for n, text in enumerate(texts)])
         decodes = next(steps)
         while True:
             try:
@@ -309,17 +315,31 @@ class Translator:
                 return cast("list[Translation]", end.value)
 
     def _safeguard(
-        self, text: str, number: int, spans: Sequence[ProtectedSpan], search: SearchConfig, options: TranslateOptions
+        self,
+        text: str,
+        number: int,
+        spans: Sequence[ProtectedSpan],
+        own: tuple[re.Pattern[str], ...],
+        search: SearchConfig,
+        options: TranslateOptions,
     ) -> Safeguard:
         """How one text is translated: as it is, or with its spans kept."""
-        if not spans:
+        if not spans and not _DIGIT.search(text):
             return as_it_is(text, number)
         tag = self._tag(options.to[number])
         bound = bool(options.include[number] or options.prefixes[number])
         symbols = all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
         beam, aligned = isinstance(search, Beam), options.align is not None
         protection = Protection(
-            number, symbols, beam, bound, aligned, lambda part: len(self._source(part, tag)) < self.longest
+            number,
+            symbols,
+            beam,
+            bound,
+            aligned,
+            lambda part: len(self._source(part, tag)) < self.longest,
+            own,
+            options.source[number],
+            options.to[number],
         )
         return protection.translate(text, spans, options.prefixes[number])
 
