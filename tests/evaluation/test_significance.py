@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 
 import pytest
+from noisy_text import sentences, with_errors
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
-from toy_sentences import sentences, with_errors
 
 from transduce.core.errors import ConfigError, DataError
 from transduce.evaluation.significance import compare, verdict

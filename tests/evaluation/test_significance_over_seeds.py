@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from noisy_text import sentences, with_errors
 from sacrebleu.metrics.bleu import BLEU
-from toy_sentences import sentences, with_errors
 
 from transduce.evaluation.significance import (
     SeedScores,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from parameter_states import equal, give_gradients, moments, values
 from snapshots import same_tensors
-from steps_by_hand import give_gradients, moments, same, values
 from torch import nn
 
 from transduce.core.errors import ConfigError, RunError
@@ -123,10 +123,10 @@ def test_a_gradient_that_is_not_finite_leaves_no_trace(name: str, when: int, bad
             norm, skipped = update(optimizer, RATE, torch.tensor(5.0), clip=1.0)
             assert skipped == (step is None)
             assert norm.isfinite() == (step is not None)
-            assert same(values(owners), before) == (step is None)
+            assert equal(values(owners), before) == (step is None)
         found.append((values(owners), moments(optimizer, owners)))
-    assert same(found[0][0], found[1][0])
-    assert same(found[0][1], found[1][1])
+    assert equal(found[0][0], found[1][0])
+    assert equal(found[0][1], found[1][1])
 
 
 def test_what_no_checkpoint_can_hold_is_said(corpus: Path, tmp_path: Path) -> None:

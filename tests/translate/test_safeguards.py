@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from transduce.engines import Translation
 from transduce.text.alignment import Alignment
 from transduce.text.protect import MARKS, protected_spans
-from transduce.translate.safeguards import AROUND, MARKED, NAMES, NUMBERS, Decode, Protection, as_it_is, together
+from transduce.translate.safeguards import AROUND, MARKED, NAMES, NUMBERS, Decode, Safeguards, as_it_is, together
 
 Model = Callable[[Decode], str]
 
 
-def protection(**changes: object) -> Protection:
+def safeguards(**changes: object) -> Safeguards:
     """The protection of the first text of a request for a model without marks of its own."""
     return replace(
-        Protection(0, symbols=False, beam=True, bound=False, aligned=False, fits=lambda text: len(text) < 400),
+        Safeguards(0, symbols=False, beam=True, bound=False, aligned=False, fits=lambda text: len(text) < 400),
         **changes,
     )  # type: ignore[arg-type]
 
@@ -29,7 +29,7 @@ def protection(**changes: object) -> Protection:
 def run(text: str, model: Model, **changes: object) -> tuple[Translation, list[Decode]]:
     """Translate a text with a function for a model; also all that it was asked to decode."""
     asked: list[Decode] = []
-    steps = together([protection(**changes).translate(text, protected_spans(text))])
+    steps = together([safeguards(**changes).translate(text, protected_spans(text))])
     answer: list[Translation] | None = None
     while True:
         try:
@@ -157,7 +157,7 @@ def test_any_text_keeps_its_spans(words: list[str]) -> None:
 
 
 def test_an_alternative_that_lost_a_span_is_dropped() -> None:
-    steps = together([protection().translate("See {a}.", protected_spans("See {a}."))])
+    steps = together([safeguards().translate("See {a}.", protected_spans("See {a}."))])
     next(steps)
     others = (Translation("Sieh."), Translation("Schau T1 an."))
     with pytest.raises(StopIteration) as end:
@@ -167,7 +167,7 @@ def test_an_alternative_that_lost_a_span_is_dropped() -> None:
 
 
 def test_a_cancelled_text_is_not_tried_again() -> None:
-    steps = together([protection().translate("See {a}.", protected_spans("See {a}."))])
+    steps = together([safeguards().translate("See {a}.", protected_spans("See {a}."))])
     next(steps)
     with pytest.raises(StopIteration) as end:
         steps.send([Translation("", finished=False)])
@@ -175,7 +175,7 @@ def test_a_cancelled_text_is_not_tried_again() -> None:
 
 
 def test_a_forced_beginning_has_the_mark_too() -> None:
-    (first, *_) = next(protection().translate("Go to {a}.", protected_spans("Go to {a}."), "Nach {a} "))
+    (first, *_) = next(safeguards().translate("Go to {a}.", protected_spans("Go to {a}."), "Nach {a} "))
     assert first == Decode("Go to T1.", 0, ("T1",), "Nach T1 ")
 
 
@@ -187,7 +187,7 @@ def reverse(text: str) -> Translation:
 
 
 def test_tags_in_pairs_go_with_their_words() -> None:
-    steps = together([protection().translate(text := "open <b>the {a} door</b> now", protected_spans(text))])
+    steps = together([safeguards().translate(text := "open <b>the {a} door</b> now", protected_spans(text))])
     (asked,) = next(steps)
     assert asked == Decode("open the T1 door now", 0, ("T1",), align="pieces")
     with pytest.raises(StopIteration) as end:
@@ -214,7 +214,7 @@ def test_markup_around_nothing_but_a_span_is_part_of_it() -> None:
 
 def test_markdown_goes_with_its_words() -> None:
     text = "read [our **new** terms](/terms)  now"
-    steps = together([protection().translate(text, protected_spans(text))])
+    steps = together([safeguards().translate(text, protected_spans(text))])
     (asked,) = next(steps)
     assert asked.text == "read our new terms  now"
     with pytest.raises(StopIteration) as end:
@@ -232,7 +232,7 @@ def test_cases_of_an_icu_message_are_translated() -> None:
 def test_patterns_of_ones_own() -> None:
     own = (re.compile(r"Blue Tooth"),)
     text = "the Blue Tooth is on"
-    steps = together([protection(own=own).translate(text, protected_spans(text, own))])
+    steps = together([safeguards(own=own).translate(text, protected_spans(text, own))])
     assert [decode.text for decode in next(steps)] == ["the T1 is on"]
 
 
@@ -287,6 +287,49 @@ def test_a_span_with_digits_is_no_number() -> None:
     assert (len(asked), found.warnings) == (1, ())
 
 
+def ranked(word: str, candidates: Sequence[Translation], back: Mapping[str, str]) -> str:
+    """The translation of a word by a model with these candidates, which it translates back so."""
+    steps = together([safeguards(source="en", target="de", ranking=True).translate(word, [])])
+    assert next(steps) == [Decode(word, 0, n_best=4)]
+    again = steps.send([replace(candidates[0], alternatives=tuple(candidates[1:]))])
+    assert {decode.to for decode in again} == {"en"}
+    with pytest.raises(StopIteration) as end:
+        steps.send([Translation(back.get(decode.text, "?")) for decode in again])
+    return str(end.value.value[0].text)
+
+
+def likely(*texts: str) -> list[Translation]:
+    """Translations, each a nat less likely than the one before."""
+    return [Translation(text, log_prob=-float(rank)) for rank, text in enumerate(texts)]
+
+
+def test_a_word_is_what_is_translated_back_to_it() -> None:
+    equal = [Translation("sei still", log_prob=-1.0), Translation("sichern", log_prob=-1.5)]
+    assert ranked("save", equal, {"sichern": "Save."}) == "sichern"
+    assert ranked("save", likely("retten", "so", "sichern"), {"sichern": "save"}) == "retten"
+
+
+def test_a_word_is_copied_only_where_all_else_is_unlikely() -> None:
+    assert ranked("agree", likely("agree", "und", "zustimmen"), {"agree": "agree"}) == "und"
+    assert ranked("Berlin", likely("Berlin"), {"Berlin": "Berlin"}) == "Berlin"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "label"),
+    [
+        ("Hello", "Hallo,", "Hallo"),
+        ("About", "ungefähr", "Ungefähr"),
+        ("Privacy Policy", "Datenschutz.", "Datenschutz"),
+        ("about", "ungefähr", "ungefähr"),
+        ("Hello!", "Hallo,", "Hallo,"),  # not a label
+        ("I do not know him", "ich kenne ihn nicht.", "ich kenne ihn nicht."),
+    ],
+)
+def test_labels_end_and_begin_as_in_the_source(source: str, target: str, label: str) -> None:
+    found, _ = run(source, lambda decode: target)
+    assert found.text == label
+
+
 @pytest.mark.parametrize("text", ["<p>see</p>", "😀 see", "<br><p>see</p> 😀", "<i><b>see</b></i> <br>"])
 def test_what_stands_around_a_text_stays_there(text: str) -> None:
     found, asked = run(text, shout)
@@ -300,7 +343,7 @@ def test_a_pair_that_ends_within_the_text_is_no_edge() -> None:
 
 
 def test_safeguards_of_many_texts_share_rounds() -> None:
-    steps = together([as_it_is("one", 0), protection(number=1).translate("{a} b", protected_spans("{a} b"))])
+    steps = together([as_it_is("one", 0), safeguards(number=1).translate("{a} b", protected_spans("{a} b"))])
     assert next(steps) == [Decode("one", 0), Decode("T1 b", 1, ("T1",))]
     assert steps.send([Translation("eins"), Translation("b")]) == [Decode("4711 b", 1, ("4711",))]
 

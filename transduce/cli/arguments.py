@@ -47,7 +47,10 @@ Words = Annotated[
 ]
 
 ReferenceText = Annotated[
-    Path, typer.Argument(help="Reference translations, a sentence a line; or a .tsv of files and their texts.")
+    Path,
+    typer.Argument(
+        metavar="REFERENCE", help="Reference translations, a sentence a line; or a .tsv of files and their texts."
+    ),
 ]
 MosesBLEU = Annotated[bool, typer.Option("--moses", help="Also BLEU as in older papers: lower-cased, Moses tokens.")]
 ErrorRates = Annotated[

@@ -196,7 +196,9 @@ def align(
 @opens_models
 def evaluate(
     reference: ReferenceText,
-    hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
+    hypothesis: Annotated[
+        Path, typer.Argument(metavar="HYPOTHESIS", help="Translations to score, or a model's folder to translate with.")
+    ],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
     other: Annotated[
         Path | None, typer.Option(help="Translations of a second system, or its model, to compare with.")

@@ -187,7 +187,7 @@ class Batcher:
                     return []
 
     def _wait_for_more(self) -> None:
-        until = time.monotonic() + self.settings.gather
+        until = time.monotonic() + self.settings.batch_seconds
         while self._waiting_tokens < self.settings.batch_tokens:
             left = until - time.monotonic()
             if left <= 0 or self._closed:

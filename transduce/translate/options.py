@@ -68,7 +68,7 @@ class TranslateOptions:
         return replace(
             self,
             prefixes=own,
-            to=[self.to[n] for n in numbers],
+            to=[self.to[decode.number] if decode.to is None else decode.to for decode in decodes],
             include=[[*self.include[n], *decode.include] for n, decode in zip(numbers, decodes, strict=True)],
             exclude=[self.exclude[n] for n in numbers],
             cancel_tokens=[self.cancel_tokens[n] for n in numbers] if self.cancel_tokens else (),

@@ -31,6 +31,9 @@ NAMES = tuple(f"T{number}" for number in range(1, 10))
 NUMBERS = ("4711", "5823", "6934", "7145", "8256", "9367", "2478", "3589", "1692")
 MARKED, AROUND = "marks", "around"  # how spans were kept: `Translation.protection`
 NUMBERS_CHANGED = "numbers"  # a warning: numbers of the translation are not those of the text
+SEVERAL, AGREEING, COPIED = 4, 1.0, 4.0  # translations of a word; nats for one that is translated back, and for a copy
+LABEL_WORDS, LABEL_LETTERS = 3, 40
+_SINGLE = re.compile(r"[㐀-鿿]{1,4}|(?:(?![㐀-鿿])[^\W\d_]){2,30}(?:[-'’][^\W\d_]{2,30})?")
 _PLACE = 0xE000  # private characters that stand for spans while a text is cut
 
 
@@ -38,7 +41,8 @@ _PLACE = 0xE000  # private characters that stand for spans while a text is cut
 class Decode:
     """A text for the model to translate with the options of the `number`-th text requested.
 
-    `include`: words that it must also contain, by beam search. `prefix` and `align` replace the requested ones.
+    `include`: words that it must also contain, by beam search. `prefix`, `align` and `to` replace the requested ones,
+    `n_best` above 1 the search.
     """
 
     text: str
@@ -46,25 +50,28 @@ class Decode:
     include: tuple[str, ...] = ()
     prefix: str | None = None
     align: Unit | None = None
+    n_best: int = 1
+    to: str | None = None
 
 
-Safeguard: TypeAlias = Generator[list[Decode], list[Translation], Translation]
+Steps: TypeAlias = Generator[list[Decode], list[Translation], Translation]
 
 
-def as_it_is(text: str, number: int) -> Safeguard:
+def as_it_is(text: str, number: int) -> Steps:
     """Translate a text that needs no safeguard."""
     (found,) = yield [Decode(text, number)]
     return found
 
 
 @dataclass(frozen=True)
-class Protection:
-    """How the spans of the `number`-th text requested are kept.
+class Safeguards:
+    """The safeguards of the `number`-th text requested, by what its request and its model allow.
 
     `symbols`: the vocabulary has `MARKS`. `beam`: the request's own search is a beam search. `bound`: the request has
     words that the translation must hold, so that it cannot be put together from parts. `aligned`: it wants an
     alignment. `fits` says whether the model reads a text at once. `own` are the user's patterns.
-    `source` and `target` are the languages, "" if unknown.
+    `source` and `target` are the languages, "" if unknown. `ranking`: translations of single words may be ranked,
+    since the model also translates back.
     """
 
     number: int
@@ -76,8 +83,9 @@ class Protection:
     own: tuple[re.Pattern[str], ...] = ()
     source: str = ""
     target: str = ""
+    ranking: bool = False
 
-    def translate(self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "") -> Safeguard:
+    def translate(self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "") -> Steps:
         """Translate a text, keeping its spans; the cases of its ICU messages are texts of their own."""
         messages = {span: icu_message(text[span.start : span.stop]) for span in spans if span.kind == "icu"}
         known = [(text[span.start : span.stop], message) for span, message in messages.items() if message]
@@ -93,11 +101,11 @@ class Protection:
             whole = replace(whole, text=whole.text.replace(written, filled, 1))
         return whole
 
-    def _whole(self, text: str, spans: Sequence[ProtectedSpan], prefix: str) -> Safeguard:
+    def _whole(self, text: str, spans: Sequence[ProtectedSpan], prefix: str) -> Steps:
         """Translate a text in parts that the model reads at once."""
         plain: Translation | None = None
         if not spans:
-            (plain,) = yield [Decode(text, self.number)]
+            plain = yield from self._without_spans(text)
             if self.bound or self._numbers_of(text, plain).kept:
                 return plain
         begin, end = _edges(text, spans)
@@ -110,9 +118,32 @@ class Protection:
         joined = "".join(made.text + part.space for made, (part, _) in zip(found, parts, strict=True))
         return _joined(found, text[:begin] + joined.rstrip() + text[end:])
 
+    def _without_spans(self, text: str) -> Steps:
+        """Translate a text as it is; a single word by the best of several translations, a label as a label."""
+        word = text.strip()
+        if self.ranking and _SINGLE.fullmatch(word) and not word.isupper():
+            return _like_a_label(text, (yield from self._best_of_several(text)))
+        found = yield from as_it_is(text, self.number)
+        return found if self.bound or self.aligned else _like_a_label(text, found)
+
+    def _best_of_several(self, word: str) -> Steps:
+        """Rank the translations of a word by log-probability, by what they are translated back to, and no copy."""
+        (found,) = yield [Decode(word, self.number, n_best=SEVERAL)]
+        candidates = {_plain(one.text): one for one in (*found.alternatives[::-1], found)}  # the best of equal ones
+        texts = list(candidates)
+        back = yield [Decode(candidates[text].text, self.number, to=self.source) for text in texts]
+
+        def rank(text: str, again: Translation) -> float:
+            copied = text == _plain(word)
+            agrees = _plain(again.text) == _plain(word) and not copied
+            return candidates[text].log_prob + AGREEING * agrees - COPIED * copied
+
+        _, best = max((rank(text, again), text) for text, again in zip(texts, back, strict=True))
+        return replace(candidates[best], alternatives=())
+
     def _part(
         self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "", plain: Translation | None = None
-    ) -> Safeguard:
+    ) -> Steps:
         """Translate a part with its spans, and once more where numbers came back as others; `plain` is known."""
         found = plain if plain is not None else (yield from self._with_spans(text, spans, prefix))
         check = self._numbers_of(text, found)
@@ -145,7 +176,7 @@ class Protection:
             for marks in self._marks(text, spans, len(cuts), numbers=len(kept) == 0):
                 yield Masked.of(text, cuts, marks, written=written)
 
-    def _with_spans(self, text: str, spans: Sequence[ProtectedSpan], prefix: str) -> Safeguard:
+    def _with_spans(self, text: str, spans: Sequence[ProtectedSpan], prefix: str) -> Steps:
         """Translate a part with marks for its spans, or else the text around them."""
         if not spans:
             return (yield from as_it_is(text, self.number))
@@ -298,7 +329,7 @@ def _grouped(text: str, spans: Sequence[ProtectedSpan], placing: bool) -> tuple[
     return kept, list(tags.values())
 
 
-def together(safeguards: Sequence[Safeguard]) -> Generator[list[Decode], list[Translation], list[Translation]]:
+def together(safeguards: Sequence[Steps]) -> Generator[list[Decode], list[Translation], list[Translation]]:
     """Run several safeguards as one, side by side, and return the translation of each."""
     results: dict[int, Translation] = {}
     answers: dict[int, list[Translation] | None] = dict.fromkeys(range(len(safeguards)))
@@ -363,7 +394,7 @@ def _cut(
     return parts
 
 
-def _around(text: str, spans: Sequence[ProtectedSpan], number: int) -> Safeguard:
+def _around(text: str, spans: Sequence[ProtectedSpan], number: int) -> Steps:
     """Translate the text between the spans by itself, each stretch with the spaces and marks around it."""
     kept = [*(text[span.start : span.stop] for span in spans), ""]
     stretches = list(zip(_between(text, spans), kept, strict=True))
@@ -401,6 +432,22 @@ def _joined(parts: Sequence[Translation], text: str) -> Translation:
     made = Translation.joined(parts, text, whole)
     ways = {part.protection for part in parts}
     return replace(made, protection=AROUND if AROUND in ways else MARKED if MARKED in ways else "")
+
+
+def _plain(word: str) -> str:
+    return word.casefold().strip(" .,!?;:，。！？；：")
+
+
+def _like_a_label(source: str, found: Translation) -> Translation:
+    """Give the translation of a few words without a full stop the end and the first capital that they have."""
+    source, text = source.strip(), found.text
+    if len(source.split()) > LABEL_WORDS or len(source) > LABEL_LETTERS or not source[-1:].isalnum() or not text:
+        return found
+    if not source.endswith("."):
+        text = text.rstrip(" .,;:，。；：") or text
+    if source[0].isupper() and text[0].islower():
+        text = text[0].upper() + text[1:]
+    return found if text == found.text else replace(found, text=text)
 
 
 def _inside(number: Number, spans: Sequence[ProtectedSpan]) -> bool:

@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -28,7 +28,7 @@ from transduce.search.constraints import (
 )
 from transduce.search.settings import Beam, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
-from transduce.text.protect import MARKS, ProtectedSpan, own_patterns, protected_spans
+from transduce.text.protect import MARKS, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.options import (
@@ -42,13 +42,10 @@ from transduce.translate.options import (
     restore_case,
     texts_of,
 )
-from transduce.translate.safeguards import Decode, Protection, Safeguard, as_it_is, together
+from transduce.translate.safeguards import SEVERAL, Decode, Safeguards, together
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
     from transduce.data.readers import Reading
-
-
-_DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
@@ -302,11 +299,16 @@ class Translator:
 
     def _guarded(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
         """Translate the texts of one window and keep their spans; the options have one value per text."""
-        own = own_patterns(options.patterns, "patterns")
-        spans = [protected_spans(text, own) for text in texts] if options.protect else []
-        if not options.protect or (not any(map(_DIGIT.search, texts)) and not any(spans)):
+        if not options.protect:
             return self._translate(texts, search, options)
-        steps = together([self._safeguard(text, n, spans[n], own, search, options) for n, text in enumerate(texts)])
+        own = own_patterns(options.patterns, "patterns")
+        spans = [protected_spans(text, own) for text in texts]
+        steps = together(
+            [
+                self._safeguards(number, own, search, options).translate(text, spans[number], options.prefixes[number])
+                for number, text in enumerate(texts)
+            ]
+        )
         decodes = next(steps)
         while True:
             try:
@@ -314,41 +316,39 @@ class Translator:
             except StopIteration as end:
                 return cast("list[Translation]", end.value)
 
-    def _safeguard(
-        self,
-        text: str,
-        number: int,
-        spans: Sequence[ProtectedSpan],
-        own: tuple[re.Pattern[str], ...],
-        search: SearchConfig,
-        options: TranslateOptions,
-    ) -> Safeguard:
-        """How one text is translated: as it is, or with its spans kept."""
-        if not spans and not _DIGIT.search(text):
-            return as_it_is(text, number)
-        tag = self._tag(options.to[number])
-        bound = bool(options.include[number] or options.prefixes[number])
-        symbols = all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
-        beam, aligned = isinstance(search, Beam), options.align is not None
-        protection = Protection(
+    def _safeguards(
+        self, number: int, own: tuple[re.Pattern[str], ...], search: SearchConfig, options: TranslateOptions
+    ) -> Safeguards:
+        """The safeguards of one text."""
+        tag, source = self._tag(options.to[number]), options.source[number]
+        return Safeguards(
             number,
-            symbols,
-            beam,
-            bound,
-            aligned,
-            lambda part: len(self._source(part, tag)) < self.longest,
-            own,
-            options.source[number],
-            options.to[number],
+            symbols=self._has_marks,
+            beam=isinstance(search, Beam),
+            bound=bool(options.include[number] or options.prefixes[number]),
+            aligned=options.align is not None,
+            fits=lambda part: len(self._source(part, tag)) < self.longest,
+            own=own,
+            source=source,
+            target=options.to[number],
+            ranking=isinstance(search, Beam)
+            and search.n_best == 1
+            and options.align is None
+            and bool(options.to[number] and source and self.tokenizers.source.has_tag(source)),
         )
-        return protection.translate(text, spans, options.prefixes[number])
+
+    @cached_property
+    def _has_marks(self) -> bool:
+        """Whether the model has learned marks for spans."""
+        return all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
 
     def _decoded(self, decodes: Sequence[Decode], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
         """Translate what safeguards request, in a batch of each kind; what needs a beam search gets one."""
         kinds: dict[tuple[SearchConfig, Unit | None], list[int]] = {}
         for i, decode in enumerate(decodes):
-            held = decode.include and not isinstance(search, Beam)
-            kinds.setdefault((self._asked_for(4, 1, None) if held else search, decode.align), []).append(i)
+            held = decode.n_best > 1 or (decode.include and not isinstance(search, Beam))
+            by = self._asked_for(SEVERAL, decode.n_best, None) if held else search
+            kinds.setdefault((by, decode.align), []).append(i)
         made: dict[int, Translation] = {}
         for (by, align), chosen in kinds.items():
             members = [decodes[i] for i in chosen]

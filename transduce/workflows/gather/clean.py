@@ -26,7 +26,7 @@ import numpy.typing as npt
 from transduce.core.errors import DataError, UserError
 from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress
-from transduce.data.formats.inventory import Contents, LineRange, LineReader, index_file, read_line_ranges
+from transduce.data.formats.inventory import IndexedCorpus, LineRange, LineReader, index_file, read_line_ranges
 from transduce.data.formats.parallel import Chunk
 from transduce.data.prepare.work_folder import FinishedPart, PartWriter, PreparationPlan, WorkFolder, gather
 from transduce.text.protect import mark_pair
@@ -222,9 +222,11 @@ def clean_all(plan: PreparationPlan, config: Gather) -> None:
         gather(results, lambda number: _CleanedPart(number, plan.work, progress))
 
 
-def _tasks(corpora: Sequence[Contents], ranges: Sequence[LineRange], config: Gather) -> Iterator[ChunkToClean]:
+def _tasks(
+    corpora: Sequence[IndexedCorpus], line_ranges: Sequence[LineRange], config: Gather
+) -> Iterator[ChunkToClean]:
     ordered, labels = config.ordered(), dict[int, LineReader]()
-    for line_range, chunk in read_line_ranges(corpora, ranges):
+    for line_range, chunk in read_line_ranges(corpora, line_ranges):
         corpus = ordered[line_range.section]
         if corpus.labels and line_range.section not in labels:
             labels[line_range.section] = _open_labels(corpus, corpora[line_range.section])
@@ -233,7 +235,7 @@ def _tasks(corpora: Sequence[Contents], ranges: Sequence[LineRange], config: Gat
         yield ChunkToClean(line_range.number, corpus, chunk, of_chunk)
 
 
-def _open_labels(corpus: RawText, contents: Contents) -> LineReader:
+def _open_labels(corpus: RawText, contents: IndexedCorpus) -> LineReader:
     index = index_file(corpus.labels)
     if len(contents.files) > 1 or index.lines != contents.lines:
         raise DataError(

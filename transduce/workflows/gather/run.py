@@ -112,8 +112,8 @@ class _Division:
     def _mark_surplus(self, marks: Marks) -> None:
         """Limit the tests of each pair of languages to sentences with the smallest hashes: the same in all pairs."""
         of_pair: dict[str, list[CleanedRange]] = {}
-        for line_range in self.ranges["test"]:
-            of_pair.setdefault(self.config.pair(line_range.corpus), []).append(line_range)
+        for cleaned in self.ranges["test"]:
+            of_pair.setdefault(self.config.pair(cleaned.corpus), []).append(cleaned)
         for members in of_pair.values():
             positions = np.concatenate([np.arange(part.start, part.start + part.count) for part in members])
             hashes = np.concatenate([part.hashes(PIVOT) for part in members])
@@ -124,8 +124,8 @@ class _Division:
 
     def _train(self, test: Marks) -> Marks:
         marks = np.zeros(self.train.count, np.uint8)
-        for line_range in self.ranges["train"]:
-            line_range.marks(marks)[:] = self._by_hash(line_range)
+        for cleaned in self.ranges["train"]:
+            cleaned.marks(marks)[:] = self._by_hash(cleaned)
         banned = self._banned(test, marks)
         for side, _ in _SIDES:
             for positions, _ in shared(self.train.of[side], banned.of[side]):
@@ -133,11 +133,11 @@ class _Division:
         self._mark_repeats(self.train, marks)
         return marks
 
-    def _by_hash(self, line_range: CleanedRange) -> Marks:
+    def _by_hash(self, cleaned: CleanedRange) -> Marks:
         """Assign training, validation or test by the sentence of the pivot."""
-        draw = (line_range.hashes(PIVOT) >> np.uint64(11)).astype(np.float64) / 2.0**53
+        draw = (cleaned.hashes(PIVOT) >> np.uint64(11)).astype(np.float64) / 2.0**53
         test, valid = self.config.test_share, self.config.test_share + self.config.valid_share
-        held_out = (VALID, TEST) if line_range.corpus.held_out else (HELD_OUT, HELD_OUT)
+        held_out = (VALID, TEST) if cleaned.corpus.held_out else (HELD_OUT, HELD_OUT)
         return np.select([draw < test, draw < valid], [held_out[1], held_out[0]], STAYS).astype(np.uint8)
 
     def _banned(self, test: Marks, train: Marks) -> _Stores:
@@ -147,10 +147,10 @@ class _Division:
             (test, STAYS, self.ranges["test"]),
             (train, TEST, self.ranges["train"]),
         ):
-            for line_range in ranges:
-                chosen = line_range.marks(marks) == wanted
+            for cleaned in ranges:
+                chosen = cleaned.marks(marks) == wanted
                 for side, _ in _SIDES:
-                    banned.of[side].add(line_range.hashes(side)[chosen])
+                    banned.of[side].add(cleaned.hashes(side)[chosen])
         return banned
 
     def _mark_repeats(self, stores: _Stores, marks: Marks) -> None:
@@ -166,16 +166,16 @@ class _Stores:
 
     def __init__(self, folder: Path, ranges: list[CleanedRange]) -> None:
         self.of = {name: HashStore(folder / name) for name in (PIVOT, OTHER, "pairs")}
-        self.count = sum(line_range.count for line_range in ranges)
-        for line_range in ranges:
+        self.count = sum(cleaned.count for cleaned in ranges)
+        for cleaned in ranges:
             for name, store in self.of.items():
-                store.add(line_range.hashes(name))
+                store.add(cleaned.hashes(name))
 
 
-def chosen_lines(line_range: CleanedRange, marks: Marks, mark: int) -> Iterator[tuple[bytes, bytes]]:
+def chosen_lines(cleaned: CleanedRange, marks: Marks, mark: int) -> Iterator[tuple[bytes, bytes]]:
     """The pairs of a range with one mark."""
-    chosen = line_range.marks(marks) == mark
-    return (lines for lines, wanted in zip(line_range.lines(), chosen, strict=True) if wanted)
+    chosen = cleaned.marks(marks) == mark
+    return (lines for lines, wanted in zip(cleaned.lines(), chosen, strict=True) if wanted)
 
 
 Add = Callable[[Iterator[tuple[bytes, bytes]]], None]  # writes pairs of lines
@@ -217,7 +217,7 @@ def _write(
 ) -> None:
     writer = _Writer(folder, config)
     for corpus in config.ordered():
-        of_corpus = [line_range for line_range in ranges[corpus.use] if line_range.corpus is corpus]
+        of_corpus = [cleaned for cleaned in ranges[corpus.use] if cleaned.corpus is corpus]
         _write_corpus(writer, config, corpus, of_corpus, marks[corpus.use])
     sources = tuple(_source(corpus, ranges[corpus.use], marks[corpus.use], writer) for corpus in config.ordered())
     texts = writer.texts()
@@ -232,7 +232,7 @@ def _write_corpus(writer: _Writer, config: Gather, corpus: RawText, ranges: list
     """Write each line of a corpus to the split of its mark."""
     ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}
     for mark, split in ends[corpus.use].items():
-        wanted = [line_range for line_range in ranges if (line_range.marks(marks) == mark).any()]
+        wanted = [cleaned for cleaned in ranges if (cleaned.marks(marks) == mark).any()]
         if wanted:
             with writer.opened(corpus, split) as add:
                 lines = chain.from_iterable(chosen_lines(part, marks, mark) for part in wanted)
@@ -251,13 +251,11 @@ def _varied(lines: Iterator[tuple[bytes, bytes]], config: Gather, corpus: RawTex
 def _source(corpus: RawText, ranges: list[CleanedRange], marks: Marks, writer: _Writer) -> Source:
     dropped: Counter[str] = Counter()
     read = 0
-    for line_range in ranges:
-        if line_range.corpus is corpus:
-            dropped += Counter(line_range.part.facts["dropped"])
-            read += line_range.part.facts["read"]
-            dropped += Counter(
-                {reason: int((line_range.marks(marks) == mark).sum()) for mark, reason in REASONS.items()}
-            )
+    for cleaned in ranges:
+        if cleaned.corpus is corpus:
+            dropped += Counter(cleaned.part.facts["dropped"])
+            read += cleaned.part.facts["read"]
+            dropped += Counter({reason: int((cleaned.marks(marks) == mark).sum()) for mark, reason in REASONS.items()})
     used = {split: count for (name, split), count in writer.counts.items() if name == corpus.name and count}
     about = {"license": corpus.license, "origin": corpus.origin, "note": corpus.note}
     return Source(corpus.name, corpus.use, corpus.languages, read, used, dict(sorted(dropped.items())), **about)

@@ -1,10 +1,10 @@
-"""Sentences of a few words, and translations of them with mistakes."""
+"""Random sentences, and the same with errors, for tests of significance."""
 
 from __future__ import annotations
 
 import random
 
-WORDS = "the a cat dog man house sees likes red blue old small quickly today".split()
+WORDS = ["the", "a", "cat", "dog", "man", "house", "sees", "likes", "red", "blue", "old", "small", "quickly", "today"]
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -13,6 +13,5 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 def with_errors(texts: list[str], share: float, seed: int) -> list[str]:
-    """Each word is wrong with the probability `share`."""
     chosen = random.Random(seed)
     return [" ".join("wrong" if chosen.random() < share else word for word in text.split()) for text in texts]

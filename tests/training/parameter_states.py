@@ -1,4 +1,4 @@
-"""What an optimizer's step needs and leaves: drawn gradients, and copies of parameters and moments to compare."""
+"""Gradients, values and optimizer states of a few parameters, for tests of optimizers."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def moments(optimizer: torch.optim.Optimizer, owners: list[nn.Parameter]) -> lis
     return [tensor.clone() for parameter in owners for tensor in optimizer.state[parameter].values()]
 
 
-def same(left: list[Tensor], right: list[Tensor]) -> bool:
+def equal(left: list[Tensor], right: list[Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
