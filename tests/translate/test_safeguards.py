@@ -306,9 +306,7 @@ def likely(*texts: str) -> list[Translation]:
 def test_a_word_is_what_is_translated_back_to_it() -> None:
     equal = [Translation("sei still", log_prob=-1.0), Translation("sichern", log_prob=-1.5)]
     assert ranked("save", equal, {"sichern": "Save."}) == "sichern"
-    assert (
-        ranked("save", likely("retten", "so", "sichern"), {"sichern": "save"}) == "retten"
-    )
+    assert ranked("save", likely("retten", "so", "sichern"), {"sichern": "save"}) == "retten"
 
 
 def test_a_word_is_copied_only_where_all_else_is_unlikely() -> None:

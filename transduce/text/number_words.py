@@ -5,7 +5,6 @@
 so "a dozen" is 12, "both" is 2 and "November" is 11.
 """
 
-# ruff: noqa: E501  tables of words
 from __future__ import annotations
 
 import re

@@ -7,7 +7,6 @@ translation is not blamed. `write_number` writes a number as another language do
 A sign before a number is not read: "-5" and "5" are equal, since a hyphen is also a dash and a range.
 """
 
-# ruff: noqa: E501  a pattern is easier to read in one line
 from __future__ import annotations
 
 import re

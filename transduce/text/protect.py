@@ -13,7 +13,6 @@ All patterns are linear in the length of the text: a run of characters is tried 
 possessive or bounded.
 """
 
-# ruff: noqa: E501  a pattern is easier to read in one line
 from __future__ import annotations
 
 import re
