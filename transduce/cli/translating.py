@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -42,10 +44,14 @@ from transduce.core.errors import DataError, UserError, needed_by
 from transduce.core.progress import say
 
 if TYPE_CHECKING:
+    from transduce.cli.arguments import PickedDirection
     from transduce.data.readers import FileReader
+    from transduce.engines import Translation
     from transduce.evaluation.report import Evaluation
     from transduce.metrics.corpus import NamedTarget
+    from transduce.translate.directions import TextRun
     from transduce.translate.options import TranslateOptions
+    from transduce.translate.translator import Translator
 
 FILES_AT_ONCE = 100  # recordings or pictures that are transcribed at once
 
@@ -84,7 +90,7 @@ def translate(
 
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
     """
-    from transduce.cli.arguments import pick_targets, split_model
+    from transduce.cli.arguments import pick_direction, split_model
     from transduce.cli.output import (
         chosen_search,
         read_files,
@@ -100,13 +106,13 @@ def translate(
     args = split_model(words or [], files)
     texts, folders = args.texts, [args.folder, *(ensemble or [])]
     translator = opening.load(folders)
-    tags = pick_targets(translator, args, source, to)
+    direction = pick_direction(translator, args, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     options = TranslateOptions(
         beam=beam,
         n_best=n_best,
         search=None if search is None else chosen_search(translator, search),
-        to=tags if texts else tags[0],
+        to=direction.tags if texts else direction.tags[0],
         prefixes=prefix,
         include=include or (),
         exclude=exclude or (),
@@ -114,10 +120,76 @@ def translate(
         protect=protect == "on",
         patterns=patterns or (),
     )
-    stream = translator.run(texts or read_files(files), options, window)
+    stream = _translations(translator, texts or read_files(files), options, window, direction)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))
+
+
+REPORTED = 3  # lines that are left as they are and named; of more the number is told
+
+
+def _translations(
+    translator: Translator, texts: Iterable[str], options: TranslateOptions, window: int, direction: PickedDirection
+) -> Iterator[Translation]:
+    """Translate lazily all but what is to stay as it is, which is named on standard error.
+
+    With options for a text as a whole it stays or is translated as a whole.
+    """
+    if direction.left_of is None:
+        return translator.run(texts, options, window)
+    whole = options.n_best > 1 or options.align is not None or bool(options.prefixes or options.include)
+    sifted = _Sifted(direction.left_of, whole)
+    units: Iterable[str] = sifted.translated(texts)
+    if not isinstance(options.to, str):  # a tag for each text: now one for each of its parts
+        units = list(units)
+        counts = [sum(not run.left for run in runs) for runs in sifted.waiting]
+        tags = [tag for tag, count in zip(options.to, counts, strict=True) for _ in range(count)]
+        options = dataclasses.replace(options, to=tags)
+    return sifted.joined(translator.run(units, options, window))
+
+
+@dataclass
+class _Sifted:
+    """Texts without the sentences that are to stay as they are, which are put back among the translations."""
+
+    left_of: Callable[[str], Sequence[TextRun]]
+    whole: bool
+    left: int = 0
+    waiting: deque[Sequence[TextRun]] = field(default_factory=deque)  # the runs of texts that are not yet joined
+
+    def translated(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield what is to be translated, a text without anything to leave as it was."""
+        for number, text in enumerate(texts, 1):
+            runs = self.left_of(text)
+            if self.whole and not all(run.left for run in runs):
+                runs = [dataclasses.replace(runs[0], left="")]
+            for run in runs:
+                self._report(number, run)
+            self.waiting.append(runs)
+            yield from [text] if len(runs) == 1 and not runs[0].left else [r.piece.text for r in runs if not r.left]
+        if self.left > REPORTED:
+            say(f"{self.left:,} parts of lines were left as they are")
+
+    def _report(self, number: int, run: TextRun) -> None:
+        if run.left:
+            self.left += 1
+            if self.left <= REPORTED:
+                say(f"line {number} is left as it is: {run.left}; if it is something else, say so with --from")
+
+    def joined(self, found: Iterator[Translation]) -> Iterator[Translation]:
+        """Yield one translation for each text, as soon as all of its parts are there."""
+        from transduce.engines import Translation
+
+        parts: list[Translation] = []
+        for translation in chain(found, [None]):
+            if translation is not None:
+                parts.append(translation)
+            while self.waiting and len(parts) >= sum(not run.left for run in self.waiting[0]):
+                runs = self.waiting.popleft()
+                ready = [Translation(run.piece.text) if run.left else parts.pop(0) for run in runs]
+                text = "".join(one.text + run.piece.space for one, run in zip(ready, runs, strict=True))
+                yield ready[0] if len(ready) == 1 else Translation.joined(ready, text)
 
 
 def _unit_of(alignments: Path | None, pieces: bool) -> Literal["words", "pieces"] | None:
