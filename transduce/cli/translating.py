@@ -139,7 +139,7 @@ def _translations(
     if direction.left_of is None:
         return translator.run(texts, options, window)
     whole = options.n_best > 1 or options.align is not None or bool(options.prefixes or options.include)
-    sifted = _Sifted(direction.left_of, whole)
+    sifted = _Sifted(direction.left_of, whole, options.align is not None)
     units: Iterable[str] = sifted.translated(texts)
     if not isinstance(options.to, str):  # a tag for each text: now one for each of its parts
         units = list(units)
@@ -155,6 +155,7 @@ class _Sifted:
 
     left_of: Callable[[str], Sequence[TextRun]]
     whole: bool
+    aligned: bool
     left: int = 0
     waiting: deque[Sequence[TextRun]] = field(default_factory=deque)  # the runs of texts that are not yet joined
 
@@ -180,14 +181,16 @@ class _Sifted:
     def joined(self, found: Iterator[Translation]) -> Iterator[Translation]:
         """Yield one translation for each text, as soon as all of its parts are there."""
         from transduce.engines import Translation
+        from transduce.text.alignment import Alignment
 
+        alignment = Alignment() if self.aligned else None
         parts: list[Translation] = []
         for translation in chain(found, [None]):
             if translation is not None:
                 parts.append(translation)
             while self.waiting and len(parts) >= sum(not run.left for run in self.waiting[0]):
                 runs = self.waiting.popleft()
-                ready = [Translation(run.piece.text) if run.left else parts.pop(0) for run in runs]
+                ready = [Translation(run.piece.text, alignment=alignment) if run.left else parts.pop(0) for run in runs]
                 text = "".join(one.text + run.piece.space for one, run in zip(ready, runs, strict=True))
                 yield ready[0] if len(ready) == 1 else Translation.joined(ready, text)
 

@@ -380,6 +380,7 @@ def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
             f"This looks like {name_of(source)} ({source}), which is not supported as source; expected one of"
             f" {', '.join(models.sources)}; if it is one of these, say which instead of auto",
             "source",
+            language=source,
         )
     return plans
 
