@@ -17,6 +17,10 @@ from transduce.core.errors import UserError
 from transduce.core.progress import say
 from transduce.translate.model_folder import shipped
 
+if TYPE_CHECKING:
+    from transduce.translate.directions import ChosenDirection, TextRun
+    from transduce.translate.translator import Translator
+
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
 ModelAndTexts = Annotated[
     list[str] | None,
@@ -82,10 +86,6 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     return file, words
 
 
-if TYPE_CHECKING:
-    from transduce.translate.translator import Translator
-
-
 @dataclass(frozen=True)
 class Opening:
     """The options of every command that opens models, passed to `transduce.load`."""
@@ -130,11 +130,6 @@ def opens_models(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-if TYPE_CHECKING:
-    from transduce.translate.directions import ChosenDirection, TextRun
-    from transduce.translate.translator import Translator
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,15 @@ from transduce.core.progress import say
 
 if TYPE_CHECKING:
     from transduce.cli.arguments import PickedDirection
+    from transduce.data.readers import FileReader
     from transduce.engines import Translation
     from transduce.evaluation.report import Evaluation
     from transduce.metrics.corpus import NamedTarget
     from transduce.translate.directions import TextRun
     from transduce.translate.options import TranslateOptions
     from transduce.translate.translator import Translator
+
+FILES_AT_ONCE = 100  # recordings or pictures that are transcribed at once
 
 
 @opens_models
@@ -326,7 +329,7 @@ def evaluate(
         names=(str(hypothesis), str(other)),
         errors=errors or manifest is not None,
         tag=f"<2{to}>" if to else "",
-        told=_told([path for path in (hypothesis, other) if path and path.is_dir()]),
+        named=_named_targets([path for path in (hypothesis, other) if path and path.is_dir()]),
         searches={system.name: system.search for system in systems if system.search},
     )
     _show(result, json_lines)
@@ -402,18 +405,12 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     return _System(str(folders[0]), lines, search_label(translator.choose_search(options.beam)))
 
 
-def _told(models: list[Path]) -> list[NamedTarget]:
+def _named_targets(models: list[Path]) -> list[NamedTarget]:
     """The target languages that the configs of models name."""
     from transduce.metrics.corpus import NamedTarget
     from transduce.translate.model_folder import read_validation_language
 
     return [NamedTarget(read_validation_language(model), f"validation.language of {model}") for model in models]
-
-
-if TYPE_CHECKING:
-    from transduce.data.readers import FileReader
-
-WINDOW = 100  # files that are read at once
 
 
 @opens_models
@@ -467,9 +464,9 @@ def transcribe(
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
     options = TranslateOptions(beam, n_best, chosen)
-    stream = translator.run(paths, options, WINDOW)
+    stream = translator.run(paths, options, FILES_AT_ONCE)
     with written(output, [input] if input else []) as file:
-        shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
+        shown = with_progress(stream, "Reading", len(paths), output is None, FILES_AT_ONCE)
         write_translations(shown, file, None, json_lines, n_best if search is None else translations_of(search))
 
 

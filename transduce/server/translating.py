@@ -337,7 +337,7 @@ class RequestRunner:
                 self.state, replace(self.request, n_best=1), self.window, {}, self.width, turn=self.turn
             )
             await self.turn.come()
-            parts = await together((flow._passage(segment, hops) for segment in bare.stretches()), FEW_TASKS)
+            parts = await together((flow._passage(segment, hops) for segment in bare.split_at_tags()), FEW_TASKS)
             found = _in_a_row(parts)
             text = found.text
         return replace(found, text=before + text + "".join(texts))

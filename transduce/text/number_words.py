@@ -5,7 +5,6 @@
 so "a dozen" is 12, "both" is 2 and "November" is 11.
 """
 
-# ruff: noqa: E501  tables of words
 from __future__ import annotations
 
 import re
@@ -159,18 +158,22 @@ _SPELLED = {
 SCALES = {
     "en": {"hundred": 2, "thousand": 3, "thousands": 3, "k": 3, "million": 6, "millions": 6, "mn": 6, "mln": 6, "m": 6,
            "billion": 9, "billions": 9, "bn": 9, "bln": 9, "trillion": 12, "trillions": 12, "tn": 12},
-    "de": {"hundert": 2, "tausend": 3, "tausende": 3, "tausenden": 3, "tsd": 3, "million": 6, "millionen": 6, "mio": 6, "m": 6,
-           "milliarde": 9, "milliarden": 9, "mrd": 9, "billion": 12, "billionen": 12},
+    "de": {"hundert": 2, "tausend": 3, "tausende": 3, "tausenden": 3, "tsd": 3, "million": 6, "millionen": 6, "mio": 6,
+           "m": 6, "milliarde": 9, "milliarden": 9, "mrd": 9, "billion": 12, "billionen": 12},
     "fr": {"cent": 2, "cents": 2, "mille": 3, "milles": 3, "millier": 3, "milliers": 3, "million": 6, "millions": 6,
-           "m": 6, "milliard": 9, "milliards": 9, "md": 9, "mds": 9, "mrd": 9, "billion": 12, "billions": 12},
-    "es": {"mil": 3, "miles": 3, "millar": 3, "millares": 3, "millón": 6, "millones": 6, "m": 6, "millardo": 9, "billón": 12,
-           "billones": 12},
+           "m": 6, "milliard": 9,
+           "milliards": 9, "md": 9, "mds": 9, "mrd": 9, "billion": 12, "billions": 12},
+    "es": {"mil": 3, "miles": 3, "millar": 3, "millares": 3, "millón": 6, "millones": 6, "m": 6,
+           "millardo": 9, "billón": 12, "billones": 12},
     "pt": {"mil": 3, "milhar": 3, "milhares": 3, "milhão": 6, "milhões": 6, "mi": 6, "m": 6, "bilhão": 9, "bilhões": 9,
            "bi": 9, "trilhão": 12, "trilhões": 12, "bilião": 12, "biliões": 12},
     "zh": {"十": 1, "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8, "兆": 12},
 }  # fmt: skip
 _JOINERS = {"en": {"and"}, "de": {"und"}, "fr": {"et"}, "es": {"y"}, "pt": {"e"}}
-_AFTER_NUMBER = "fach|jahr|jähr|kilo|köpf|mal|meter|minut|minüt|monat|prozent|seit|sitz|spur|stell|stöck|stünd|stund|tag|tägi|teil|tonn|wöch|zeil|er"
+_AFTER_NUMBER = (
+    "fach|jahr|jähr|kilo|köpf|mal|meter|minut|minüt|monat|prozent|seit|sitz|spur|stell|stöck|stünd|stund|tag|tägi|teil"
+    "|tonn|wöch|zeil|er"
+)
 _CHINESE_DIGITS = {sign: value for value, sign in enumerate(_DIGITS)} | {
     "〇": 0,
     "两": 2,
@@ -223,7 +226,7 @@ def read_words(text: str, language: str) -> Iterator[NumberWords]:
     for word in _LETTERS.finditer(text):
         spelled = word[0].lower()
         values = table.get(spelled) or (_german_values(spelled) if language == "de" else ())
-        scale = Decimal(10) ** scales[spelled] if spelled in scales else None
+        scale = Decimal(10) ** scales[spelled] if len(spelled) > 1 and spelled in scales else None
         near = text[stop : word.start()].strip() in ("", "-", "\u2011")
         if not number.empty and not (near and (number.takes(values) or scale or spelled in joiners)):
             yield NumberWords(start, stop, *number.done())

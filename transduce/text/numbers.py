@@ -7,11 +7,10 @@ translation is not blamed. `write_number` writes a number as another language do
 A sign before a number is not read: "-5" and "5" are equal, since a hyphen is also a dash and a range.
 """
 
-# ruff: noqa: E501  a pattern is easier to read in one line
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -26,11 +25,8 @@ _SPACES = " \u00a0\u2009\u202f"
 _THIN = "\u00a0\u2009\u202f"
 # The decimal mark and the usual mark between thousands; a language that is not here has either.
 _MARKS = {
-    "en": (".", ","),
-    "zh": (".", ","),
-    "de": (",", "."),
-    "es": (",", "."),
-    "pt": (",", "."),
+    **dict.fromkeys(("en", "zh"), (".", ",")),
+    **dict.fromkeys(("de", "es", "pt"), (",", ".")),
     "fr": (",", "\u202f"),
 }
 _WIDE = str.maketrans("０１２３４５６７８９．：％－／", "0123456789.:%-/")
@@ -40,8 +36,9 @@ _HALVES = {"½": "0.5", "¼": "0.25", "¾": "0.75", "⅓": "0.33", "⅔": "0.67"
 _CURRENCY = r"US\$|A\$|C\$|HK\$|NZ\$|R\$|[$€£¥￥₹₽]|\b(?:EUR|USD|GBP|CHF|RMB|CNY|JPY|AUD|CAD|BRL)"
 _BEFORE = re.compile(rf"(?:({_CURRENCY})|(百分之))[{_SPACES}]?$")
 _AFTER = re.compile(
-    rf"[{_SPACES}]?(?:(%|‰|percent|per cent|prozent|pour cent|por ciento|por cento|pct)|({_CURRENCY}|欧元|美元|英镑|元|人民币|"
-    r"euros?\b|dollars?\b|dollar\b|yuan\b|pounds?\b|pfund\b|livres\b|libras\b|dólares\b|reais\b|pesos\b)"
+    rf"\.?[{_SPACES}]?(?:(%|‰|percent|per cent|prozent|pour cent|por ciento|por cento|pct)"
+    rf"|({_CURRENCY}|欧元|美元|英镑|元|人民币|"
+    r"euros?\b|dollars?\b|yuan\b|pounds?\b|pfund\b|livres\b|libras\b|dólares\b|reais\b|pesos\b)"
     rf"|((?:km/h|mph|km|kg|mg|cm|mm|ml|kW|MW|kHz|MHz|GHz|[KMGT]B|°[CF]?|m²|km²|ha|g|m|l|t|h)\b))",
     re.IGNORECASE,
 )
@@ -123,7 +120,7 @@ def find_numbers(text: str, language: str) -> list[Number]:
     language, folded = base_of(language), _WIDE_COMMA.sub(",", text).translate(_WIDE)
     found, blank = list(_digits(folded, language)), list(folded)
     for number in found:
-        blank[number.start : number.stop] = "\n" * (number.stop - number.start)
+        blank[number.start : number.stop] = "\0" * (number.stop - number.start)
     found += map(_of_words, read_words("".join(blank), language))
     found = _with_ranges(sorted(found, key=lambda number: number.start), folded)
     return [replace(number, text=text[number.start : number.stop]) for number in found]
@@ -150,6 +147,7 @@ def write_number(number: Number, language: str) -> str:
 
 
 _PLAIN = re.compile(r"[1-9０-９]|0[.,．，]|0$")
+_LONGEST = 24  # digits of a number that is calculated with
 _DIGIT = re.compile(r"\d")
 # How large numbers are written: the scale, what follows one of it, and what follows more.
 _LARGE = {
@@ -180,14 +178,19 @@ def _scaled(value: Decimal, language: str) -> str:
     return _grouped(value.normalize(), language, True)
 
 
-def _values_of(numbers: Iterable[Number]) -> Values:
-    return frozenset(value for number in numbers for reading in number.readings for value in reading)
+def _values_of(numbers: Sequence[Number]) -> Values:
+    """Return all values of a text. Of a time that is as it stands, of a scaled number what is one value."""
+    found = set[Decimal]()
+    for number in numbers:
+        for reading in number.readings[:1] if number.kind == "time" else number.readings:
+            if number.scale == 1 or number.kind == "words" or len(reading) == 1:
+                found |= reading
+    return frozenset(found)
 
 
 def _of_words(words: NumberWords) -> Number:
-    scale = next(
-        (Decimal(10) ** power for power in (12, 9, 8, 6, 4, 3) if words.value and words.value % 10**power == 0), 1
-    )
+    sized = 0 < words.value < 10**_LONGEST
+    scale = next((10**power for power in (12, 9, 8, 6, 4, 3) if sized and words.value % 10**power == 0), 1)
     readings = (frozenset({words.value}), words.values)
     return Number(words.start, words.stop, "", words.value, "words", scale=Decimal(scale), readings=readings)
 
@@ -303,6 +306,8 @@ def _values(digits: str, language: str) -> list[Decimal]:
     """Return the values that digits with marks may have, the likely one first; none for a list such as 1.2.3."""
     bare = re.sub(rf"[{_SPACES}'’]", "", digits)
     marks = re.findall("[.,]", bare)
+    if len(bare) > _LONGEST:
+        return []
     if not marks:
         return [Decimal(bare)]
     whole, last = bare.replace(marks[0], ""), bare.rsplit(marks[-1], 1)[-1]

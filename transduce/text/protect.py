@@ -13,7 +13,6 @@ All patterns are linear in the length of the text: a run of characters is tried 
 possessive or bounded.
 """
 
-# ruff: noqa: E501  a pattern is easier to read in one line
 from __future__ import annotations
 
 import re
@@ -37,7 +36,7 @@ _DOMAINS = "com|org|net|edu|gov|info|io|eu|de|at|ch|fr|es|pt|br|uk|nl|it|pl|cn|t
 # What a URL goes on with: brackets in pairs, and marks such as a full stop only where more follows.
 _URL = (
     r"(?:[.,;:!?'*|]*+(?:[\w/#@$&+=%~\u00c0-\u024f-]|\{[\w.]{1,40}+\}|\([^\s()<>\u2e80-\uffef]{1,200}+\)"
-    r"|\[[\w.:]{1,60}+\]))++"
+    r"|\[[\w.:]{0,60}+\]))++"
 )
 _HOST = rf"(?<![{_LATIN}.@/-])(?:[A-Za-z0-9][\w-]*+\.)+?"
 _EXTENSIONS = (
@@ -51,12 +50,14 @@ _ROOTS = (
     "Applications|Library|Users|Volumes|api|bin|boot|dev|etc|home|lib|media|mnt|opt|proc|root|run|srv|sys|tmp|usr|var"
 )
 _SEGMENT = r"(?:\.*+[\w@+~{}$%\u00c0-\u024f-]++)++"  # of a path: no final full stop
+_WIDTH = r"[-+#0]*(?:\d{1,3}|\*)?(?:\.\d{1,2})?(?:hh?|ll?|[zjt])?"  # of a format such as %5.2f
 _FENCES = r"\*{1,3}+|_{1,3}+|~~"
 _EMOJI = "[\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff\u2600-\u27bf\u2b50\u2b55\u231a\u231b\u23e9-\u23f3]"
 _JOINED = rf"(?:[\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]|{_EMOJI})*+"
 # Numbers that look like a version, a reference or a phone number, and have a value of their own.
 _DATE = r"(?:\d{1,2}[./-]\d{1,2}[./-](?:\d{4}|\d\d)(?!\d)|\d{1,3}(?:\.\d{3})+(?![.\d]))"
 _YEARS = r"(?:1[5-9]|20)\d\d[/-](?:1[5-9]|20)\d\d(?![\d-])"
+_ALONE = f"(?<![{_LATIN}.,:/+-])"  # a number that is not part of another
 _CURRENCIES = "EUR|USD|GBP|CHF|RMB|CNY|JPY|AUD|CAD|NZD|HKD|BRL|RUB|INR|MXN|SEK|NOK|DKK|PLN|CZK"
 
 # Where a span can begin at all, so that most characters are done with at once: at a word, or at one of these signs.
@@ -95,12 +96,15 @@ RULES = (
             r"<[A-Za-z][A-Za-z0-9+-]{1,15}://[^\s<>]{1,2000}+>",
             rf"{_BEGIN}(?:[A-Za-z][A-Za-z0-9+-]{{1,15}}://|mailto:|tel:(?=\+?\d)){_URL}",
             rf"(?<![{_LATIN}.@-])www\.[\w-]++\.{_URL}",
-            rf"{_HOST}(?<=[\w-]{{3}}\.)(?:{_DOMAINS})(?:(?::\d{{2,5}})?/(?:{_URL})?|(?![\w@/-]|\.\w))",
+            rf"{_HOST}(?<=[\w-]{{3}}\.)(?:{_DOMAINS})(?:(?::\d{{2,5}})?/(?:{_URL})?|(?![\w@/-]|\.\w|[\w.%+-]*+@))",
             rf"{_HOST}[a-z]{{2,6}}(?::\d{{2,5}})?/{_URL}",
             rf"(?<![{_LATIN}.])(?:localhost|(?!{_DATE})\d{{1,3}}(?:\.\d{{1,3}}){{3}})(?::\d{{2,5}}(?:/(?:{_URL})?)?|/{_URL})",
         ),
     ),
-    Rule("email", rf"(?<![{_LATIN}.%+-])[{_LATIN}.%+-]++@(?:[{_LATIN}-]++\.)+?[{_LATIN}-]{{2,}}+(?!\.?\w)"),
+    Rule(
+        "email",
+        rf"(?<![{_LATIN}.%+-])[{_LATIN}.%+-]++@(?:[{_LATIN}-]++\.)+?[{_LATIN}-]{{2,}}+(?!\.?\w)(?::[\w~.-]++(?:/[\w.-]*\w)+)?",
+    ),
     Rule(
         "tag",
         _any(
@@ -124,10 +128,11 @@ RULES = (
             r"\{\{[^{}\n]{1,80}+\}\}|\{%[^{}\n]{1,80}+\}",
             r"\{\s?\w{1,60}+,\s?(?:number|date|time|duration|ordinal|spellout)(?:,[^{}\n]{1,60}+)?\}",
             r"[$#%@]?\{ ?[\w.:$\[\]!|,<>=+/-]{0,60}+ ?\}",
-            r"\$\[\w+\]|\$\w{1,40}+\$|\[\[\w[\w.-]{0,60}+\]\]",
+            r"\$\[\w+\]|\$\(\w+\)|\$\w{1,40}+\$|\[\[\w[\w.-]{0,60}+\]\]|@@\w{1,60}+@@|<%[^<>%\n]{1,80}+%>",
             rf"(?<![{_LATIN}$])\$(?!(?:US|AU|CA|NZ|HK)D?(?![A-Z_]))(?:[a-z_][A-Za-z0-9_]++|[A-Z_][A-Z0-9_]{{2,}}+)",
             r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9a-fA-F]{1,6});",
-            rf"(?<![{_LATIN}:;)\]}}.!?\"'’”»*`~@/\\-]):(?:[a-z_][\w-]{{0,60}}+:|[a-z_]\w{{0,60}}+(?<=\w\w)(?![:@/(]))",
+            rf"(?:(?<![{_LATIN}:;)\]}}.!?\"'’”»*`~@/\\-])|(?<=[\s(][\"'])|(?<=\A[\"']))"
+            r":(?:[a-z_][\w-]{0,60}+:|[a-z_]\w{0,60}+(?<=\w\w)(?![:@/(]))",
             r"(?<![\\:])\\[nrt](?![a-z\\])",
         ),
     ),
@@ -144,9 +149,8 @@ RULES = (
     Rule(
         "format",
         _any(
-            r"%(?:\(\w{1,60}+\)|\d{1,2}\$|<\w{1,60}+>)[-+#0]*(?:\d{1,3}|\*)?(?:\.\d{1,2})?(?:hh?|ll?|[zjt])?[sdiufxXeEgGcroaA@]",
-            rf"(?<![\d%{_LATIN}])%[-+#0]*(?:\d{{1,3}}|\*)?(?:\.\d{{1,2}})?(?:hh?|ll?|[zjt])?"
-            rf"(?:[sdiufxXeEgGcrop@]{_END}|d(?=(?:px|ms|[smhx]){_END}))",
+            rf"%(?:\(\w{{1,60}}+\)|\d{{1,2}}\$|<\w{{1,60}}+>){_WIDTH}[sdiufxXeEgGcroaA@]",
+            rf"(?<![\d%{_LATIN}])%{_WIDTH}(?:[sdiufxXeEgGcrop@]{_END}|d(?=(?:px|ms|[smhx]){_END}))",
             rf"(?<![\d{_LATIN}])%(?:[A-Z]{{3,}}{_END}(?!%)|[A-Za-z_]\w{{1,40}}+%|L?\d{{1,2}}(?![\w.,%]))",
         ),
     ),
@@ -157,7 +161,8 @@ RULES = (
         _any(
             rf"(?<![{_LATIN}.])_*+[A-Za-z][A-Za-z0-9]*+(?:\.[A-Za-z][A-Za-z0-9]*+)*+_\w++(?:\.[A-Za-z_]\w*+)*+{_END}",
             rf"{_BEGIN}__[a-z0-9]++__{_END}",
-            rf"{_BEGIN}(?!(?:de|la|le|du|di|da|van|von|mac|mc)[A-Z]|[a-z]{{1,6}}OS{_END})[a-z]{{2,}}+[0-9]*+(?:[A-Z][a-z0-9]*+)++{_END}",
+            rf"{_BEGIN}(?!(?:de|la|le|du|di|da|van|von|mac|mc)[A-Z]|[a-z]{{1,6}}OS{_END})"
+            rf"[a-z]{{2,}}+[0-9]*+(?:[A-Z][a-z0-9]*+)++{_END}",
             rf"{_BEGIN}(?:[A-Z][a-z][a-z0-9]*+){{3,}}+{_END}",
             rf"{_BEGIN}[A-Za-z_]\w*+(?:::[A-Za-z_]\w*+)++",
         ),
@@ -181,9 +186,12 @@ RULES = (
         "reference",
         _any(
             rf"{_BEGIN}[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}{_END}",
-            rf"{_BEGIN}\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{{1,9}})?)?(?:Z|[+-]\d\d:?\d\d)?)?(?![-\d]){_END}",
+            rf"{_BEGIN}\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{{1,9}})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+            rf"(?!-){_END}",
             rf"{_BEGIN}(?!{_YEARS})\d{{4}}[-/]\d{{4,}}+(?:[-/]\d++)*+{_END}",
-            rf"{_BEGIN}(?!(?:{_CURRENCIES})\d)(?:[A-Z]{{2,8}}+[-/#]?\d{{3}}|[A-Z][-/#]?\d{{4}})\d*+(?:[-/][A-Z0-9]++|[A-Z])*+{_END}",
+            rf"{_BEGIN}(?!(?:{_CURRENCIES})\d)(?:[A-Z]{{2,8}}+[-/#]?\d{{3}}|[A-Z][-/#]?\d{{4}}|[A-Z]{{2,8}}+-[A-Z]\d\d)"
+            rf"\d*+(?:[-/][A-Z0-9]++|[A-Z])*+{_END}",
+            rf"{_BEGIN}(?:0x[0-9a-fA-F]{{2,}}+|[0-9a-fA-F]{{1,4}}(?::[0-9a-fA-F]{{0,4}}){{3,7}}){_END}",
             rf"{_BEGIN}[A-Z]{{1,8}}+(?:[-/][A-Z0-9]{{1,8}}+){{1,3}}?[-/]\d{{3,}}+(?:[-/][A-Z0-9]++)*+{_END}",
             rf"{_BEGIN}(?=[A-Z0-9-]{{0,40}}?\d)(?=[\d-]{{0,40}}+[A-Z])(?:[A-Z0-9]{{2,8}}-){{2,7}}[A-Z0-9]{{2,8}}{_END}(?!-)",
             rf"{_BEGIN}(?=[A-Z0-9]{{0,40}}?[A-Z]\d)(?=[A-Z0-9]{{0,40}}?\d[A-Z])[A-Z0-9]{{6,40}}+{_END}",
@@ -202,12 +210,15 @@ RULES = (
         "phone",
         _any(
             rf"(?<![{_LATIN}+])\+\d(?:[ \u00a0\u202f()/.-]{{0,3}}+\d){{6,14}}+(?!\d)",
-            rf"(?<![{_LATIN}])\((?!(?:19|20)\d\d\))\d{{2,5}}\)(?=(?:[ \u00a0/.-]?\d){{5}})(?:[ \u00a0/.-]?\d{{2,8}}+){{1,4}}+(?!\d)",
-            rf"(?<![{_LATIN}.,:/+-])(?<!\d[ \u00a0\u202f])(?!{_DATE})0\d{{1,5}}(?=(?:[ \u00a0\u202f/.-]{{1,3}}\d|\d){{5}})"
+            rf"(?<![{_LATIN}])\((?!(?:19|20)\d\d\))\d{{2,5}}\)(?=(?:[ \u00a0/.-]?\d){{5}})"
+            r"(?:[ \u00a0/.-]?\d{2,8}+){1,4}+(?!\d)",
+            rf"{_ALONE}(?<!\d[ \u00a0\u202f])(?!{_DATE})0\d{{1,5}}(?=(?:[ \u00a0\u202f/.-]{{1,3}}\d|\d){{5}})"
             rf"(?:(?:[ \u00a0\u202f./-]| / | - )\d{{2,8}}+){{1,5}}+(?![.,:]?\d){_END}",
-            rf"(?<![{_LATIN}.,:/+-])(?:1[ .-])?(?:\d{{3}}[ .-]\d{{3}}-\d{{4}}|\d{{3}}\.\d{{3}}\.\d{{4}}|555-\d{{4}}){_END}",
-            rf"(?<![{_LATIN}.,:/+-])(?:1[3-9]\d[ -]\d{{4}}[ -]\d{{4}}|\d\d 9?\d{{4}}-\d{{4}}|97[89]-\d{{1,5}}-\d{{1,7}}-\d{{1,7}}-[\dX]){_END}",
-            rf"(?<![{_LATIN}.,:/+-])(?<!\d )(?:[26-9]\d\d[ -]\d{{3}}[ -](?!000)\d{{3}}|[6789]\d\d(?: \d\d){{3}})(?![ -]?\d)(?![.,]\d){_END}",
+            rf"{_ALONE}(?:1[ .-])?(?:\d{{3}}[ .-]\d{{3}}-\d{{4}}|\d{{3}}\.\d{{3}}\.\d{{4}}|555-\d{{4}}){_END}",
+            rf"{_ALONE}(?:1[3-9]\d[ -]\d{{4}}[ -]\d{{4}}|\d\d 9?\d{{4}}-\d{{4}}){_END}",
+            rf"{_ALONE}97[89]-\d{{1,5}}-\d{{1,7}}-\d{{1,7}}-[\dX]{_END}",
+            rf"{_ALONE}(?<!\d )(?:[26-9]\d\d[ -]\d{{3}}[ -](?!000)\d{{3}}|[6789]\d\d(?: \d\d){{3}})"
+            rf"(?![ -]?\d|[.,]\d){_END}",
         ),
     ),
     Rule("long_number", rf"(?<![{_LATIN}.,-])\d{{7,}}+(?![.,]?\d){_END}"),
@@ -363,7 +374,7 @@ def _brace_ends(text: str) -> dict[int, int]:
 
 
 def _scan(text: str, pattern: re.Pattern[str]) -> Iterator[ProtectedSpan]:
-    """Yield the matches of the rules; of markup such as ** the opening ones, and the closing ones that belong to them."""
+    """Yield the matches of the rules; of markup such as ** the opening ones and those that close them."""
     ends: dict[int, int] | None = None
     closing = set[int]()
     position = 0
