@@ -269,8 +269,8 @@ def _quantity(token: re.Match[str], text: str, language: str) -> list[Number]:
         readings, scaled, stop = [frozenset({scaled + part}), frozenset(mixed)], scaled + part, fraction.end()
     if scaled % 1 == Decimal("0.5"):
         readings.append(frozenset({scaled // 1, Decimal("0.5")}))
-    if parts := re.fullmatch(r"(\d{1,2})[.,](\d\d)", digits):  # 6.30 may be a time, and 7.19 a date
-        readings.append(frozenset(map(Decimal, parts.groups())))
+    if clock := re.fullmatch(r"(\d{1,2})[.,](\d\d)", digits):  # 6.30 may be a time, and 7.19 a date
+        readings.append(frozenset(map(Decimal, clock.groups())))
     number = Number(start, stop, "", scaled, "decimal" if scaled % 1 else "integer", scale=scale)
     return [_named(replace(number, readings=tuple(readings)), text)]
 

@@ -1,8 +1,7 @@
 """Protected spans: what of a text is not language, such as URLs, `{name}`, tags and phone numbers.
 
-`protected_spans` finds what a translation must keep to the letter; the rules are data (`RULES`). Touching spans are
-one: `<b>{name}</b>` needs no words between. An ICU message such as `{n, plural, one {# file} other {# files}}` is a
-span too, and holds texts to translate (`icu_message`).
+`protected_spans` finds what a translation must keep to the letter; the rules are data (`RULES`). An ICU message such as
+`{n, plural, one {# file} other {# files}}` is a span too, and holds texts to translate (`icu_message`).
 
 A mark is a string such as `⟦3⟧` that stands for a span. The tokenizer holds every mark as a symbol of its own
 (`tokenizer.symbols`), so that normalization does not change it and it is never split: U+27E6 and U+27E7 are their own
@@ -267,6 +266,10 @@ class ProtectedSpan:
     def learned(self) -> bool:
         return self.kind in _LEARNED
 
+    def moved(self, by: int) -> ProtectedSpan:
+        """The span in a text with so many more characters before it."""
+        return ProtectedSpan(self.kind, self.start + by, self.stop + by)
+
 
 @dataclass(frozen=True)
 class IcuMessage:
@@ -290,12 +293,14 @@ def find_spans(text: str) -> Iterator[ProtectedSpan]:
 
 
 def protected_spans(text: str, own: Sequence[re.Pattern[str]] = (), in_message: bool = False) -> list[ProtectedSpan]:
-    """Return what a translation must keep to the letter, from left to right; spans that touch or overlap are one.
+    """Return what a translation must keep to the letter, from left to right; spans that overlap are one.
 
     `own` are the user's patterns (`own_patterns`); `in_message` says that the text is a case of an `IcuMessage`. A span
     of kind "icu" never joins another: `icu_message` gives its texts.
     """
     found = list(_scan(text, _PROTECTED)) if _HINT.search(text) else []
+    if in_message:  # a number, not a heading
+        found = [span for span in found if span.kind != "markup" or text[span.start] != "#"]
     messages = [(span.start, span.stop) for span in found if span.kind == "icu"]
     for pattern in (*own, *([_ICU_NUMBER] if in_message else [])):
         for match in pattern.finditer(text):
@@ -304,7 +309,7 @@ def protected_spans(text: str, own: Sequence[re.Pattern[str]] = (), in_message: 
     merged: list[ProtectedSpan] = []
     for span in sorted(found, key=lambda span: (span.start, -span.stop)):
         last = merged[-1] if merged else None
-        if last and span.start <= last.stop and "icu" not in (span.kind, last.kind):
+        if last and span.start < last.stop and "icu" not in (span.kind, last.kind):
             merged[-1] = ProtectedSpan(last.kind, last.start, max(last.stop, span.stop))
         else:
             merged.append(span)

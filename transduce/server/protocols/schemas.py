@@ -34,6 +34,7 @@ class TranslateRequest(Strict):
     prefix: str = Field("", description="How the translation must begin.")
     include: list[Word] = Field([], max_length=16, description="Words that must appear.")
     exclude: list[Word] = Field([], max_length=64, description="Words that must not appear.")
+    protect: bool = Field(True, description="Keep URLs, placeholders, code and the like as they are.")
     model: Name = Field("", description="The model to use; empty for the first that knows the languages.")
     stream: bool = Field(False, description="Lines of JSON, a sentence each, as they are done.")
 
@@ -177,7 +178,8 @@ class StatusShape(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a request was rejected: for people, and for programs."""
+    """Why a request was rejected: for people, and for programs; `language` is one that no model here translates."""
 
     error: str
     code: str
+    language: str = ""
