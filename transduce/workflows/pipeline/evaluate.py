@@ -24,9 +24,10 @@ from transduce.core.errors import DataError, RunError
 from transduce.core.progress import Progress
 from transduce.data.formats.lines import read_lines
 from transduce.engines import Translation
-from transduce.evaluation.report import KINDS, LONG_MORE, LONG_TIMES, REPEATS, STAY, Health, examine
+from transduce.evaluation.report import KINDS, STAY, Health, examine
 from transduce.metrics.corpus import bleu, chrf, tokenizer_for
 from transduce.search import SearchConfig
+from transduce.text.faults import LONG_MORE, LONG_TIMES, REPEATS
 from transduce.translate.loading import load
 from transduce.translate.model_folder import (
     CARD,
