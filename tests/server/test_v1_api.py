@@ -118,6 +118,24 @@ def test_no_space_and_no_text_is_lost(client: TestClient) -> None:
             assert one["before"] == own[0]["before"] == text[: len(text) - len(text.lstrip())]
 
 
+def test_confidence_of_texts_and_sentences(
+    client: TestClient, served_translator: transduce.Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sure(source: str, read: Sequence[int], found: Any, written: Sequence[int], to: str = "") -> float:
+        assert to == "de"
+        return 0.75 if source == "Five." else 0.25
+
+    asked = {**ASKED, "text": "Five. Sixty-two, eleven."}
+    assert client.post("/v1/translate", json=asked).json()["translations"][0]["confidence"] is None
+    monkeypatch.setattr(served_translator, "confidence", sure)
+    (one,) = client.post("/v1/translate", json=asked).json()["translations"]
+    assert 0.25 < one["confidence"] < 0.75
+    lines = client.post("/v1/translate", json={**asked, "stream": True}).text.split("\n")
+    assert [json.loads(line).get("confidence") for line in lines[:2]] == [0.75, 0.25]
+    html = {**asked, "text": "<p>Five.</p>", "format": "html"}
+    assert client.post("/v1/translate", json=html).json()["translations"][0]["confidence"] == 0.75
+
+
 def test_html_has_the_scores_of_its_passages(client: TestClient, served_translator: transduce.Translator) -> None:
     asked = {**ASKED, "format": "html", "text": "<p> five</p> <ul><li>sixty-two, eleven</li></ul>"}
     (found,) = client.post("/v1/translate", json=asked).json()["translations"]

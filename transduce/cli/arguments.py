@@ -58,7 +58,8 @@ SearchOfCall = Annotated[
 Included = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; repeatable.")]
 Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; repeatable.")]
 JsonLines = Annotated[
-    bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
+    bool,
+    typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment, confidence."),
 ]
 AlignmentsFile = Annotated[
     Path | None, typer.Option(help="File for word alignments, a line a text: 0-0 1-2, source first.")
