@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import tee
+from dataclasses import dataclass, field
+from itertools import chain, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,7 +30,9 @@ from transduce.cli.arguments import (
     MosesBLEU,
     Opening,
     Output,
+    Patterns,
     Pieces,
+    Protect,
     ReferenceText,
     SearchOfCall,
     SourceLanguage,
@@ -41,8 +44,12 @@ from transduce.core.errors import DataError, UserError, needed_by
 from transduce.core.progress import say
 
 if TYPE_CHECKING:
+    from transduce.cli.arguments import PickedDirection
+    from transduce.engines import Translation
     from transduce.evaluation.report import Evaluation
     from transduce.metrics.corpus import NamedTarget
+    from transduce.translate.directions import TextRun
+    from transduce.translate.options import TranslateOptions
     from transduce.translate.translator import Translator
 
 
@@ -59,6 +66,8 @@ def translate(
     include: Included = None,
     exclude: Excluded = None,
     search: SearchOfCall = None,
+    protect: Protect = "on",
+    patterns: Patterns = None,
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
@@ -87,7 +96,7 @@ def translate(
 
         transduce translate --to de -i input.txt --min-confidence 0.5 --fallback source
     """
-    from transduce.cli.arguments import pick_targets, split_model
+    from transduce.cli.arguments import pick_direction, split_model
     from transduce.cli.output import (
         chosen_search,
         read_files,
@@ -105,20 +114,22 @@ def translate(
     texts, folders = args.texts, [args.folder, *(ensemble or [])]
     translator = opening.load(folders)
     _check_confidence(translator, args.name, min_confidence)
-    tags = pick_targets(translator, args, source, to)
+    direction = pick_direction(translator, args, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     options = TranslateOptions(
         beam=beam,
         n_best=n_best,
         search=None if search is None else chosen_search(translator, search),
-        to=tags if texts else tags[0],
+        to=direction.tags if texts else direction.tags[0],
         prefixes=prefix,
         include=include or (),
         exclude=exclude or (),
         align=unit,
+        protect=protect == "on",
+        patterns=patterns or (),
     )
     lines, again = tee(texts or read_files(files))
-    stream = translator.run(lines, options, window)
+    stream = _translations(translator, lines, options, window, direction)
     if min_confidence:
         stream = sure_enough(stream, again, min_confidence, fallback)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
@@ -135,6 +146,72 @@ def _check_confidence(translator: Translator, name: str, least: float) -> None:
             f"--min-confidence: {name} does not say how sure it is; fit its confidence on held-out text with"
             " `transduce confidence`, or leave this out"
         )
+
+
+REPORTED = 3  # lines that are left as they are and named; of more the number is told
+
+
+def _translations(
+    translator: Translator, texts: Iterable[str], options: TranslateOptions, window: int, direction: PickedDirection
+) -> Iterator[Translation]:
+    """Translate lazily all but what is to stay as it is, which is named on standard error.
+
+    With options for a text as a whole it stays or is translated as a whole.
+    """
+    if direction.left_of is None:
+        return translator.run(texts, options, window)
+    whole = options.n_best > 1 or options.align is not None or bool(options.prefixes or options.include)
+    sifted = _Sifted(direction.left_of, whole)
+    units: Iterable[str] = sifted.translated(texts)
+    if not isinstance(options.to, str):  # a tag for each text: now one for each of its parts
+        units = list(units)
+        counts = [sum(not run.left for run in runs) for runs in sifted.waiting]
+        tags = [tag for tag, count in zip(options.to, counts, strict=True) for _ in range(count)]
+        options = dataclasses.replace(options, to=tags)
+    return sifted.joined(translator.run(units, options, window))
+
+
+@dataclass
+class _Sifted:
+    """Texts without the sentences that are to stay as they are, which are put back among the translations."""
+
+    left_of: Callable[[str], Sequence[TextRun]]
+    whole: bool
+    left: int = 0
+    waiting: deque[Sequence[TextRun]] = field(default_factory=deque)  # the runs of texts that are not yet joined
+
+    def translated(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield what is to be translated, a text without anything to leave as it was."""
+        for number, text in enumerate(texts, 1):
+            runs = self.left_of(text)
+            if self.whole and not all(run.left for run in runs):
+                runs = [dataclasses.replace(runs[0], left="")]
+            for run in runs:
+                self._report(number, run)
+            self.waiting.append(runs)
+            yield from [text] if len(runs) == 1 and not runs[0].left else [r.piece.text for r in runs if not r.left]
+        if self.left > REPORTED:
+            say(f"{self.left:,} parts of lines were left as they are")
+
+    def _report(self, number: int, run: TextRun) -> None:
+        if run.left:
+            self.left += 1
+            if self.left <= REPORTED:
+                say(f"line {number} is left as it is: {run.left}; if it is something else, say so with --from")
+
+    def joined(self, found: Iterator[Translation]) -> Iterator[Translation]:
+        """Yield one translation for each text, as soon as all of its parts are there."""
+        from transduce.engines import Translation
+
+        parts: list[Translation] = []
+        for translation in chain(found, [None]):
+            if translation is not None:
+                parts.append(translation)
+            while self.waiting and len(parts) >= sum(not run.left for run in self.waiting[0]):
+                runs = self.waiting.popleft()
+                ready = [Translation(run.piece.text) if run.left else parts.pop(0) for run in runs]
+                text = "".join(one.text + run.piece.space for one, run in zip(ready, runs, strict=True))
+                yield ready[0] if len(ready) == 1 else Translation.joined(ready, text)
 
 
 def _unit_of(alignments: Path | None, pieces: bool) -> Literal["words", "pieces"] | None:
@@ -262,7 +339,9 @@ def confidence(
 @opens_models
 def evaluate(
     reference: ReferenceText,
-    hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
+    hypothesis: Annotated[
+        Path, typer.Argument(metavar="HYPOTHESIS", help="Translations to score, or a model's folder to translate with.")
+    ],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
     other: Annotated[
         Path | None, typer.Option(help="Translations of a second system, or its model, to compare with.")
@@ -274,6 +353,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for a model's translations.")] = None,
     to: Language = "",
     beam: BeamSize = 0,
+    protect: Protect = "on",
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ensemble: Ensemble = None,
     *,
@@ -293,13 +373,16 @@ def evaluate(
         from transduce.evaluation.report import evaluate as run
     from transduce.cli.output import read_lines, read_manifest, written
     from transduce.text.languages import check_language
+    from transduce.translate.options import TranslateOptions
 
     check_language(language)  # before any translating
     manifest = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = manifest.targets if manifest else list(read_lines(reference))
     sources = list(read_lines(source)) if source else manifest.sources if manifest else None
-    _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, beam)
-    systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, beam, to)
+    of_any = {"--beam": beam, "--protect": protect == "off"}
+    _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, of_any)
+    options = TranslateOptions(beam=beam, to=to, protect=protect == "on")
+    systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, options)
     if output is not None and systems[0].search:
         with written(output) as file:
             file.writelines(f"{line}\n" for line in systems[0].lines)
@@ -330,11 +413,15 @@ def _show(result: Evaluation, json_lines: bool) -> None:
 
 
 def _check_used(
-    hypothesis: Path, other: Path | None, opening: Opening, of_first: Mapping[str, object], beam: int
+    hypothesis: Path,
+    other: Path | None,
+    opening: Opening,
+    of_first: Mapping[str, object],
+    of_any: Mapping[str, object],
 ) -> None:
     """Raise UserError for options of translating where translations are read from files."""
     changed = [f.name for f in dataclasses.fields(Opening) if getattr(opening, f.name) != f.default]
-    of_any = {"--beam": beam, **{f"--{name}": True for name in changed}}
+    of_any = {**of_any, **{f"--{name}": True for name in changed}}
     files = [path for path in (hypothesis, other) if path is not None and path.is_file()]
     unused = [name for name, given in of_first.items() if given and hypothesis in files]
     if len(files) == (1 if other is None else 2):
@@ -356,7 +443,7 @@ class _System:
 
 
 def _systems(
-    folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, beam: int, to: str
+    folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, options: TranslateOptions
 ) -> list[_System]:
     """The translations of a file, a model or an ensemble, and of the other system if there is one."""
     from transduce.cli.output import read_lines
@@ -365,12 +452,12 @@ def _systems(
     # Files are read first: a misspelt name costs no translating.
     read = [None if names[0].is_dir() else list(read_lines(names[0])) for names in paths]
     return [
-        _translated(names, opening, sources, beam, to) if lines is None else _System(str(names[0]), lines)
+        _translated(names, opening, sources, options) if lines is None else _System(str(names[0]), lines)
         for names, lines in zip(paths, read, strict=True)
     ]
 
 
-def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
+def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, options: TranslateOptions) -> _System:
     """Translate the sources with a model or an ensemble."""
     from transduce.cli.arguments import check_target
     from transduce.cli.output import with_progress
@@ -379,11 +466,11 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
     translator = opening.load(folders)
-    check_target(translator, folders[0], to)
-    stream = translator.stream(sources, beam=beam, to=to)
+    check_target(translator, folders[0], str(options.to))
+    stream = translator.run(sources, options)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
     lines = [translation.text for translation in shown]
-    return _System(str(folders[0]), lines, search_label(translator.choose_search(beam)))
+    return _System(str(folders[0]), lines, search_label(translator.choose_search(options.beam)))
 
 
 def _told(models: list[Path]) -> list[NamedTarget]:

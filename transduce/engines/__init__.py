@@ -60,6 +60,7 @@ class Translation:
     holds the other hypotheses if more than one was requested (for a text that was not split into parts), `alignment`
     the source positions, if requested. `protection` says how spans such as URLs
     were kept: by "marks" that the model copied, or by translating the text "around" them; "" if there are none.
+    `warnings` name what may be wrong: "numbers" where some have another value than in the text.
     `confidence` is the probability that the translation is acceptable (`translate/confidence.py`), None where the model
     does not say; of a text in parts it is their mean by tokens.
     """
@@ -73,6 +74,7 @@ class Translation:
     alternatives: tuple[Translation, ...] = ()
     alignment: Alignment | None = None
     protection: str = ""
+    warnings: tuple[str, ...] = ()
     token_log_probs: tuple[float, ...] = ()
     confidence: float | None = None
 
@@ -89,6 +91,7 @@ class Translation:
             alignment=alignment,
             token_log_probs=tuple(log for part in parts for log in part.token_log_probs),
             confidence=_confidence_of(parts),
+            warnings=tuple(dict.fromkeys(warning for part in parts for warning in part.warnings)),
         )
 
 

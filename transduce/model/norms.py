@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transduce.core.bounds import Bounds, check_bounds
 from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
-from transduce.model.layers import Dropout, narrowed
+from transduce.model.layers import Dropout
 
 EPSILON = 1e-5
 NO_DROPOUT = Dropout(0.0)
@@ -56,7 +56,9 @@ class LayerNormOfToken(nn.LayerNorm):
             return normed
         training = dispatch.residual_kernels(y) if self.training else None
         if training is not None:
-            normed = training.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
+            normed = training.normed_sum(
+                dispatch.to_autocast_dtype(x), y, self.weight, self.bias, drop.probability, self.eps
+            )
             return normed
         return self(x + drop(y), mask)  # type: ignore[no-any-return]
 

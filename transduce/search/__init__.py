@@ -130,7 +130,7 @@ class CandidatesConfig(SearchConfig, Protocol):
 
     @property
     def needs(self) -> str:
-        """What the search needs of a decoder (settings.py)."""
+        """Capability that the search requires of a decoder (settings.py)."""
         ...
 
     @property

@@ -87,7 +87,7 @@ async def refused(request: Request, error: Exception) -> Response:
     return answer
 
 
-class Lingering(Json):
+class DrainingResponse(Json):
     """A response to a request whose body continues: the rest is read and discarded for some `seconds`.
 
     A connection that is closed while the client still writes is reset, and the answer is lost with it.
@@ -110,9 +110,9 @@ def failed(path: str, error: Refused, seconds: float = 0.0) -> Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if error.close:
         headers["Connection"] = "close"
-    kind = Lingering if error.status == TOO_LONG and error.close and seconds else Json
+    kind = DrainingResponse if error.status == TOO_LONG and error.close and seconds else Json
     answer = kind(_error_body(path, error), error.status, headers)
-    if isinstance(answer, Lingering):
+    if isinstance(answer, DrainingResponse):
         answer.seconds = seconds
     return answer
 

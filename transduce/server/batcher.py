@@ -38,14 +38,16 @@ class Sentence:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     tokens: tuple[int, ...] | None = None  # of the text, where they are known
+    source: str = ""
 
 
 @dataclass(frozen=True)
 class Translate:
-    """Translate with a search config, and align if requested."""
+    """Translate with a search config, align if requested, and keep spans that are no language."""
 
     search: SearchConfig
     align: Unit | None = None
+    protect: bool = True
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:
         """One translation an item."""
@@ -58,6 +60,8 @@ class Translate:
             align=self.align,
             dense=False,
             cancel_tokens=stops,
+            protect=self.protect,
+            source=[item.source for item in items],
             tokens={item.text: item.tokens for item in items if item.tokens is not None},
         )
         return list(translator.run([item.text for item in items], options))
@@ -183,7 +187,7 @@ class Batcher:
                     return []
 
     def _wait_for_more(self) -> None:
-        until = time.monotonic() + self.settings.gather
+        until = time.monotonic() + self.settings.batch_seconds
         while self._waiting_tokens < self.settings.batch_tokens:
             left = until - time.monotonic()
             if left <= 0 or self._closed:

@@ -38,10 +38,10 @@ class Layout:
     parts: tuple[TextPiece, ...]
 
     @classmethod
-    def of(cls, text: str, whole: bool = False) -> Layout:
-        """Split a text into sentences, or take it as a whole (without the space around it)."""
+    def of(cls, text: str, whole: bool = False, language: str = "") -> Layout:
+        """Split a text of a language into sentences, or take it as a whole (without the space around it)."""
         if not whole:
-            return cls(tuple(bare_sentences(text)))
+            return cls(tuple(bare_sentences(text, language)))
         bare = text.strip()
         begin = text.find(bare)
         return cls(
@@ -79,9 +79,9 @@ class Layout:
         return found
 
 
-def bare_sentences(text: str) -> list[TextPiece]:
+def bare_sentences(text: str, language: str = "") -> list[TextPiece]:
     """The sentences of a text, with all that is not translated as spaces."""
-    return [bare for part in sentences(text) for bare in _bare(part)]
+    return [bare for part in sentences(text, language) for bare in _bare(part)]
 
 
 def _bare(part: TextPiece) -> Iterator[TextPiece]:
@@ -118,12 +118,12 @@ def _unwrapped(space: re.Match[str]) -> str:
 class Passage(TaggedText):
     """Text between block tags, with the inline tags inside; `text` is unescaped."""
 
-    def sentences(self) -> list[Piece]:
+    def sentences(self, language: str = "") -> list[Piece]:
         """Split into passages of one sentence and the spaces between them; a tag between two goes where it belongs."""
         found: list[Piece] = []
         begin, rest = 0, deque(self.tags)
         cut = sentences if self.tags else bare_sentences  # a tag around a picture must not lose it
-        parts = cut(_SPACE.sub(_unwrapped, self.text))
+        parts = cut(_SPACE.sub(_unwrapped, self.text), language)
         for number, part in enumerate(parts):
             end = begin + len(part.text)
             after = end + len(part.space)
@@ -210,11 +210,11 @@ def _kept(attributes: str) -> bool:
 
 def _closed(text: str, tags: list[Tag]) -> list[Piece]:
     if not text.strip():
-        return [_with_tags(text, [(tag.at, tag.text) for tag in tags])] if text or tags else []
+        return [with_tags(text, [(tag.at, tag.text) for tag in tags])] if text or tags else []
     return [Passage(text, tuple(tags))]
 
 
-def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
+def with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
     """Escape text and insert tags before the given characters."""
     parts, begin = [], 0
     for at, tag in tags:
@@ -226,4 +226,4 @@ def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
 def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | None:
     """Insert the tags of a passage into its translation, by an alignment of pieces; None where that fails."""
     found = place_tags(passage, target, alignment)
-    return None if found is None else _with_tags(target, found)
+    return None if found is None else with_tags(target, found)

@@ -36,7 +36,7 @@ class ServerState:
     def __init__(self, served: Sequence[Served], settings: Settings) -> None:
         self.settings = settings
         self.models = Models(served, settings.pivot)
-        self.gate = Gate(settings.queue_tokens, settings.patience)
+        self.gate = Gate(settings.queue_tokens, settings.queue_seconds)
         self.meter = Meter(self)
         self.keys = Keys(settings.keys, settings.requests_a_minute)
         self.proxies = Proxies(settings.proxies)

@@ -71,13 +71,13 @@ class Alignment:
             target += part.target
         return cls.linked(source, target, links)
 
-    def with_units(self, replaced: Mapping[str, str]) -> Alignment:
+    def with_units(self, of_source: Mapping[str, str], of_target: Mapping[str, str]) -> Alignment:
         """Write other words in the units, such as a URL for its mark; pieces that spell such a word become one unit.
 
         Where pieces are joined, the matrix is given up.
         """
-        source, source_of = _rewritten(self.source, replaced)
-        target, target_of = _rewritten(self.target, replaced)
+        source, source_of = _rewritten(self.source, of_source)
+        target, target_of = _rewritten(self.target, of_target)
         if len(source) == len(self.source) and len(target) == len(self.target):
             return replace(self, source=tuple(source), target=tuple(target))
         strongest: dict[tuple[int, int], float] = {}

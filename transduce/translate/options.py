@@ -40,6 +40,8 @@ class TranslateOptions:
     dense: bool = True
     cancel_tokens: Sequence[CancelToken] = ()
     protect: bool | None = None
+    patterns: Sequence[str] = ()
+    source: str | Sequence[str] = ""
     tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of texts that the caller has tokenized already
 
     def check(self) -> None:
@@ -53,6 +55,7 @@ class TranslateOptions:
             self,
             prefixes=part_of("prefixes", self.prefixes, begin, count),
             to=part_of("to", self.to, begin, count),
+            source=part_of("source", self.source, begin, count),
             include=words_of("include", self.include, begin, count),
             exclude=words_of("exclude", self.exclude, begin, count),
             cancel_tokens=one_a_text("cancel_tokens", self.cancel_tokens, begin, count) if self.cancel_tokens else (),
@@ -65,7 +68,7 @@ class TranslateOptions:
         return replace(
             self,
             prefixes=own,
-            to=[self.to[n] for n in numbers],
+            to=[self.to[decode.number] if decode.to is None else decode.to for decode in decodes],
             include=[[*self.include[n], *decode.include] for n, decode in zip(numbers, decodes, strict=True)],
             exclude=[self.exclude[n] for n in numbers],
             cancel_tokens=[self.cancel_tokens[n] for n in numbers] if self.cancel_tokens else (),
@@ -73,7 +76,12 @@ class TranslateOptions:
 
     def check_all_used(self, count: int) -> None:
         """Raise DataError if there are more values than texts."""
-        for name, given in (("prefixes", self.prefixes), ("to", self.to), ("cancel_tokens", self.cancel_tokens)):
+        for name, given in (
+            ("prefixes", self.prefixes),
+            ("to", self.to),
+            ("source", self.source),
+            ("cancel_tokens", self.cancel_tokens),
+        ):
             check_all_used(name, given, count)
         for name, words in (("include", self.include), ("exclude", self.exclude)):
             if not for_all(name, words):

@@ -7,11 +7,12 @@ what runs the model is an `Engine`.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -27,7 +28,7 @@ from transduce.search.constraints import (
 )
 from transduce.search.settings import Beam, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
-from transduce.text.protect import MARKS, ProtectedSpan, find_protected
+from transduce.text.protect import MARKS, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.confidence import Confidence
@@ -42,7 +43,7 @@ from transduce.translate.options import (
     restore_case,
     texts_of,
 )
-from transduce.translate.safeguards import Decode, Protection, Safeguard, as_it_is, together
+from transduce.translate.safeguards import SEVERAL, Decode, Safeguards, together
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
     from transduce.data.readers import Reading
@@ -129,6 +130,8 @@ class Translator:
         dense: bool = True,
         cancel_tokens: Sequence[CancelToken] = (),
         protect: bool | None = None,
+        patterns: Sequence[str] = (),
+        source: str | Sequence[str] = "",
     ) -> list[Translation]:
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
@@ -142,10 +145,11 @@ class Translator:
         without `dense` it has links and their strengths alone, and no matrix of weights.
         `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
         `finished`. `protect` keeps URLs, placeholders, code and other spans that are no language letter for letter;
-        None: as the translator was made.
+        None: as the translator was made. `patterns` are regular expressions of further spans to keep.
+        `source` is the language code of the texts, if known (one, or one a text): their numbers are read by its rules.
         """
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
         )
         return list(self.run(texts, options))
 
@@ -164,11 +168,13 @@ class Translator:
         dense: bool = True,
         cancel_tokens: Sequence[CancelToken] = (),
         protect: bool | None = None,
+        patterns: Sequence[str] = (),
+        source: str | Sequence[str] = "",
         window: int = 0,
     ) -> Iterator[Translation]:
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
         )
         return self.run(texts, options, window)
 
@@ -322,10 +328,16 @@ class Translator:
 
     def _guarded(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
         """Translate the texts of one window and keep their spans; the options have one value per text."""
-        spans = {number: find_protected(text) for number, text in enumerate(texts)} if options.protect else {}
-        if not any(spans.values()):
+        if not options.protect:
             return self._translate(texts, search, options)
-        steps = together([self._safeguard(text, n, spans[n], search, options) for n, text in enumerate(texts)])
+        own = own_patterns(options.patterns, "patterns")
+        spans = [protected_spans(text, own) for text in texts]
+        steps = together(
+            [
+                self._safeguards(number, own, search, options).translate(text, spans[number], options.prefixes[number])
+                for number, text in enumerate(texts)
+            ]
+        )
         decodes = next(steps)
         while True:
             try:
@@ -333,27 +345,39 @@ class Translator:
             except StopIteration as end:
                 return cast("list[Translation]", end.value)
 
-    def _safeguard(
-        self, text: str, number: int, spans: Sequence[ProtectedSpan], search: SearchConfig, options: TranslateOptions
-    ) -> Safeguard:
-        """How one text is translated: as it is, or with its spans kept."""
-        if not spans:
-            return as_it_is(text, number)
-        tag = self._tag(options.to[number])
-        bound = bool(options.include[number] or options.prefixes[number])
-        symbols = all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
-        beam, aligned = isinstance(search, Beam), options.align is not None
-        protection = Protection(
-            number, symbols, beam, bound, aligned, lambda part: len(self._source(part, tag)) < self.longest
+    def _safeguards(
+        self, number: int, own: tuple[re.Pattern[str], ...], search: SearchConfig, options: TranslateOptions
+    ) -> Safeguards:
+        """The safeguards of one text."""
+        tag, source = self._tag(options.to[number]), options.source[number]
+        return Safeguards(
+            number,
+            symbols=self._has_marks,
+            beam=isinstance(search, Beam),
+            bound=bool(options.include[number] or options.prefixes[number]),
+            aligned=options.align is not None,
+            fits=lambda part: len(self._source(part, tag)) < self.longest,
+            own=own,
+            source=source,
+            target=options.to[number],
+            ranking=isinstance(search, Beam)
+            and search.n_best == 1
+            and options.align is None
+            and bool(options.to[number] and source and self.tokenizers.source.has_tag(source)),
         )
-        return protection.translate(text, spans, options.prefixes[number])
+
+    @cached_property
+    def _has_marks(self) -> bool:
+        """Whether the model has learned marks for spans."""
+        return all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
 
     def _decoded(self, decodes: Sequence[Decode], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
         """Translate what safeguards request, in a batch of each kind; what needs a beam search gets one."""
         kinds: dict[tuple[SearchConfig, Unit | None], list[int]] = {}
         for i, decode in enumerate(decodes):
-            held = decode.include and not isinstance(search, Beam)
-            kinds.setdefault((self._asked_for(4, 1, None) if held else search, decode.align), []).append(i)
+            held = decode.n_best > 1 or (decode.include and not isinstance(search, Beam))
+            by = self._asked_for(SEVERAL, decode.n_best, None) if held else search
+            kinds.setdefault((by, decode.align), []).append(i)
         made: dict[int, Translation] = {}
         for (by, align), chosen in kinds.items():
             members = [decodes[i] for i in chosen]

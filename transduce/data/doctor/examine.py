@@ -28,7 +28,7 @@ from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress
 from transduce.data.doctor.checks import Checked, Doctor, Examiner, HashStore, Positions, repeats, shared
 from transduce.data.doctor.report import PLACES, CorpusReport, DoctorReport, Outcome, Tally
-from transduce.data.formats.inventory import Contents, LineRange, read_line_ranges
+from transduce.data.formats.inventory import IndexedCorpus, LineRange, read_line_ranges
 from transduce.data.formats.parallel import Chunk, ParallelText
 from transduce.data.prepare.work_folder import FinishedPart, PartWriter, WorkFolder, gather
 from transduce.data.readers import FileReader
@@ -164,7 +164,7 @@ class _ExaminedPart:
 
 def examine_line_ranges(
     work: WorkFolder,
-    corpora: Sequence[Contents],
+    corpora: Sequence[IndexedCorpus],
     line_ranges: Sequence[LineRange],
     doctor: Doctor,
     workers: int,
@@ -265,7 +265,7 @@ class Examination:
 
 
 def open_examined(
-    work: WorkFolder, corpora: Sequence[Contents], line_ranges: Sequence[LineRange], doctor: Doctor
+    work: WorkFolder, corpora: Sequence[IndexedCorpus], line_ranges: Sequence[LineRange], doctor: Doctor
 ) -> Examination:
     """Open the parts of all line ranges, before `join`: no pair is marked."""
     sections = [Section(contents.split, contents.text) for contents in corpora]

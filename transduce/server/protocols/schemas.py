@@ -34,6 +34,7 @@ class TranslateRequest(Strict):
     prefix: str = Field("", description="How the translation must begin.")
     include: list[Word] = Field([], max_length=16, description="Words that must appear.")
     exclude: list[Word] = Field([], max_length=64, description="Words that must not appear.")
+    protect: bool = Field(True, description="Keep URLs, placeholders, code and the like as they are.")
     model: Name = Field("", description="The model to use; empty for the first that knows the languages.")
     stream: bool = Field(False, description="Lines of JSON, a sentence each, as they are done.")
 
