@@ -72,7 +72,8 @@ Patterns = Annotated[
     typer.Option("--pattern", metavar="REGEX", help="Further text to keep as it is, such as 'ORD-\\d+'; repeatable."),
 ]
 JsonLines = Annotated[
-    bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
+    bool,
+    typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment, confidence."),
 ]
 AlignmentsFile = Annotated[
     Path | None, typer.Option(help="File for word alignments, a line a text: 0-0 1-2, source first.")

@@ -176,6 +176,7 @@ class Answer:
     alignments: tuple[Alignment, ...] = ()
     before: str = ""
     sentences: tuple[tuple[str, str, str], ...] = ()
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -255,15 +256,18 @@ class RequestRunner:
         """Translate one sentence through all models of its route; options apply to the last. Without one it stays."""
         if not hops:
             return Translation(text)
+        sure: float | None = 1.0
         for hop in hops[:-1]:
             work = Translate(hop.served.translator.search, protect=self.request.protect)
-            text = (await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)).text
+            found = await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)
+            text, sure = found.text, _both(sure, found.confidence)
         hop, request = hops[-1], self.request
         item = Sentence(
             text, hop.to, request.prefix if first else "", request.include, request.exclude, source=hop.source
         )
         search = hop.served.translator.choose_search(request.beam, request.n_best)
-        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
+        found = await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
+        return found if len(hops) == 1 else replace(found, confidence=_both(sure, found.confidence))
 
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
@@ -296,6 +300,7 @@ class RequestRunner:
             tuple(aligned) if len(aligned) == len(found) else (),
             before,
             tuple((text, made.text, space) for text, made, space in zip(texts, found, spaces, strict=True)),
+            whole.confidence,
         )
 
     def _alternatives(
@@ -315,7 +320,8 @@ class RequestRunner:
     async def _markup(self, plan: TextPlan) -> Answer:
         work = (self._passage(piece, plan.hops_of(getattr(piece, "text", ""))) for piece in plan.pieces)
         made = _in_a_row(await together(work, self.most))
-        return Answer(made.text, plan.source, made.score, made.log_prob, made.finished, plan.detected)
+        scores = made.score, made.log_prob, made.finished
+        return Answer(made.text, plan.source, *scores, plan.detected, confidence=made.confidence)
 
     async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):
@@ -341,6 +347,11 @@ class RequestRunner:
             found = _in_a_row(parts)
             text = found.text
         return replace(found, text=before + text + "".join(texts))
+
+
+def _both(one: float | None, other: float | None) -> float | None:
+    """The probability that a translation and the one it was made of are acceptable, if both are known."""
+    return None if one is None or other is None else one * other
 
 
 def _side_by_side(plan: TextPlan, found: Sequence[Translation]) -> Translation:
