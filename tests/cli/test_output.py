@@ -143,6 +143,7 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "alignment": None,
         "protection": "",
         "token_log_probs": [],
+        "warnings": [],
         "confidence": None,
     }
 

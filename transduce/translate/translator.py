@@ -26,7 +26,7 @@ from transduce.search.constraints import (
     cancelled_rows,
     constraints_of_words,
 )
-from transduce.search.settings import Beam, Limits, check_search, checked_prefix, require, require_few
+from transduce.search.settings import STEPWISE, Beam, Greedy, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.text.protect import MARKS, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
@@ -313,18 +313,20 @@ class Translator:
                 for number, text in enumerate(texts)
             ]
         )
-        decodes = next(steps)
+        answer: list[Translation] | None = None
         while True:
             try:
-                decodes = steps.send(self._decoded(decodes, search, options))
+                decodes = next(steps) if answer is None else steps.send(answer)
             except StopIteration as end:
                 return cast("list[Translation]", end.value)
+            answer = self._decoded(decodes, search, options)
 
     def _safeguards(
         self, number: int, own: tuple[re.Pattern[str], ...], search: SearchConfig, options: TranslateOptions
     ) -> Safeguards:
         """The safeguards of one text."""
         tag, source = self._tag(options.to[number]), options.source[number]
+        held = getattr(self.decoder, "offers", STEPWISE) == STEPWISE
         return Safeguards(
             number,
             symbols=self._has_marks,
@@ -335,6 +337,8 @@ class Translator:
             own=own,
             source=source,
             target=options.to[number],
+            held=held,
+            repeating=held and isinstance(search, (Beam, Greedy)),
             ranking=isinstance(search, Beam)
             and search.n_best == 1
             and options.align is None
@@ -352,6 +356,8 @@ class Translator:
         for i, decode in enumerate(decodes):
             held = decode.n_best > 1 or (decode.include and not isinstance(search, Beam))
             by = self._asked_for(SEVERAL, decode.n_best, None) if held else search
+            if decode.no_repeat and isinstance(by, Beam):
+                by = replace(by, limits=replace(by.limits, no_repeat=3))
             kinds.setdefault((by, decode.align), []).append(i)
         made: dict[int, Translation] = {}
         for (by, align), chosen in kinds.items():
