@@ -1,6 +1,6 @@
 """Every key and word of every config stays what it is: folders, files and command lines of users have them.
 
-`config_words.txt` lists them. A new setting is added there by hand (the failing test prints the line); one that goes
+`config_words.txt` lists them. A new setting is added there by hand (the failing test prints the lines); one that goes
 or is renamed breaks what people have, so its old name goes into the table of transduce/core/config.py and is still
 read.
 """
@@ -58,7 +58,10 @@ def test_words_of_configs_stay(name: str) -> None:
     listed = [
         line for line in WORDS.read_text(encoding="utf-8").split("\n") if line.startswith((f"{name}.", f"{name} ="))
     ]
-    assert sorted(words_of(roots()[name], name)) == listed
+    found = [*words_of(roots()[name], name)]
+    changes = [f"- {line}" for line in listed if line not in found]
+    changes += [f"+ {line}" for line in found if line not in listed]
+    assert not changes, f"{WORDS.name}, kept sorted, differs by:\n" + "\n".join(changes)
 
 
 def test_nothing_else_is_listed() -> None:

@@ -17,6 +17,10 @@ from transduce.core.errors import UserError
 from transduce.core.progress import say
 from transduce.translate.model_folder import shipped
 
+if TYPE_CHECKING:
+    from transduce.translate.directions import ChosenDirection, TextRun
+    from transduce.translate.translator import Translator
+
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
 ModelAndTexts = Annotated[
     list[str] | None,
@@ -83,10 +87,6 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     return file, words
 
 
-if TYPE_CHECKING:
-    from transduce.translate.translator import Translator
-
-
 @dataclass(frozen=True)
 class Opening:
     """The options of every command that opens models, passed to `transduce.load`."""
@@ -131,11 +131,6 @@ def opens_models(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-if TYPE_CHECKING:
-    from transduce.translate.directions import TextRun
-    from transduce.translate.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -204,27 +199,34 @@ def pick_direction(translator: Translator, args: ParsedArgs, source: str, target
 
     A direction that was detected where no target was requested is printed on standard error, since it may be wrong.
     """
-    from transduce.text.languages import name_of
     from transduce.translate.directions import DirectionQuery, directions_of, scores_of
 
+    tokenizer = translator.tokenizers.source
     if not args.ours and not source:
         check_target(translator, args.folder, target)
         tags = [target] * max(1, len(args.texts))
         if translator.reading is not None or not scores_of(args.folder):
             return PickedDirection(tags)
-    tokenizer = translator.tokenizers.source
+        pairs = directions_of(args.folder, tokenizer)
+        ends = {end for _, end in pairs}
+        end = target or (min(ends) if len(ends) == 1 else "")
+        return PickedDirection(tags, functools.partial(DirectionQuery(pairs).parts, target=end))
     pairs = directions_of(args.folder, tokenizer)
     if not pairs:
         raise UserError(f"--from {source}: {args.folder} does not tell which languages it translates; leave it out")
     query = DirectionQuery(pairs, source, target)
-    ends = {end for _, end in pairs}
-    if not args.ours and not source:
-        end = target or (min(ends) if len(ends) == 1 else "")
-        return PickedDirection(tags, functools.partial(query.parts, target=end))
     ways = [query.way(text) for text in args.texts] or [query.way()]
-    for way in ways:
-        if way.recognised and not target:
-            names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
-            say(f"recognised as {names[0]}: to {names[1]}")
+    if not target:
+        _say_recognised(ways)
     tags = [way.target if tokenizer.has_tag(way.target) else "" for way in ways]
     return PickedDirection(tags, None if source else functools.partial(query.parts, target=ways[0].target))
+
+
+def _say_recognised(ways: Sequence[ChosenDirection]) -> None:
+    """Print the directions that were detected."""
+    from transduce.text.languages import name_of
+
+    for way in ways:
+        if way.recognised:
+            names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
+            say(f"recognised as {names[0]}: to {names[1]}")

@@ -45,12 +45,15 @@ from transduce.core.progress import say
 
 if TYPE_CHECKING:
     from transduce.cli.arguments import PickedDirection
+    from transduce.data.readers import FileReader
     from transduce.engines import Translation
     from transduce.evaluation.report import Evaluation
     from transduce.metrics.corpus import NamedTarget
     from transduce.translate.directions import TextRun
     from transduce.translate.options import TranslateOptions
     from transduce.translate.translator import Translator
+
+FILES_AT_ONCE = 100  # recordings or pictures that are transcribed at once
 
 
 @opens_models
@@ -161,7 +164,7 @@ def _translations(
     if direction.left_of is None:
         return translator.run(texts, options, window)
     whole = options.n_best > 1 or options.align is not None or bool(options.prefixes or options.include)
-    sifted = _Sifted(direction.left_of, whole)
+    sifted = _Sifted(direction.left_of, whole, options.align is not None)
     units: Iterable[str] = sifted.translated(texts)
     if not isinstance(options.to, str):  # a tag for each text: now one for each of its parts
         units = list(units)
@@ -177,6 +180,7 @@ class _Sifted:
 
     left_of: Callable[[str], Sequence[TextRun]]
     whole: bool
+    aligned: bool
     left: int = 0
     waiting: deque[Sequence[TextRun]] = field(default_factory=deque)  # the runs of texts that are not yet joined
 
@@ -202,14 +206,16 @@ class _Sifted:
     def joined(self, found: Iterator[Translation]) -> Iterator[Translation]:
         """Yield one translation for each text, as soon as all of its parts are there."""
         from transduce.engines import Translation
+        from transduce.text.alignment import Alignment
 
+        alignment = Alignment() if self.aligned else None
         parts: list[Translation] = []
         for translation in chain(found, [None]):
             if translation is not None:
                 parts.append(translation)
             while self.waiting and len(parts) >= sum(not run.left for run in self.waiting[0]):
                 runs = self.waiting.popleft()
-                ready = [Translation(run.piece.text) if run.left else parts.pop(0) for run in runs]
+                ready = [Translation(run.piece.text, alignment=alignment) if run.left else parts.pop(0) for run in runs]
                 text = "".join(one.text + run.piece.space for one, run in zip(ready, runs, strict=True))
                 yield ready[0] if len(ready) == 1 else Translation.joined(ready, text)
 
@@ -397,7 +403,7 @@ def evaluate(
         names=(str(hypothesis), str(other)),
         errors=errors or manifest is not None,
         tag=f"<2{to}>" if to else "",
-        told=_told([path for path in (hypothesis, other) if path and path.is_dir()]),
+        named=_named_targets([path for path in (hypothesis, other) if path and path.is_dir()]),
         searches={system.name: system.search for system in systems if system.search},
     )
     _show(result, json_lines)
@@ -473,18 +479,12 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     return _System(str(folders[0]), lines, search_label(translator.choose_search(options.beam)))
 
 
-def _told(models: list[Path]) -> list[NamedTarget]:
+def _named_targets(models: list[Path]) -> list[NamedTarget]:
     """The target languages that the configs of models name."""
     from transduce.metrics.corpus import NamedTarget
     from transduce.translate.model_folder import read_validation_language
 
     return [NamedTarget(read_validation_language(model), f"validation.language of {model}") for model in models]
-
-
-if TYPE_CHECKING:
-    from transduce.data.readers import FileReader
-
-WINDOW = 100  # files that are read at once
 
 
 @opens_models
@@ -538,9 +538,9 @@ def transcribe(
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
     options = TranslateOptions(beam, n_best, chosen)
-    stream = translator.run(paths, options, WINDOW)
+    stream = translator.run(paths, options, FILES_AT_ONCE)
     with written(output, [input] if input else []) as file:
-        shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
+        shown = with_progress(stream, "Reading", len(paths), output is None, FILES_AT_ONCE)
         write_translations(shown, file, None, json_lines, n_best if search is None else translations_of(search))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
+T = TypeVar("T")
 Source: TypeAlias = Any  # tokens, a sequence of integers; or the frames (n, width) of a recording or a picture
 
 
@@ -30,12 +30,9 @@ class Engine(Protocol):
         ...
 
     def search(
-        self,
-        sources: Sequence[Source],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Source], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Hypotheses of each source, best first, by the given search config."""
         ...
 
@@ -115,13 +112,6 @@ class Scored:
         return self.log_prob / self.tokens
 
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-T = TypeVar("T")
-
-
 class Fallback:
     """Runs `first`, and what it does not support with a second engine, opened by `open_second` on first need.
 
@@ -138,12 +128,9 @@ class Fallback:
         self._lock = ForkLock()
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Sequence[int]], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         return self._either(lambda engine: engine.search(sources, search, constraints, keys))
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -162,7 +162,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
         if not page.exists():
             continue
         lines = page.read_text(encoding="utf-8").split("\n")
-        as_expected, failed = _told(lines, as_expected=True), _told(lines, as_expected=False)
+        as_expected, failed = _findings(lines, as_expected=True), _findings(lines, as_expected=False)
         title, seconds = lines[0].removeprefix("# "), shown(times[name].seconds) if name in times else ""
         expected = f"{len(as_expected)} of {len(as_expected) + len(failed)}"
         rows.append(f"| [{title}]({page.name}) | {lines[2]} | {expected} | {seconds} |")
@@ -177,7 +177,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
     return path
 
 
-def _told(lines: Sequence[str], as_expected: bool) -> list[str]:
+def _findings(lines: Sequence[str], as_expected: bool) -> list[str]:
     """The findings of a page that held, or did not."""
     mark = f"- **{Claim('', as_expected).mark}**: "
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

@@ -93,7 +93,7 @@ class NormsResult:
 
     def report(self) -> LabReport:
         example = tuple(
-            (f"token {number + 1}", str(WORKED[number]), *(_told(self.worked[name][number]) for name in NORMS))
+            (f"token {number + 1}", str(WORKED[number]), *(_two_decimals(self.worked[name][number]) for name in NORMS))
             for number in range(3)
         )
         sizes = self.settings.batch_sizes
@@ -178,7 +178,7 @@ class NormsResult:
         loss.legend(frameon=False, fontsize=8, labelcolor=INK)
 
 
-def _told(numbers: Sequence[float]) -> str:
+def _two_decimals(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.2f}" for number in numbers)
 
 

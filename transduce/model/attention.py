@@ -147,17 +147,10 @@ class Attention:
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    score: nn.Module = _EQUATION_1,
-    to_weights: ToWeights = softmax,
-    trace: Trace | None = None,
-    name: str = "",
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None,
+    dropout: float = 0.0, score: nn.Module = _EQUATION_1, to_weights: ToWeights = softmax,
+    trace: Trace | None = None, name: str = "",
+) -> Tensor:  # fmt: skip
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1; `trace` records the weights under `name`."""
     scores = score(query, key)  # (B, H, T, S)
     weights = to_weights(scores if bias is None else scores + bias, mask)
@@ -167,18 +160,10 @@ def attention(
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    score: nn.Module = _EQUATION_1,
-    to_weights: ToWeights = softmax,
-    trace: Trace | None = None,
-    name: str = "",
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False,
+    bias: Tensor | None = None, dropout: float = 0.0, score: nn.Module = _EQUATION_1, to_weights: ToWeights = softmax,
+    trace: Trace | None = None, name: str = "",
+) -> Tensor:  # fmt: skip
     """Compute `attention`, with a fused kernel where one computes the same and no trace is wanted.
 
     query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the

@@ -27,12 +27,7 @@ class TokenNorm(nn.Module):
     """Base of norms that define only `forward(x, mask)`, from x (B, T, D) to the same shape."""
 
     def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NO_DROPOUT,
-        kernels: Kernels = None,
+        self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NO_DROPOUT, kernels: Kernels = None
     ) -> Tensor:
         return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
@@ -44,12 +39,7 @@ class LayerNormOfToken(nn.LayerNorm):
         return super().forward(x)
 
     def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NO_DROPOUT,
-        kernels: Kernels = None,
+        self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NO_DROPOUT, kernels: Kernels = None
     ) -> Tensor:
         if kernels is not None:
             normed: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
@@ -71,12 +61,7 @@ class RMSNormOfToken(nn.RMSNorm):
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
     def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NO_DROPOUT,
-        kernels: Kernels = None,
+        self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NO_DROPOUT, kernels: Kernels = None
     ) -> Tensor:
         if kernels is None:
             return self(x + drop(y), mask)  # type: ignore[no-any-return]

@@ -122,7 +122,8 @@ def _error_body(path: str, error: Refused) -> dict[str, str]:
     if first in ("v2", "v3"):  # DeepL
         return {"message": error.message}
     code = {"code": error.code} if first == "v1" else {}  # LibreTranslate has none
-    return {"error": error.message, **code}
+    language = {"language": error.language} if first == "v1" and error.language else {}
+    return {"error": error.message, **code, **language}
 
 
 def _words(request: Request, error: HTTPException) -> str:

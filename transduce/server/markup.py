@@ -143,7 +143,7 @@ class Passage(TaggedText):
         moved = (replace(tag, at=max(0, min(tag.at - before, len(text)))) for tag in self.tags)
         return Passage(text, tuple(moved))
 
-    def stretches(self) -> list[Piece]:
+    def split_at_tags(self) -> list[Piece]:
         """Split at the tags: each segment of text by itself, and the tags; punctuation alone stays as it is."""
         found: list[Piece] = []
         ends = [*(tag.at for tag in self.tags), len(self.text)]

@@ -343,7 +343,7 @@ class RequestRunner:
                 self.state, replace(self.request, n_best=1), self.window, {}, self.width, turn=self.turn
             )
             await self.turn.come()
-            parts = await together((flow._passage(segment, hops) for segment in bare.stretches()), FEW_TASKS)
+            parts = await together((flow._passage(segment, hops) for segment in bare.split_at_tags()), FEW_TASKS)
             found = _in_a_row(parts)
             text = found.text
         return replace(found, text=before + text + "".join(texts))
@@ -391,33 +391,39 @@ def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
             f"This looks like {name_of(source)} ({source}), which is not supported as source; expected one of"
             f" {', '.join(models.sources)}; if it is one of these, say which instead of auto",
             "source",
+            language=source,
         )
     return plans
 
 
 def _planned(state: ServerState, request: TranslationRequest, models: Models, text: str) -> TextPlan:
     """The route and the parts of a text; one in a language that is not served has no route."""
-    source, detected = request.source, None
-    if source == "auto":
+    detected = None
+    if request.source == "auto":
         detected = likely_source(state.detector.detect(text), partial(_models_between, models, request.target))
-        source = detected.language
-    strange = detected is not None and detected.unsupported
-    hops = () if strange else models.route(source, request.target)
+    source = detected.language if detected else request.source
+    hops = () if detected and detected.unsupported else models.route(source, request.target)
     if request.align and len(hops) > 1:
         raise _unaligned(hops)
-    html = request.format == "html"
-    pieces = [part for piece in passages(text) for part in _apart(piece, source)] if html else ()
-    whole = request.whole or bool(request.include or request.prefix)
-    layout = Layout(()) if html else Layout.of(text, whole, source)
-    plan = TextPlan(text, hops, source, hops[-1].target if hops else request.target, detected, layout, tuple(pieces))
-    if detected is not None and not whole and len(plan.sentences) > 1:
-        others = {}
-        for sentence in plan.sentences:
-            language = state.detector.plain(sentence)
-            if language and language != source:
-                others[sentence] = _any_route(models, language, request.target)
-        plan = replace(plan, others=others)
-    return plan if hops or plan.others or html else replace(plan, layout=Layout.of(text, whole=True))
+    target = hops[-1].target if hops else request.target
+    if request.format == "html":
+        pieces = tuple(part for piece in passages(text) for part in _apart(piece, source))
+        plan = TextPlan(text, hops, source, target, detected, Layout(()), pieces)
+    else:
+        layout = Layout.of(text, request.whole or bool(request.include or request.prefix), source)
+        plan = TextPlan(text, hops, source, target, detected, layout)
+    if detected is not None and len(plan.sentences) > 1:
+        plan = replace(plan, others=_other_routes(state, plan, models, request.target))
+    if hops or plan.others or plan.pieces:
+        return plan
+    return replace(plan, layout=Layout.of(text, whole=True))
+
+
+def _other_routes(state: ServerState, plan: TextPlan, models: Models, target: str) -> dict[str, tuple[RouteHop, ...]]:
+    """The routes of sentences that are plainly in another language than the text; () for those that stay."""
+    found = {sentence: state.detector.plain(sentence) for sentence in plan.sentences}
+    others = {sentence: language for sentence, language in found.items() if language not in ("", plan.source)}
+    return {sentence: _any_route(models, language, target) for sentence, language in others.items()}
 
 
 def _any_route(models: Models, source: str, target: str) -> tuple[RouteHop, ...]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -170,6 +170,7 @@ _RARE, _WEIGHT = 1e-5, 0.7  # and the weight of words beside n-grams
 _AHEAD, _MOST = 6.0, 0.5  # nats, and share of the words, by which words alone decide
 _FAVOUR, _SHORT = 6.5, 25  # nats that a served language gets in a text of no letters, falling to none with so many
 _IMPOSSIBLE = -70.0
+_UNLISTED: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -313,10 +314,10 @@ def _by_words(bare: str) -> str:
 def _scores(words: Sequence[str]) -> dict[str, float]:
     """How much likelier the words are in each language than in one that does not list them, in nats."""
     table = _frequent_words()
-    scores: dict[str, float] = defaultdict(float)
+    scores: dict[str, float] = {}
     for word in words:
-        for code, weight in table.get(word, {}).items():
-            scores[code] += weight
+        for code, weight in table.get(word, _UNLISTED).items():
+            scores[code] = scores.get(code, 0.0) + weight
     return scores
 
 
@@ -334,12 +335,13 @@ def _add_words(weights: dict[str, float], bare: str) -> None:
 @cache
 def _frequent_words() -> dict[str, dict[str, float]]:
     """The weight of each listed word in each language."""
-    table: dict[str, dict[str, float]] = defaultdict(dict)
-    for line in _WORDS_FILE.read_text("utf-8").splitlines():
-        code, *words = line.split()
-        for rank, word in enumerate(words):
-            table[word].setdefault(code, math.log(0.1 / (rank + 2.7) / _RARE))
-    return dict(table)
+    table: dict[str, dict[str, float]] = {}
+    lines = [line.split() for line in _WORDS_FILE.read_text("utf-8").rstrip("\n").split("\n")]
+    weights = [math.log(0.1 / (rank + 2.7) / _RARE) for rank in range(max(map(len, lines)))]
+    for code, *words in lines:
+        for word, weight in zip(words, weights, strict=False):
+            table.setdefault(word, {})[code] = weight
+    return table
 
 
 @cache

@@ -184,7 +184,7 @@ class Safeguards:
             return Translation(text, protection=AROUND)
         for masked, include in self._attempts(text, spans):
             align: Unit | None = "pieces" if masked.tags else None
-            (found,) = yield [Decode(masked.text, self.number, include, masked.hidden(prefix), align)]
+            (found,) = yield [Decode(masked.text, self.number, include, masked.masked_prefix(prefix), align)]
             restored = masked.restored(found)
             if restored is not None:
                 return restored
@@ -249,7 +249,7 @@ class Masked(TaggedText):
         others = tuple((written or {}).get(span.start, own) for span, own in zip(spans, kept, strict=True))
         return cls(made + text[begin:], tuple(placed), tuple(marks), kept, others, tuple(patterns))
 
-    def hidden(self, prefix: str) -> str | None:
+    def masked_prefix(self, prefix: str) -> str | None:
         """The forced beginning of a translation with marks in place of the spans in it; None if there is none."""
         for mark, span in zip(self.marks, self.spans, strict=True):
             prefix = prefix.replace(span, mark, 1)

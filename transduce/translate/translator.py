@@ -116,23 +116,11 @@ class Translator:
         return [translation.text for translation in self.translate(text, **options)]
 
     def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        beam: int = 0,
-        n_best: int = 1,
-        search: SearchConfig | None = None,
-        to: str | Sequence[str] = "",
-        prefixes: str | Sequence[str] = "",
-        include: Words = (),
-        exclude: Words = (),
-        align: Unit | None = None,
-        dense: bool = True,
-        cancel_tokens: Sequence[CancelToken] = (),
-        protect: bool | None = None,
-        patterns: Sequence[str] = (),
-        source: str | Sequence[str] = "",
-    ) -> list[Translation]:
+        self, texts: Sequence[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
+        to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
+        align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
+    ) -> list[Translation]:  # fmt: skip
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
         `n_best` requests that many of the model's own search, `beam` a beam search of that size, which finds as many at
@@ -154,24 +142,11 @@ class Translator:
         return list(self.run(texts, options))
 
     def stream(
-        self,
-        texts: Iterable[str],
-        *,
-        beam: int = 0,
-        n_best: int = 1,
-        search: SearchConfig | None = None,
-        to: str | Sequence[str] = "",
-        prefixes: str | Sequence[str] = "",
-        include: Words = (),
-        exclude: Words = (),
-        align: Unit | None = None,
-        dense: bool = True,
-        cancel_tokens: Sequence[CancelToken] = (),
-        protect: bool | None = None,
-        patterns: Sequence[str] = (),
-        source: str | Sequence[str] = "",
-        window: int = 0,
-    ) -> Iterator[Translation]:
+        self, texts: Iterable[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
+        to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
+        align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "", window: int = 0,
+    ) -> Iterator[Translation]:  # fmt: skip
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
             beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source

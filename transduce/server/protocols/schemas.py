@@ -181,7 +181,8 @@ class StatusShape(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a request was rejected: for people, and for programs."""
+    """Why a request was rejected: for people, and for programs; `language` is one that no model here translates."""
 
     error: str
     code: str
+    language: str = ""
