@@ -142,6 +142,7 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "parts": 2,
         "alignment": None,
         "protection": "",
+        "warnings": [],
         "token_log_probs": [],
         "warnings": [],
         "confidence": None,

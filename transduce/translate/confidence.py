@@ -217,7 +217,8 @@ class ConfidenceModel:
         """The probability that a translation of `group` with these features is acceptable, from 0 to 1."""
         centre, total = self.centres.get(group) or self.centres[""], self.bias
         for value, middle, scale, weight in zip(features, centre, self.scales, self.weights, strict=True):
-            total += weight * min(FARTHEST, max(-FARTHEST, (value - middle) / scale))
+            scaled = (value - middle) / scale
+            total += weight * (scaled if -FARTHEST < scaled < FARTHEST else math.copysign(FARTHEST, scaled))
         return 1 / (1 + math.exp(-total)) if total > 0 else math.exp(total) / (1 + math.exp(total))
 
     def write(self, folder: Path) -> None:

@@ -313,13 +313,12 @@ class Translator:
                 for number, text in enumerate(texts)
             ]
         )
-        answer: list[Translation] | None = None
-        while True:
-            try:
-                decodes = next(steps) if answer is None else steps.send(answer)
-            except StopIteration as end:
-                return cast("list[Translation]", end.value)
-            answer = self._decoded(decodes, search, options)
+        try:
+            decodes = next(steps)
+            while True:
+                decodes = steps.send(self._decoded(decodes, search, options))
+        except StopIteration as end:  # at once, where no text has anything to translate
+            return cast("list[Translation]", end.value)
 
     def _safeguards(
         self, number: int, own: tuple[re.Pattern[str], ...], search: SearchConfig, options: TranslateOptions
