@@ -57,7 +57,8 @@ class Translation:
     `score` is what the search ranks by and `log_prob` the model's log-probability (summed over the parts of a long
     text); `tokens` are the subword pieces; `finished` is False where the length limit cut the output (or left no room
     for all required phrases). `alternatives` holds the other hypotheses if more than one was requested (for a text that
-    was not split into parts), `alignment` the source positions, if requested.
+    was not split into parts), `alignment` the source positions, if requested, `missing_terms` the glossary's terms for
+    this text that it lacks.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Translation:
     parts: int = 1
     alternatives: tuple[Translation, ...] = ()
     alignment: Alignment | None = None
+    missing_terms: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, parts: Sequence[Translation], text: str, alignment: Alignment | None = None) -> Translation:
@@ -80,6 +82,7 @@ class Translation:
             all(part.finished for part in parts),
             len(parts),
             alignment=alignment,
+            missing_terms=tuple(dict.fromkeys(term for part in parts for term in part.missing_terms)),
         )
 
 

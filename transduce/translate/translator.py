@@ -29,6 +29,7 @@ from transduce.search.settings import Beam, Limits, check_search, checked_prefix
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
+from transduce.translate.glossaries import GlossaryLike, glossaries_of, keep_terms
 from transduce.translate.options import (
     TranslateOptions,
     Words,
@@ -119,6 +120,7 @@ class Translator:
         align: Unit | None = None,
         dense: bool = True,
         cancel_tokens: Sequence[CancelToken] = (),
+        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None,
     ) -> list[Translation]:
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
@@ -132,8 +134,13 @@ class Translator:
         without `dense` it has links and their strengths alone, and no matrix of weights.
         `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
         `finished`.
+        `glossary` has terms that must be translated so: a `Glossary`, the path of its file, {term: translation}, or
+        several of these, the first preferred. Terms that could not be placed are `missing_terms` of the translation.
         """
-        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens)
+        options = TranslateOptions(
+            *(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens),
+            glossary=glossaries_of(glossary),
+        )
         return list(self.run(texts, options))
 
     def stream(
@@ -150,10 +157,14 @@ class Translator:
         align: Unit | None = None,
         dense: bool = True,
         cancel_tokens: Sequence[CancelToken] = (),
+        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None,
         window: int = 0,
     ) -> Iterator[Translation]:
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
-        options = TranslateOptions(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens)
+        options = TranslateOptions(
+            *(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens),
+            glossary=glossaries_of(glossary),
+        )
         return self.run(texts, options, window)
 
     def run(self, texts: Iterable[str], options: TranslateOptions, window: int = 0) -> Iterator[Translation]:
@@ -163,7 +174,11 @@ class Translator:
         options.check()
         begun = 0
         for group in groups(read, window or self.window):
-            yield from self._translate(group, search, options.of_texts(begun, len(group)))
+            of_group = options.of_texts(begun, len(group))
+            if options.glossary or options.terms:
+                yield from keep_terms(group, search, of_group, self._translate, self.align)
+            else:
+                yield from self._translate(group, search, of_group)
             begun += len(group)
         options.check_all_used(begun)
 
