@@ -57,6 +57,14 @@ SearchOfCall = Annotated[
 ]
 Included = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; repeatable.")]
 Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; repeatable.")]
+Glossaries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--glossary",
+        metavar="[LANGUAGES=]FILE",
+        help="Terms and their translations: .tsv, .csv, .tbx or .tmx; repeatable, the first preferred.",
+    ),
+]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
 ]

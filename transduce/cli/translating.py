@@ -19,6 +19,7 @@ from transduce.cli.arguments import (
     Ensemble,
     ErrorRates,
     Excluded,
+    Glossaries,
     Included,
     InputFiles,
     JsonLines,
@@ -56,6 +57,7 @@ def translate(
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
     include: Included = None,
     exclude: Excluded = None,
+    glossary: Glossaries = None,
     search: SearchOfCall = None,
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
@@ -74,6 +76,8 @@ def translate(
 
         transduce translate runs/demo --beam 8 < input.txt > output.txt
 
+        transduce translate --to de --glossary terms.tsv --glossary en-de=more.tmx < manual.txt
+
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
     """
     from transduce.cli.arguments import pick_targets, split_model
@@ -81,10 +85,12 @@ def translate(
         chosen_search,
         read_files,
         translations_of,
+        with_missing_named,
         with_progress,
         write_translations,
         written,
     )
+    from transduce.translate.glossaries import glossaries_of
     from transduce.translate.options import TranslateOptions
 
     unit = _unit_of(alignments, pieces)
@@ -103,8 +109,9 @@ def translate(
         include=include or (),
         exclude=exclude or (),
         align=unit,
+        glossary=glossaries_of(glossary),
     )
-    stream = translator.run(texts or read_files(files), options, window)
+    stream = with_missing_named(translator.run(texts or read_files(files), options, window))
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))

@@ -186,12 +186,21 @@ class TermMatch:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A term to look for: the forms of each of its tokens, and the exact ones where case matters."""
+    """A term to look for: its words, the forms of each, and the words as written where case matters."""
 
     term: Term
     language: str  # of the target
-    tokens: tuple[frozenset[str], ...]
+    words: tuple[str, ...]
+    forms: tuple[frozenset[str], ...]
     exact: tuple[str, ...]
+
+    def inflected(self, tokens: Sequence[str], folded: Sequence[str]) -> int | None:
+        """How many tokens are other forms than the term's own; None where the tokens are not this term."""
+        if len(tokens) != len(self.words) or any(w not in f for w, f in zip(folded, self.forms, strict=True)):
+            return None
+        if any(not token.startswith(word) for token, word in zip(tokens, self.exact, strict=False)):
+            return None
+        return sum(token != word for token, word in zip(folded, self.words, strict=True))
 
 
 class TermMatcher:
@@ -204,13 +213,11 @@ class TermMatcher:
             tokens = _tokens(term.source)
             if not tokens:
                 continue
-            wanted = _token_forms([token.casefold() for token in tokens], source)
+            words = tuple(token.casefold() for token in tokens)
             exact = tuple(tokens) if term.source.isupper() else ()
-            pattern = _Pattern(term, target, wanted, exact)
-            for form in wanted[0]:
+            pattern = _Pattern(term, target, words, _token_forms(words, source), exact)
+            for form in pattern.forms[0]:
                 self._patterns.setdefault(form, []).append(pattern)
-        for patterns in self._patterns.values():
-            patterns.sort(key=lambda pattern: -len(pattern.tokens))  # stable: the preferred stays first
 
     @classmethod
     def of(cls, glossaries: Sequence[Glossary], source: str = "", target: str = "") -> TermMatcher:
@@ -230,18 +237,18 @@ class TermMatcher:
     def _found(
         self, text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str], folded: Sequence[str]
     ) -> Iterator[TermMatch]:
-        """Yield the longest preferred term that begins at each token."""
-        for begin, token in enumerate(folded):
-            for pattern in self._patterns.get(token, ()):
-                end = begin + len(pattern.tokens)
-                if end > len(folded) or any(w not in f for w, f in zip(folded[begin:end], pattern.tokens, strict=True)):
-                    continue
-                if any(not w.startswith(t) for w, t in zip(tokens[begin:end], pattern.exact, strict=False)):
-                    continue
-                start, stop = spans[begin][0], spans[end - 1][1]
-                if not _glued(text, start, stop):
-                    yield TermMatch(start, stop, pattern.term, pattern.language)
-                    break
+        """Yield the longest preferred term that begins at each token; one as written comes before an inflected one."""
+        for begin in range(len(folded)):
+            found: list[tuple[int, int, TermMatch]] = []
+            for pattern in self._patterns.get(folded[begin], ()):
+                end = begin + len(pattern.words)
+                inflected = pattern.inflected(tokens[begin:end], folded[begin:end])
+                if inflected is not None:
+                    start, stop = spans[begin][0], spans[end - 1][1]
+                    if not _glued(text, start, stop):
+                        found.append((begin - end, inflected, TermMatch(start, stop, pattern.term, pattern.language)))
+            if found:
+                yield min(found, key=lambda one: one[:2])[2]
 
 
 _GLUE = ".@\\_"  # between two words these make a name of them: `file.txt` has no `file`

@@ -47,6 +47,7 @@ GlossaryLike: TypeAlias = "Glossary | str | PathLike[str] | Mapping[str, str]"
 MOST_CHOICES = 32  # terms of a text that a constrained search is given,
 MOST_LETTERS = 400  # of so many characters in all: its beam grows with them
 MOST_VARIANTS = 16  # spellings of one of them
+WEAKEST = 0.1  # share of its attention that a target word must pay to a source term to be its translation
 _Translates = Callable[[Sequence[str], SearchConfig, "TranslateOptions"], list[Translation]]
 _Aligns = Callable[..., list[Alignment]]
 
@@ -186,7 +187,7 @@ def _aligned(
     if not drafts:
         return []
     to = [options.to[draft.number] for draft in drafts]
-    return [*align([texts[draft.number] for draft in drafts], [draft.text for draft in drafts], to, unit, dense=False)]
+    return [*align([texts[draft.number] for draft in drafts], [draft.text for draft in drafts], to, unit)]
 
 
 def _realigned(
@@ -254,18 +255,21 @@ class _Placing:
     def _window(
         self, match: TermMatch, units: set[int], spans: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]
     ) -> tuple[int, int] | None:
-        """The span of the words that are linked to some source units: the strongest, and its linked neighbours."""
-        text = self.draft.text
-        linked = {
-            target: strength
-            for (source, target), strength in zip(self.alignment.links, self.alignment.strengths, strict=True)
-            if source in units
-            and re.search(r"\w", text[slice(*spans[target])])
-            and all(spans[target][1] <= a or b <= spans[target][0] for a, b in taken)
-        }
-        if not linked:
+        """The span of the words that look at some source units most: the strongest, and its linked neighbours."""
+        text, alignment = self.draft.text, self.alignment
+        free = [
+            target
+            for target, (start, stop) in enumerate(spans)
+            if _WORD.search(text, start, stop) and all(stop <= a or b <= start for a, b in taken)
+        ]
+        links = zip(alignment.links, alignment.strengths, strict=True)
+        linked = {target: strength for (source, target), strength in links if source in units and target in free}
+        looks = dict(linked)
+        if alignment.weights:  # of a text in parts there are links alone
+            looks = {target: sum(alignment.weights[target][source] for source in units) for target in free}
+        first = last = max(looks, key=lambda target: (looks[target], -target), default=-1)
+        if looks.get(first, 0.0) < WEAKEST:
             return None
-        first = last = max(linked, key=lambda target: (linked[target], -target))
         most = max(len(units), len(match.term.target.split())) if self.unit == "words" else len(spans)
         while last - first + 1 < most and {first - 1, last + 1} & linked.keys():
             left, right = linked.get(first - 1, -1.0), linked.get(last + 1, -1.0)
