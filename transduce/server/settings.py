@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from starlette.requests import HTTPConnection
@@ -71,6 +71,8 @@ BOUNDS = {
     "batch_tokens": (1, 1 << 20),
     "workers": (1, 256),
     "requests_a_minute": (0, 1_000_000),
+    "glossaries": (0, 100_000),
+    "glossary_bytes": (1024, 10 << 20),
 }
 
 
@@ -90,6 +92,9 @@ class Settings:
     are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the names this
     server answers to (none: all), which keeps web pages from reaching it under a name of their own. `proxies` are
     addresses or networks whose `X-Forwarded-For` is trusted.
+
+    `data` is the folder in which the server keeps what its users make ("": in memory, until it ends): at most
+    `glossaries` for each key, of `glossary_bytes` each.
     """
 
     characters: int = 5000
@@ -112,6 +117,13 @@ class Settings:
     requests_a_minute: int = 0
     hosts: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
+    data: str = ""
+    glossaries: int = 100
+    glossary_bytes: int = 1 << 20
+
+    def with_body(self, most: int) -> Settings:
+        """These settings with another limit to the body of a request."""
+        return replace(self, body=most)
 
     def __post_init__(self) -> None:
         for name, (least, most) in BOUNDS.items():

@@ -14,7 +14,14 @@ from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
 from transduce.engines import Translation
-from transduce.server.admission import PASSES_ALIGNED, PASSES_TAGGED, check_included, check_work, width_of
+from transduce.server.admission import (
+    PASSES_ALIGNED,
+    PASSES_TAGGED,
+    PASSES_TERMS,
+    check_included,
+    check_work,
+    width_of,
+)
 from transduce.server.answers import Refused
 from transduce.server.batcher import Sentence, Translate
 from transduce.server.markup import MOST_TAGS, Layout, Passage, passages, placed
@@ -23,6 +30,7 @@ from transduce.server.settings import Settings
 from transduce.server.state import ServerState
 from transduce.text.alignment import Alignment, Unit
 from transduce.text.languages import Detected
+from transduce.text.terms import Glossary, TermMatch, TermMatcher
 from transduce.translate.directions import likely_source
 
 T = TypeVar("T")
@@ -154,6 +162,7 @@ class TranslationRequest:
     exclude: tuple[str, ...] = ()
     whole: bool = False
     model: str = ""
+    glossaries: tuple[Glossary, ...] = ()
     asker: bytes = b""
 
 
@@ -174,6 +183,7 @@ class Answer:
     alignments: tuple[Alignment, ...] = ()
     before: str = ""
     sentences: tuple[tuple[str, str, str], ...] = ()
+    missing_terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,10 +255,13 @@ class RequestRunner:
         self, text: str, hops: Sequence[RouteHop], align: Unit | None = None, first: bool = True
     ) -> Translation:
         """Translate one sentence through all models of its route; options apply to the last."""
+        whole = text
         for hop in hops[:-1]:
             text = (await self._hop(hop, Sentence(text, hop.to), Translate(hop.served.translator.search))).text
         hop, request = hops[-1], self.request
-        item = Sentence(text, hop.to, request.prefix if first else "", request.include, request.exclude)
+        terms = terms_in(whole, hops, request)
+        prefix = request.prefix if first else ""
+        item = Sentence(text, hop.to, prefix, request.include, request.exclude, terms=terms)
         search = hop.served.translator.choose_search(request.beam, request.n_best)
         return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None))
 
@@ -259,7 +272,7 @@ class RequestRunner:
         tokens = len(own) + 1
         if item.prefix:
             tokens += len(self.tokens.get((hop.served.name, ""), ()))
-        tokens *= self.width
+        tokens *= self.width * width_of_terms(item.terms, hop)
         taken = await self.window.take(tokens)
         try:
             item = replace(item, tokens=own)
@@ -284,6 +297,7 @@ class RequestRunner:
             tuple(aligned) if len(aligned) == len(found) else (),
             before,
             tuple((text, made.text, space) for text, made, space in zip(texts, found, spaces, strict=True)),
+            whole.missing_terms,
         )
 
     def _alternatives(
@@ -302,7 +316,8 @@ class RequestRunner:
 
     async def _markup(self, plan: TextPlan) -> Answer:
         made = _in_a_row(await together((self._passage(piece, plan.hops) for piece in plan.pieces), self.most))
-        return Answer(made.text, plan.source, made.score, made.log_prob, made.finished, plan.detected)
+        score, log_prob, missing = made.score, made.log_prob, made.missing_terms
+        return Answer(made.text, plan.source, score, log_prob, made.finished, plan.detected, missing_terms=missing)
 
     async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):
@@ -350,6 +365,7 @@ async def prepared(state: ServerState, request: TranslationRequest) -> AdmittedR
     if request.source == "auto":
         await state.detecting()
     long = sum(map(len, request.texts)) + len(request.prefix) > LONG or len(request.texts) > MANY
+    long = long or bool(request.glossaries)  # whose first use indexes them
     return await asyncio.to_thread(work) if long else work()
 
 
@@ -409,7 +425,9 @@ def cost(tokens: Tokenized, plans: Sequence[TextPlan], request: TranslationReque
     for plan in plans:
         for hop in plan.hops:
             read = plan.passes(request.align is not None)
-            total += sum((len(tokens[hop.served.name, text]) + 1) * times for text, times in read)
+            for text, times in read:
+                wide = width_of_terms(terms_in(text, plan.hops, request), hop) if hop is plan.hops[-1] else 1
+                total += (len(tokens[hop.served.name, text]) + 1) * times * wide
         if plan.hops and request.prefix:
             last = plan.hops[-1]
             tokens[last.served.name, ""] = _prefix_tokens(last, request.prefix)
@@ -427,6 +445,23 @@ def _included(plans: Sequence[TextPlan], request: TranslationRequest, tokens: To
         longest = max((len(own) + 1 for (name, _), own in tokens.items() if name == last.served.name), default=0)
         most = max(most, check_included(forced, longest, settings))
     return most
+
+
+def terms_in(text: str, hops: Sequence[RouteHop], request: TranslationRequest) -> tuple[TermMatch, ...]:
+    """The terms of a sentence; through a pivot, where no model sees both sides, without their places."""
+    if not request.glossaries:
+        return ()
+    found = TermMatcher.of(request.glossaries, hops[0].source, hops[-1].target).find(text)
+    return found if len(hops) == 1 else tuple(replace(match, start=0, stop=0) for match in found)
+
+
+def width_of_terms(terms: Sequence[TermMatch], hop: RouteHop) -> int:
+    """The work of placing terms as a multiple of the usual: passes, times the beam of a search that is held to them."""
+    if not terms:
+        return 1
+    tokenizer = hop.served.translator.tokenizers.target
+    included = sum(len(tokenizer.spelling(target)) for target in {match.term.target for match in terms})
+    return PASSES_TERMS * width_of(1, 0, included)
 
 
 def _prefix_tokens(hop: RouteHop, prefix: str) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from transduce.server.answering import asker_of, check_insider, state_of, unless
 from transduce.server.answers import Json, Refused, rendered
 from transduce.server.batcher import Align, Score, Sentence, Work
 from transduce.server.models import Models, RouteHop
+from transduce.server.protocols.glossaries import requested
 from transduce.server.protocols.openapi import document
 from transduce.server.protocols.reading import read_json
 from transduce.server.protocols.schemas import AlignRequest, DetectRequest, PairsRequest, TranslateRequest
@@ -82,6 +83,7 @@ async def _translate(request: Request) -> Response:
         tuple(given.include),
         tuple(given.exclude),
         model=given.model,
+        glossaries=requested(state, asker, given.glossary, 422),
         asker=asker,
     )
     if given.stream:
@@ -213,6 +215,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "score": answer.score,
         "log_prob": answer.log_prob,
         "finished": answer.finished,
+        "missing_terms": answer.missing_terms,
         "detected": {"language": detected.language, "confidence": detected.confidence} if detected else None,
         "alternatives": [{"text": text, "score": score, "log_prob": log} for text, score, log in answer.alternatives],
         "alignment": [alignment_as_json(alignment) for alignment in answer.alignments] if answer.alignments else None,
