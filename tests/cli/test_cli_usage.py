@@ -151,8 +151,8 @@ def test_the_flags_are_these_and_no_others() -> None:
         "prepare": "--shard --wait --merge",
         "doctor": "",
         "train": "--output -o",
-        "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --search"
-        f" --json --alignments --pieces {model}",
+        "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --glossary"
+        f" --search --json --alignments --pieces {model}",
         "transcribe": f"--input -i --output -o --beam --n-best --search --skip --json {model}",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",

@@ -82,8 +82,8 @@ def _table(kind: str, data: bytes, where: str) -> Glossary:
     columns = {index: cell for index, cell in enumerate(first[1]) if _is_code(cell)}
     if len(columns) > 1 and 0 in columns and len(set(columns.values())) == len(columns):
         for number, row in rows:
-            cells = {code: row[index] for index, code in columns.items() if index < len(row) and row[index].strip()}
-            entries.add_all({code: [cell] for code, cell in cells.items()}, f"{where}:{number}")
+            cells = {code: row[index : index + 1] for index, code in columns.items()}
+            entries.add_all({code: cell for code, cell in cells.items() if any(cell)}, f"{where}:{number}")
         return entries.glossary()
     for number, row in (first, *rows):
         place = f"{where}:{number}"

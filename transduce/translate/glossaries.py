@@ -47,7 +47,7 @@ GlossaryLike: TypeAlias = "Glossary | str | PathLike[str] | Mapping[str, str]"
 MOST_CHOICES = 32  # terms of a text that a constrained search is given,
 MOST_LETTERS = 400  # of so many characters in all: its beam grows with them
 MOST_VARIANTS = 16  # spellings of one of them
-WEAKEST = 0.1  # share of its attention that a target word must pay to a source term to be its translation
+WEAKEST = 0.05  # share of its attention that a target word must pay to a source term to be its translation
 _Translates = Callable[[Sequence[str], SearchConfig, "TranslateOptions"], list[Translation]]
 _Aligns = Callable[..., list[Alignment]]
 
